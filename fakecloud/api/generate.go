@@ -1,0 +1,14 @@
+// Package api is fakecloud's REST API as Go types, a gorilla/mux server
+// interface and a client, all generated from openapi.yaml by `make generate`.
+package api
+
+import _ "embed"
+
+//go:generate go tool -modfile=../../scripts/tools/go.mod oapi-codegen -config server.cfg.yaml openapi.yaml
+//go:generate go tool -modfile=../../scripts/tools/go.mod oapi-codegen -config client.cfg.yaml openapi.yaml
+
+// Spec is openapi.yaml, as served at /openapi.yaml and used to validate
+// requests.
+//
+//go:embed openapi.yaml
+var Spec []byte
