@@ -31,6 +31,45 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for EventResource.
+const (
+	ResourceInstance     EventResource = "instance"
+	ResourceLoadBalancer EventResource = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the EventResource enum.
+func (e EventResource) Valid() bool {
+	switch e {
+	case ResourceInstance:
+		return true
+	case ResourceLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for EventType.
+const (
+	EventCreated EventType = "created"
+	EventDeleted EventType = "deleted"
+	EventUpdated EventType = "updated"
+)
+
+// Valid indicates whether the value is a known member of the EventType enum.
+func (e EventType) Valid() bool {
+	switch e {
+	case EventCreated:
+		return true
+	case EventDeleted:
+		return true
+	case EventUpdated:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for InstanceState.
 const (
 	InstanceError       InstanceState = "error"
@@ -187,6 +226,30 @@ type Address struct {
 
 // AddressType defines model for Address.Type.
 type AddressType string
+
+// Event One change. Written in the same transaction as the change itself.
+type Event struct {
+	// From The state before; absent on created.
+	From         *string       `json:"from,omitempty"`
+	ID           string        `json:"id"`
+	Instance     *Instance     `json:"instance,omitempty"`
+	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
+	Name         string        `json:"name"`
+	Reason       *string       `json:"reason,omitempty"`
+	Resource     EventResource `json:"resource"`
+	Seq          int64         `json:"seq"`
+	Time         time.Time     `json:"time"`
+
+	// To The state after; absent on deleted.
+	To   *string   `json:"to,omitempty"`
+	Type EventType `json:"type"`
+}
+
+// EventResource defines model for Event.Resource.
+type EventResource string
+
+// EventType defines model for Event.Type.
+type EventType string
 
 // Instance defines model for Instance.
 type Instance struct {

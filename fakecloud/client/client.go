@@ -1,0 +1,236 @@
+// Package client is how Go programs talk to fakecloud: bearer token from a
+// file that may change, retries of reads, paging, typed errors and the event
+// stream. It is the only way into the cloud that ccm and lab use.
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+const (
+	// pageSize is the largest page the API gives: the fewest calls for a list.
+	pageSize = 500
+	// readAttempts bounds how often one read is sent. Changes are sent once:
+	// whether a failed one took effect is for the caller to find out.
+	readAttempts = 3
+	// maxErrorBody bounds what is kept of an answer that is no problem+json.
+	maxErrorBody = 512
+)
+
+// Config says where the cloud is and who is calling.
+type Config struct {
+	// URL is the cloud's base, e.g. http://127.0.0.1:8470.
+	URL string
+	// TokenFile holds the bearer token. It is read for every call, so that a
+	// token can be rotated under a running process.
+	TokenFile string
+	// UserAgent names the caller in the cloud's log.
+	UserAgent string
+	// Timeout bounds one attempt of one call; 10 s when zero. The event stream
+	// is bounded by its context alone.
+	Timeout time.Duration
+	// Transport is http.DefaultTransport when nil.
+	Transport http.RoundTripper
+}
+
+// Client calls one cloud in the name of one token. Safe for concurrent use.
+type Client struct {
+	raw     *api.Client
+	timeout time.Duration
+}
+
+// New checks the configuration; it does not call the cloud.
+func New(cfg Config) (*Client, error) {
+	base, err := url.Parse(cfg.URL)
+	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("cloud URL %q: want http://host:port or https://host:port", cfg.URL)
+	}
+	if cfg.TokenFile == "" {
+		return nil, errors.New("no token file given")
+	}
+	timeout := cfg.Timeout
+	if timeout == 0 {
+		timeout = 10 * time.Second
+	}
+	raw, err := api.NewClient(cfg.URL,
+		api.WithHTTPClient(&http.Client{Transport: cfg.Transport}),
+		api.WithRequestEditorFn(func(_ context.Context, req *http.Request) error {
+			token, err := os.ReadFile(cfg.TokenFile)
+			if err != nil {
+				return fmt.Errorf("reading the cloud token: %w", err)
+			}
+			req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+			if cfg.UserAgent != "" {
+				req.Header.Set("User-Agent", cfg.UserAgent)
+			}
+			return nil
+		}))
+	if err != nil {
+		return nil, err
+	}
+	return &Client{raw: raw, timeout: timeout}, nil
+}
+
+// Error is an answer of the cloud that is not a success.
+type Error struct {
+	// Status is the HTTP status.
+	Status int
+	// Problem is what the cloud said; its Code is empty if the answer was no
+	// problem+json, so that something between here and the cloud may have
+	// given it.
+	Problem api.Problem
+	// RetryAfter is how long the cloud asks to wait; 0 if it did not say.
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string {
+	p := e.Problem
+	msg := p.Detail
+	if p.Code != "" {
+		msg = fmt.Sprintf("%s (%s, request %s)", p.Detail, p.Code, p.RequestID)
+	}
+	if p.Fields != nil {
+		for _, f := range *p.Fields {
+			msg += fmt.Sprintf("; %s: %s", f.Field, f.Message)
+		}
+	}
+	return msg
+}
+
+// HasCode tells whether err is an answer of the cloud with this code.
+func HasCode(err error, code api.ProblemCode) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Problem.Code == code
+}
+
+// IsNotFound tells whether the cloud itself said that the resource does not
+// exist. A 404 of anything else on the way is not that.
+func IsNotFound(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Problem.Code == api.NotFound
+}
+
+// ProjectOf is the project that the answer behind err speaks of, or "".
+func ProjectOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.Problem.Project != nil {
+		return *e.Problem.Project
+	}
+	return ""
+}
+
+type call func(context.Context) (*http.Response, error)
+
+// read sends an idempotent call, again after a transport error, a 429 or a
+// 5xx, and decodes its answer.
+func read[T any](ctx context.Context, c *Client, do call) (*T, error) {
+	return backoff.Retry(ctx, func() (*T, error) {
+		out, err := write[T](ctx, c, do)
+		var e *Error
+		switch {
+		case err == nil:
+			return out, nil
+		case errors.As(err, &e) && e.Status < 500 && e.Status != http.StatusTooManyRequests:
+			return nil, backoff.Permanent(err)
+		case e != nil && e.RetryAfter > time.Second:
+			return nil, backoff.Permanent(err) // The caller's own retry comes later than that.
+		}
+		return nil, err
+	}, backoff.WithMaxTries(readAttempts), backoff.WithBackOff(&backoff.ExponentialBackOff{
+		InitialInterval: 100 * time.Millisecond, Multiplier: 3, RandomizationFactor: 0.5, MaxInterval: time.Second,
+	}))
+}
+
+// write sends a call once and decodes its answer.
+func write[T any](ctx context.Context, c *Client, do call) (*T, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	resp, err := do(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := asError(resp); err != nil {
+		return nil, err
+	}
+	var out T
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		return nil, fmt.Errorf("the cloud's answer to %s %s is not what its API promises: %w", resp.Request.Method, resp.Request.URL.Path, err)
+	}
+	return &out, nil
+}
+
+func asError(resp *http.Response) error {
+	if resp.StatusCode < 300 {
+		return nil
+	}
+	e := &Error{Status: resp.StatusCode}
+	if s, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); err == nil {
+		e.RetryAfter = s
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("reading the cloud's %s: %w", resp.Status, err)
+	}
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(body, &e.Problem) != nil {
+		e.Problem = api.Problem{Detail: fmt.Sprintf("%s %s: %s: %.*s", resp.Request.Method, resp.Request.URL.Path, resp.Status, maxErrorBody, strings.TrimSpace(string(body)))}
+	}
+	return e
+}
+
+// Project is the project that the token belongs to.
+func (c *Client) Project(ctx context.Context) (*api.Project, error) {
+	return read[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetProject(ctx) })
+}
+
+// ListZones lists the zones of every region.
+func (c *Client) ListZones(ctx context.Context) ([]api.Zone, error) {
+	list, err := read[api.ZoneList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListZones(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// Ready asks whether the cloud is ready. It needs no valid token.
+func (c *Client) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	resp, err := c.raw.GetReady(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return asError(resp)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// optional is nil for the zero value: a query parameter that is not sent.
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func optionalList[T any](v []T) *[]T {
+	if len(v) == 0 {
+		return nil
+	}
+	return &v
+}

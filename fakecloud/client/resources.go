@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// InstanceFilter narrows a list; zero fields do not.
+type InstanceFilter struct {
+	Name   string
+	Zone   string
+	States []api.InstanceState
+	// Tags are "key=value", or "key" for any value; all must match.
+	Tags []string
+}
+
+// ListInstances lists all pages. An error on any page is an error: a partial
+// list is never returned.
+func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Instance, error) {
+	params := api.ListInstancesParams{
+		Name: optional(f.Name), Zone: optional(f.Zone), State: optionalList(f.States), Tag: optionalList(f.Tags),
+		Limit: ptr(pageSize),
+	}
+	return pages(func(token *string) ([]api.Instance, *string, error) {
+		params.PageToken = token
+		list, err := read[api.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListInstances(ctx, &params) })
+		if err != nil {
+			return nil, nil, err
+		}
+		return list.Items, list.NextPageToken, nil
+	})
+}
+
+func pages[T any](page func(token *string) ([]T, *string, error)) ([]T, error) {
+	var all []T
+	var token *string
+	for {
+		items, next, err := page(token)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+		if next == nil || *next == "" {
+			return all, nil
+		}
+		token = next
+	}
+}
+
+// GetInstance asks for one instance by its ID.
+func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
+	return read[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetInstance(ctx, id) })
+}
+
+// CreateInstance asks for a new instance; it is pending in the reply.
+func (c *Client) CreateInstance(ctx context.Context, in api.InstanceCreate) (*api.Instance, error) {
+	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateInstance(ctx, in) })
+}
+
+// StartInstance starts a stopped instance.
+func (c *Client) StartInstance(ctx context.Context, id string) (*api.Instance, error) {
+	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.StartInstance(ctx, id) })
+}
+
+// StopInstance stops a running instance.
+func (c *Client) StopInstance(ctx context.Context, id string) (*api.Instance, error) {
+	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.StopInstance(ctx, id) })
+}
+
+// TerminateInstance ends an instance for good.
+func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instance, error) {
+	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.TerminateInstance(ctx, id) })
+}
+
+// LoadBalancerFilter narrows a list; zero fields do not.
+type LoadBalancerFilter struct {
+	Name   string
+	States []api.LoadBalancerState
+	// Tags are "key=value", or "key" for any value; all must match.
+	Tags []string
+}
+
+// ListLoadBalancers lists all pages, or fails.
+func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	params := api.ListLoadBalancersParams{
+		Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: ptr(pageSize),
+	}
+	return pages(func(token *string) ([]api.LoadBalancer, *string, error) {
+		params.PageToken = token
+		list, err := read[api.LoadBalancerList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListLoadBalancers(ctx, &params) })
+		if err != nil {
+			return nil, nil, err
+		}
+		return list.Items, list.NextPageToken, nil
+	})
+}
+
+// GetLoadBalancer asks for one balancer by its ID.
+func (c *Client) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
+	return read[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetLoadBalancer(ctx, id) })
+}
+
+// LoadBalancerStats are one balancer's counters.
+func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error) {
+	return read[api.LoadBalancerStats](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetLoadBalancerStats(ctx, id) })
+}
+
+// CreateLoadBalancer asks for a new balancer; it is provisioning in the reply.
+func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateLoadBalancer(ctx, lb) })
+}
+
+// UpdateLoadBalancer replaces the fields that are not nil.
+func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.UpdateLoadBalancer(ctx, id, u) })
+}
+
+// DeleteLoadBalancer asks for a balancer's end; it is deleting in the reply.
+func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
+	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteLoadBalancer(ctx, id) })
+}
