@@ -207,6 +207,9 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
+// Reads nothing, because an ordinary user may not open /dev/kmsg: see the package.
+replace github.com/euank/go-kmsg-parser => ./kmsg
+
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

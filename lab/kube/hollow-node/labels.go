@@ -1,0 +1,59 @@
+package main
+
+// This file answers which labels the node has now.
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// nodeLabels follows the node's own object with the kubelet's credential. A cloud
+// controller manager sets zone and region only after the node has registered.
+type nodeLabels struct {
+	name  string
+	store cache.Store
+}
+
+func watchNodeLabels(ctx context.Context, config *restclient.Config, name string) (*nodeLabels, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	// The node authorizer allows a node to watch itself if the watch says so.
+	itself := func(options *metav1.ListOptions) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
+	informer := coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, itself)
+	if err := informer.SetTransform(onlyLabels); err != nil {
+		return nil, err
+	}
+	go informer.Run(ctx.Done())
+	return &nodeLabels{name: name, store: informer.GetStore()}, nil
+}
+
+func onlyLabels(object any) (any, error) {
+	if node, ok := object.(*v1.Node); ok {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels,
+		}}, nil
+	}
+	return object, nil
+}
+
+// topology returns the labels, and none before the node has registered.
+func (n *nodeLabels) topology() map[string]string {
+	if object, found, err := n.store.GetByKey(n.name); err == nil && found {
+		return object.(*v1.Node).Labels
+	}
+	return nil
+}
+
+func (n *nodeLabels) zone() string { return n.topology()[v1.LabelTopologyZone] }

@@ -1,0 +1,95 @@
+// Command hollow-node is a Kubernetes node that is one ordinary process: genuine
+// kubelet code over a simulated container runtime, and a stand-in for kube-proxy.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func main() { os.Exit(execute(os.Args[1:])) }
+
+func execute(arguments []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	command := newCommand()
+	command.SetArgs(arguments)
+	err := command.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "hollow-node: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintln(os.Stderr, "Run 'hollow-node --help' for what each flag means.")
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func newCommand() *cobra.Command {
+	var o nodeOptions
+	command := &cobra.Command{
+		Use:           "hollow-node --name NAME --kubeconfig FILE --address IP ...",
+		Short:         "A Kubernetes node in one ordinary process",
+		Long:          long,
+		Example:       example,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, arguments []string) error {
+			if len(arguments) > 0 {
+				return usageError{fmt.Errorf("hollow-node takes flags only, but got %q", arguments)}
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := o.complete(); err != nil {
+				return usageError{err}
+			}
+			return run(command.Context(), o)
+		},
+	}
+	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	o.addFlags(command.Flags())
+	return command
+}
+
+const long = `hollow-node joins a cluster as one Kubernetes node without Docker and without root.
+
+Its kubelet is Kubernetes' own code. Under it is a simulated runtime: a pod gets
+an address 10.x.y.z from the node's podCIDR, and each TCP port that its
+containers declare is served on 127.x.y.z by an HTTP server that tells which pod,
+node and zone answered. Images are named but never run, volumes are plain
+directories, and kubectl logs works; exec, attach and port-forward do not.
+
+In place of kube-proxy it serves the node ports and health check node ports of
+Services on its own address.
+
+What a container understands, besides any request whatever:
+  GET  /anything?format=json   its identity as JSON (or send Accept: application/json)
+  GET  /anything?delay=2s      answers late, to watch connections drain
+  POST /exit?code=1            the container exits, to watch it being restarted
+
+The kubelet registers with the taint node.cloudprovider.kubernetes.io/uninitialized
+and without addresses: a cloud controller manager is expected to finish the node.
+SIGTERM is a power cut: everything closes at once, and a later start with the same
+--root-dir is a reboot.`
+
+const example = `  hollow-node --name node-1 --address 127.77.16.1 --port 10250 \
+    --kubeconfig kubelet.kubeconfig --proxy-kubeconfig kube-proxy.kubeconfig \
+    --tls-cert-file kubelet.crt --tls-private-key-file kubelet.key \
+    --client-ca-file ca.crt --root-dir /home/me/lab/node-1`

@@ -1,0 +1,136 @@
+package main
+
+// This file answers in which order the parts of a node start and stop.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/hollowkubelet"
+	"github.com/ccmlab/ccmlab/lab/kube/internal/runtime"
+	"github.com/ccmlab/ccmlab/lab/kube/internal/serviceproxy"
+)
+
+// run returns when ctx is done, with everything closed that it listened on but
+// the kubelet's own port, which closes with the process.
+func run(ctx context.Context, o nodeOptions) error {
+	if err := portIsFree(o); err != nil {
+		return err
+	}
+	kubeletClient, err := clientConfig(o.kubeconfig, "kubelet")
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	proxyClient, err := clientConfig(o.proxyKubeconfig, "kube-proxy")
+	if err != nil {
+		return fmt.Errorf("--proxy-kubeconfig: %w", err)
+	}
+	labels, err := watchNodeLabels(ctx, kubeletClient, o.name)
+	if err != nil {
+		return err
+	}
+	proxy, err := startProxy(ctx, o, proxyClient, labels)
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+
+	probes := hollowkubelet.NewProbes()
+	containers := runtime.New(runtime.Options{
+		NodeName:       o.name,
+		NodeAddress:    o.address,
+		Zone:           labels.zone,
+		InitContainer:  probes.InitContainer,
+		StateDirectory: o.rootDirectory,
+		Log:            logger("runtime"),
+	})
+	defer func() { _ = containers.Close(context.Background()) }()
+	kubelet, err := hollowkubelet.New(ctx, kubeletOptions(o), kubeletClient, containers, containers, probes)
+	if err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	if err := kubelet.Start(ctx); err != nil {
+		return fmt.Errorf("kubelet: %w", err)
+	}
+	<-ctx.Done()
+	klog.InfoS("Stopping: the node goes down at once", "node", o.name)
+	return nil
+}
+
+func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, labels *nodeLabels) (*serviceproxy.Proxy, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--proxy-kubeconfig: %w", err)
+	}
+	proxy := serviceproxy.New(serviceproxy.Options{
+		NodeName: o.name,
+		Address:  o.address,
+		Topology: labels.topology,
+		Log:      logger("service proxy"),
+	})
+	go proxy.Run(ctx, client)
+	return proxy, nil
+}
+
+func kubeletOptions(o nodeOptions) hollowkubelet.Options {
+	return hollowkubelet.Options{
+		Name:                  o.name,
+		Address:               o.address,
+		Port:                  o.port,
+		TLSCertFile:           o.tlsCertFile,
+		TLSPrivateKeyFile:     o.tlsPrivateKeyFile,
+		ClientCAFile:          o.clientCAFile,
+		RootDirectory:         o.rootDirectory,
+		StatusUpdateFrequency: o.statusUpdateFrequency,
+		LeaseDurationSeconds:  o.leaseDurationSeconds,
+		CPUs:                  o.cpus,
+		Memory:                o.memory,
+		MaxOpenFiles:          openFilesLimit(),
+	}
+}
+
+// clientConfig names the component, so that the API server's audit and the
+// managedFields of objects read as they do for a real node.
+func clientConfig(kubeconfig, component string) (*restclient.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.UserAgent = fmt.Sprintf("%s/%s (hollow-node)", component, version.Get().GitVersion)
+	return config, nil
+}
+
+// portIsFree tells early and in one line what the kubelet would tell late.
+func portIsFree(o nodeOptions) error {
+	listener, err := net.Listen("tcp4", netip.AddrPortFrom(o.address, uint16(o.port)).String())
+	if err != nil {
+		return fmt.Errorf("the kubelet's port is not free: %w", err)
+	}
+	return listener.Close()
+}
+
+// openFilesLimit is the most that the process may have open anyway. An ordinary
+// user cannot raise it, and upstream's default of a million would be refused.
+func openFilesLimit() int64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024
+	}
+	return int64(min(limit.Max, 1<<20))
+}
+
+func logger(name string) *slog.Logger {
+	return slog.New(logr.ToSlogHandler(klog.Background().WithName(name)))
+}

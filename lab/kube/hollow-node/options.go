@@ -1,0 +1,180 @@
+package main
+
+// This file answers what the command line may say, and what is wrong with it.
+
+import (
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
+)
+
+type nodeOptions struct {
+	name                  string
+	kubeconfig            string
+	proxyKubeconfig       string
+	addressText           string
+	port                  int
+	tlsCertFile           string
+	tlsPrivateKeyFile     string
+	clientCAFile          string
+	rootDirectory         string
+	statusUpdateFrequency time.Duration
+	leaseDurationSeconds  int32
+	cpus                  int
+	memoryText            string
+
+	// complete fills these in.
+	address netip.Addr
+	memory  resource.Quantity
+}
+
+func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.StringVar(&o.name, "name", "", "name of the node; the kubelet's credential must be system:node:<name>")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the kubelet (user system:node:<name>, group system:nodes)")
+	flags.StringVar(&o.proxyKubeconfig, "proxy-kubeconfig", "", "kubeconfig `file` of the service proxy (user system:kube-proxy)")
+	flags.StringVar(&o.addressText, "address", "", "IPv4 `address` of the machine: the kubelet, node ports and host ports listen here and nowhere else")
+	flags.IntVar(&o.port, "port", 10250, "port of the kubelet")
+	flags.StringVar(&o.tlsCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")
+	flags.StringVar(&o.tlsPrivateKeyFile, "tls-private-key-file", "", "private key `file` of --tls-cert-file")
+	flags.StringVar(&o.clientCAFile, "client-ca-file", "", "CA `file` of the client certificates that the kubelet accepts (the API server's above all)")
+	flags.StringVar(&o.rootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing")
+	flags.DurationVar(&o.statusUpdateFrequency, "node-status-update-frequency", 2*time.Second, "how often the kubelet computes the node's status")
+	flags.Int32Var(&o.leaseDurationSeconds, "node-lease-duration-seconds", 4, "duration of the node's lease; it is renewed four times as often")
+	flags.IntVar(&o.cpus, "cpus", 2, "CPUs that the node reports")
+	flags.StringVar(&o.memoryText, "memory", "4Gi", "memory that the node reports, as a `quantity`")
+
+	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	verbosity := klogFlags.Lookup("v")
+	verbosity.Usage = "verbosity of the log on stderr"
+	flags.AddFlag(pflag.PFlagFromGoFlag(verbosity))
+}
+
+// complete parses what is text and reports every mistake at once.
+func (o *nodeOptions) complete() error {
+	var mistakes []error
+	check := func(flagName string, err error) {
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf("--%s: %w", flagName, err))
+		}
+	}
+	check("name", nodeName(o.name))
+	check("kubeconfig", kubeconfigFile(o.kubeconfig))
+	check("proxy-kubeconfig", kubeconfigFile(o.proxyKubeconfig))
+	var err error
+	o.address, err = machineAddress(o.addressText)
+	check("address", err)
+	check("port", between(o.port, 1, 65535))
+	check("tls-cert-file", readable(o.tlsCertFile))
+	check("tls-private-key-file", readable(o.tlsPrivateKeyFile))
+	if readable(o.tlsCertFile) == nil && readable(o.tlsPrivateKeyFile) == nil {
+		_, err = tls.LoadX509KeyPair(o.tlsCertFile, o.tlsPrivateKeyFile)
+		check("tls-cert-file", err)
+	}
+	check("client-ca-file", caFile(o.clientCAFile))
+	o.rootDirectory, err = directory(o.rootDirectory)
+	check("root-dir", err)
+	if o.statusUpdateFrequency <= 0 {
+		check("node-status-update-frequency", fmt.Errorf("%s is not more than 0", o.statusUpdateFrequency))
+	}
+	check("node-lease-duration-seconds", between(int(o.leaseDurationSeconds), 1, 3600))
+	check("cpus", between(o.cpus, 1, 1024))
+	o.memory, err = resource.ParseQuantity(o.memoryText)
+	if err == nil && o.memory.Sign() <= 0 {
+		err = fmt.Errorf("%q is not more than 0", o.memoryText)
+	}
+	check("memory", err)
+	return errors.Join(mistakes...)
+}
+
+var errMissing = errors.New("is required")
+
+func nodeName(name string) error {
+	if name == "" {
+		return errMissing
+	}
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("%q is no name for a node: %s", name, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+func readable(path string) error {
+	if path == "" {
+		return errMissing
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+func kubeconfigFile(path string) error {
+	if err := readable(path); err != nil {
+		return err
+	}
+	_, err := clientcmd.BuildConfigFromFlags("", path)
+	return err
+}
+
+func caFile(path string) error {
+	if err := readable(path); err != nil {
+		return err
+	}
+	_, err := cert.NewPool(path)
+	return err
+}
+
+// machineAddress insists on an address that this machine has: an ordinary user
+// cannot add one later.
+func machineAddress(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, errMissing
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if !address.Is4() || address.IsUnspecified() {
+		return netip.Addr{}, fmt.Errorf("%s is not the IPv4 address of one machine", address)
+	}
+	listener, err := net.Listen("tcp4", netip.AddrPortFrom(address, 0).String())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return address, listener.Close()
+}
+
+func directory(path string) (string, error) {
+	if path == "" {
+		return "", errMissing
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return absolute, os.MkdirAll(absolute, 0o750)
+}
+
+func between(value, low, high int) error {
+	if value < low || value > high {
+		return fmt.Errorf("%d is not between %d and %d", value, low, high)
+	}
+	return nil
+}

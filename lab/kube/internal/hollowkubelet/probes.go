@@ -1,0 +1,151 @@
+package hollowkubelet
+
+// This file answers how probes reach pods: by upstream's own prober, told that
+// pods are at the addresses where they are realised.
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"unsafe"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/record"
+	kubeletpkg "k8s.io/kubernetes/pkg/kubelet"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/kubelet/prober"
+	"k8s.io/kubernetes/pkg/kubelet/prober/results"
+	"k8s.io/kubernetes/pkg/kubelet/status"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
+)
+
+// Probes is the kubelet's probe manager: upstream's, which dials the realised
+// address (127.x.y.z) of a pod instead of the one in its status (10.x.y.z).
+// HTTP, HTTPS, TCP and gRPC probes are really dialled; exec probes fail, because
+// the simulated runtime has no processes.
+//
+// The kubelet calls AddPod for a pod before it creates the pod's containers
+// (Kubelet.SyncPod). So Probes is also what knows which containers are init
+// containers, which the runtime cannot learn through CRI.
+type Probes struct {
+	prober.Manager
+
+	mu             sync.RWMutex
+	initContainers map[types.UID]sets.Set[string]
+}
+
+// NewProbes returns a probe manager that works once a kubelet has been made with
+// it.
+func NewProbes() *Probes {
+	return &Probes{initContainers: map[types.UID]sets.Set[string]{}}
+}
+
+// InitContainer says whether a container has to end before the next one starts.
+// A sidecar (an init container that restarts always) does not.
+func (p *Probes) InitContainer(podUID, container string) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.initContainers[types.UID(podUID)].Has(container)
+}
+
+// AddPod starts the pod's probes.
+func (p *Probes) AddPod(ctx context.Context, pod *v1.Pod) {
+	names := sets.New[string]()
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways {
+			names.Insert(c.Name)
+		}
+	}
+	if len(names) > 0 {
+		p.mu.Lock()
+		p.initContainers[pod.UID] = names
+		p.mu.Unlock()
+	}
+	p.Manager.AddPod(ctx, pod)
+}
+
+// RemovePod stops the pod's probes.
+func (p *Probes) RemovePod(pod *v1.Pod) {
+	p.mu.Lock()
+	delete(p.initContainers, pod.UID)
+	p.mu.Unlock()
+	p.Manager.RemovePod(pod)
+}
+
+// CleanupPods forgets all pods but those that should run.
+func (p *Probes) CleanupPods(desired map[types.UID]sets.Empty) {
+	p.mu.Lock()
+	for uid := range p.initContainers {
+		if _, keep := desired[uid]; !keep {
+			delete(p.initContainers, uid)
+		}
+	}
+	p.mu.Unlock()
+	p.Manager.CleanupPods(desired)
+}
+
+// attach is a kubelet.Option: NewMainKubelet calls it when the parts exist that a
+// prober works with. They are the kubelet's private fields, and nothing exported
+// leads to them, hence the reflection; a test guards names and types against the
+// pinned version.
+func (p *Probes) attach(k *kubeletpkg.Kubelet) {
+	manager, err := newProber(k)
+	if err != nil {
+		panic(err) // a test would have failed: the pinned kubelet changed
+	}
+	p.Manager = manager
+}
+
+func newProber(k *kubeletpkg.Kubelet) (prober.Manager, error) {
+	var (
+		statuses                     status.Manager
+		liveness, readiness, startup results.Manager
+		runner                       kubecontainer.CommandRunner
+		recorder                     record.EventRecorderLogger
+	)
+	for _, field := range []struct {
+		name string
+		into any
+	}{
+		{"statusManager", &statuses},
+		{"livenessManager", &liveness},
+		{"readinessManager", &readiness},
+		{"startupManager", &startup},
+		{"runner", &runner},
+		{"recorder", &recorder},
+	} {
+		if err := readField(k, field.name, field.into); err != nil {
+			return nil, err
+		}
+	}
+	return prober.NewManager(realisedStatus{statuses}, liveness, readiness, startup, runner, recorder), nil
+}
+
+// readField copies a private field of the kubelet into the variable that into
+// points to, if they are of one type.
+func readField(k *kubeletpkg.Kubelet, name string, into any) error {
+	field := reflect.ValueOf(k).Elem().FieldByName(name)
+	target := reflect.ValueOf(into).Elem()
+	if !field.IsValid() || field.Type() != target.Type() {
+		return fmt.Errorf("this kubelet has no field %s of type %s", name, target.Type())
+	}
+	target.Set(reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
+	return nil
+}
+
+// realisedStatus is a status manager for the prober, which takes the address to
+// dial from the pod's status (pkg/kubelet/prober/worker.go, doProbe).
+type realisedStatus struct{ status.Manager }
+
+func (s realisedStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
+	podStatus, ok := s.Manager.GetPodStatus(uid)
+	if address, err := podnet.RealisedString(podStatus.PodIP); err == nil {
+		podStatus.PodIP = address
+	}
+	return podStatus, ok
+}

@@ -1,0 +1,26 @@
+package podnet
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestRealised(t *testing.T) {
+	for given, want := range map[string]string{
+		"10.30.128.5":        "127.30.128.5",
+		"::ffff:10.30.128.5": "127.30.128.5",
+		"127.30.16.1":        "127.30.16.1",
+		"192.0.2.7":          "192.0.2.7",
+		"2001:db8::1":        "2001:db8::1",
+	} {
+		if got := Realised(netip.MustParseAddr(given)).String(); got != want {
+			t.Errorf("Realised(%s) = %s, want %s", given, got, want)
+		}
+	}
+}
+
+func TestRealisedStringRejectsNames(t *testing.T) {
+	if got, err := RealisedString("web.default"); err == nil {
+		t.Errorf("a name became the address %q", got)
+	}
+}

@@ -1,0 +1,274 @@
+package runtime
+
+// This file answers the kubelet's questions about containers, and moves them
+// through created, running and exited.
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// exitKilled is what a process that SIGKILL ended reports: 128 + 9.
+	exitKilled = 137
+
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+
+	labelPodUID        = "io.kubernetes.pod.uid"
+	labelContainerName = "io.kubernetes.container.name"
+)
+
+type container struct {
+	id      string
+	sandbox *sandbox
+	config  *runtimeapi.ContainerConfig
+	ports   []port
+	logPath string
+
+	state      runtimeapi.ContainerState
+	createdAt  time.Time
+	startedAt  time.Time
+	finishedAt time.Time
+	exitCode   int32
+	reason     string
+	message    string
+
+	// log and server are there while the container runs.
+	log    *logFile
+	server *portServer
+	// exited is closed when the container has ended.
+	exited chan struct{}
+}
+
+// CreateContainer records a container. Its ports come from an annotation of the
+// kubelet's, because CRI itself names only host ports.
+func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (string, error) {
+	ports, err := declaredPorts(config, sandboxConfig)
+	if err != nil {
+		return "", status.Error(codes.InvalidArgument, err.Error())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sandboxes[sandboxID]
+	if s == nil {
+		return "", notFound("sandbox", sandboxID)
+	}
+	if s.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.closed {
+		return "", status.Errorf(codes.FailedPrecondition, "sandbox %q is not running", sandboxID)
+	}
+	c := &container{
+		id:        newID(),
+		sandbox:   s,
+		config:    config,
+		ports:     ports,
+		state:     runtimeapi.ContainerState_CONTAINER_CREATED,
+		createdAt: time.Now(),
+		exited:    make(chan struct{}),
+	}
+	if sandboxConfig.GetLogDirectory() != "" && config.GetLogPath() != "" {
+		c.logPath = filepath.Join(sandboxConfig.GetLogDirectory(), config.GetLogPath())
+	}
+	r.containers[c.id] = c
+	return c.id, nil
+}
+
+// StartContainer opens the container's log and ports. A port that cannot be
+// bound is the container's failure, not the runtime's: it exits with the reason,
+// as a process in a real container would.
+func (r *Runtime) StartContainer(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return notFound("container", id)
+	}
+	if c.state != runtimeapi.ContainerState_CONTAINER_CREATED || r.closed {
+		return status.Errorf(codes.FailedPrecondition, "container %q cannot start: it is %s", id, c.state)
+	}
+	log, err := openLogFile(c.logPath)
+	if err != nil {
+		return status.Errorf(codes.Internal, "container log: %v", err)
+	}
+	c.log, c.state, c.startedAt = log, runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
+
+	if r.options.InitContainer(c.sandbox.config.GetMetadata().GetUid(), c.name()) {
+		log.write(stdout, fmt.Sprintf("simulated init container %s: nothing to do", c.name()))
+		r.ended(c, 0, "")
+		return nil
+	}
+	server, err := r.serve(c)
+	if err != nil {
+		log.write(stderr, err.Error())
+		r.ended(c, 1, err.Error())
+		return nil
+	}
+	c.server = server
+	return nil
+}
+
+// StopContainer ends a container as SIGTERM and, after the grace period, SIGKILL
+// would: new connections are refused at once, requests in progress may finish.
+func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64) error {
+	r.mu.Lock()
+	c := r.containers[id]
+	if c == nil {
+		r.mu.Unlock()
+		return nil
+	}
+	server := c.server
+	r.mu.Unlock()
+
+	if graceSeconds <= 0 {
+		r.kill(c)
+		return nil
+	}
+	code := int32(0)
+	if server != nil && !server.drain(time.Duration(graceSeconds)*time.Second) {
+		code = exitKilled
+	}
+	r.end(c, code, "")
+	return nil
+}
+
+func (r *Runtime) kill(c *container) { r.end(c, exitKilled, "") }
+
+func (r *Runtime) end(c *container, code int32, message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended(c, code, message)
+}
+
+// ended needs r.mu. A container that was never started ends like one that was
+// killed; one that has ended stays as it is.
+func (r *Runtime) ended(c *container, code int32, message string) {
+	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+		return
+	}
+	c.state, c.finishedAt, c.exitCode, c.message = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), code, message
+	c.reason = reasonCompleted
+	if code != 0 {
+		c.reason = reasonError
+	}
+	if c.server != nil {
+		c.server.close()
+		c.server = nil
+	}
+	if c.log != nil {
+		c.log.close()
+	}
+	close(c.exited)
+	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.name(), "exitCode", code, "message", message)
+}
+
+// RemoveContainer forgets a container, ending it first if need be.
+func (r *Runtime) RemoveContainer(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.containers[id]; c != nil {
+		r.ended(c, exitKilled, "")
+		delete(r.containers, id)
+	}
+	return nil
+}
+
+// ListContainers lists the containers that the filter lets through.
+func (r *Runtime) ListContainers(_ context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []*runtimeapi.Container
+	for _, c := range r.containers {
+		if filter.GetId() != "" && filter.GetId() != c.id ||
+			filter.GetPodSandboxId() != "" && filter.GetPodSandboxId() != c.sandbox.id ||
+			filter.GetState() != nil && filter.GetState().GetState() != c.state ||
+			!selects(filter.GetLabelSelector(), c.config.GetLabels()) {
+			continue
+		}
+		list = append(list, &runtimeapi.Container{
+			Id:           c.id,
+			PodSandboxId: c.sandbox.id,
+			Metadata:     c.config.GetMetadata(),
+			Image:        &runtimeapi.ImageSpec{Image: c.image()},
+			ImageRef:     imageID(c.image()),
+			ImageId:      imageID(c.image()),
+			State:        c.state,
+			CreatedAt:    unixNano(c.createdAt),
+			Labels:       c.config.GetLabels(),
+			Annotations:  c.config.GetAnnotations(),
+		})
+	}
+	return list, nil
+}
+
+// ContainerStatus tells how a container is, or how it ended.
+func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return nil, notFound("container", id)
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
+		Id:          c.id,
+		Metadata:    c.config.GetMetadata(),
+		State:       c.state,
+		CreatedAt:   unixNano(c.createdAt),
+		StartedAt:   unixNano(c.startedAt),
+		FinishedAt:  unixNano(c.finishedAt),
+		ExitCode:    c.exitCode,
+		Image:       &runtimeapi.ImageSpec{Image: c.image()},
+		ImageRef:    imageID(c.image()),
+		ImageId:     imageID(c.image()),
+		Reason:      c.reason,
+		Message:     c.message,
+		Labels:      c.config.GetLabels(),
+		Annotations: c.config.GetAnnotations(),
+		Mounts:      c.config.GetMounts(),
+		LogPath:     c.logPath,
+	}}, nil
+}
+
+// UpdateContainerResources accepts any resources: none are enforced.
+func (r *Runtime) UpdateContainerResources(_ context.Context, id string, _ *runtimeapi.ContainerResources) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.containers[id] == nil {
+		return notFound("container", id)
+	}
+	return nil
+}
+
+// ReopenContainerLog starts a new log file after the kubelet moved the old one.
+func (r *Runtime) ReopenContainerLog(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return notFound("container", id)
+	}
+	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running", id)
+	}
+	return c.log.reopen()
+}
+
+func (c *container) name() string { return c.config.GetMetadata().GetName() }
+
+func (c *container) podName() string {
+	pod := c.sandbox.config.GetMetadata()
+	return pod.GetNamespace() + "/" + pod.GetName()
+}
+
+// image prefers what the pod's author wrote to what the image resolved to.
+func (c *container) image() string {
+	if written := c.config.GetImage().GetUserSpecifiedImage(); written != "" {
+		return written
+	}
+	return c.config.GetImage().GetImage()
+}

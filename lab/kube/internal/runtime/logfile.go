@@ -1,0 +1,78 @@
+package runtime
+
+// This file answers how a container's log looks on disk.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+type stream string
+
+const (
+	stdout stream = "stdout"
+	stderr stream = "stderr"
+)
+
+// logFile writes the format that the kubelet reads back for `kubectl logs`:
+// time, stream, F for a full line, text (k8s.io/cri-client/pkg/logs).
+type logFile struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File // nil when there is no path, or after close
+}
+
+func openLogFile(path string) (*logFile, error) {
+	l := &logFile{path: path}
+	if path == "" {
+		return l, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	return l, l.reopen()
+}
+
+// reopen continues in a file at the same path, after the kubelet has renamed the
+// one that was open (log rotation).
+func (l *logFile) reopen() error {
+	if l.path == "" {
+		return nil
+	}
+	file, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		_ = l.file.Close()
+	}
+	l.file = file
+	return nil
+}
+
+// write drops what cannot be written: a full disk must not stop the container.
+func (l *logFile) write(to stream, text string) {
+	text = strings.ReplaceAll(text, "\n", " ")
+	line := fmt.Sprintf("%s %s F %s\n", time.Now().UTC().Format(time.RFC3339Nano), to, text)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		_, _ = l.file.WriteString(line)
+	}
+}
+
+func (l *logFile) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		_ = l.file.Close()
+		l.file = nil
+	}
+}

@@ -1,0 +1,73 @@
+package runtime
+
+// This file answers which address the next sandbox gets.
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
+)
+
+// addressPool hands out the addresses of one prefix in turn. Like CNI's
+// host-local plugin it goes on from the last one given, so that an address that
+// was just freed rests for as long as possible.
+type addressPool struct {
+	prefix netip.Prefix
+	first  netip.Addr
+	last   netip.Addr
+	next   netip.Addr
+	used   map[netip.Addr]bool
+}
+
+// newAddressPool leaves out the network address, the first one (a bridge's, on
+// real nodes) and the broadcast address.
+func newAddressPool(prefix netip.Prefix) (*addressPool, error) {
+	prefix = prefix.Masked()
+	if !podnet.Prefix.Contains(prefix.Addr()) || prefix.Bits() < podnet.Prefix.Bits() {
+		return nil, fmt.Errorf("podCIDR %s is not inside %s and cannot be realised on loopback", prefix, podnet.Prefix)
+	}
+	if prefix.Bits() > 29 {
+		return nil, fmt.Errorf("podCIDR %s is too small for pods: /29 or wider is needed", prefix)
+	}
+	first := prefix.Addr().Next().Next()
+	return &addressPool{
+		prefix: prefix,
+		first:  first,
+		last:   broadcast(prefix).Prev(),
+		next:   first,
+		used:   map[netip.Addr]bool{},
+	}, nil
+}
+
+func broadcast(prefix netip.Prefix) netip.Addr {
+	octets := prefix.Addr().As4()
+	for bit := prefix.Bits(); bit < 32; bit++ {
+		octets[bit/8] |= 1 << (7 - bit%8)
+	}
+	return netip.AddrFrom4(octets)
+}
+
+func (p *addressPool) take() (netip.Addr, error) {
+	for candidate, first := p.next, true; first || candidate != p.next; first = false {
+		following := candidate.Next()
+		if candidate == p.last {
+			following = p.first
+		}
+		if !p.used[candidate] {
+			p.used[candidate] = true
+			p.next = following
+			return candidate, nil
+		}
+		candidate = following
+	}
+	return netip.Addr{}, fmt.Errorf("podCIDR %s has no address left: all %d are in use", p.prefix, len(p.used))
+}
+
+func (p *addressPool) reserve(address netip.Addr) {
+	if p.prefix.Contains(address) {
+		p.used[address] = true
+	}
+}
+
+func (p *addressPool) free(address netip.Addr) { delete(p.used, address) }

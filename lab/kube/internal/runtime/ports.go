@@ -1,0 +1,70 @@
+package runtime
+
+// This file answers which ports a container serves.
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// annotationPorts is where the kubelet writes the container's ports as JSON
+// (containerPortsLabel in pkg/kubelet/kuberuntime/labels.go). CRI's own
+// PodSandboxConfig.PortMappings is about host ports.
+const annotationPorts = "io.kubernetes.container.ports"
+
+const protocolTCP = "TCP"
+
+// port has the JSON names of a core/v1 ContainerPort.
+type port struct {
+	Name          string `json:"name,omitempty"`
+	ContainerPort uint16 `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"`
+	HostPort      uint16 `json:"hostPort,omitempty"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+func (p port) protocol() string {
+	if p.Protocol == "" {
+		return protocolTCP
+	}
+	return p.Protocol
+}
+
+func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) ([]port, error) {
+	text := config.GetAnnotations()[annotationPorts]
+	if text == "" {
+		return nil, nil
+	}
+	var ports []port
+	if err := json.Unmarshal([]byte(text), &ports); err != nil {
+		return nil, fmt.Errorf("ports of container %s of pod %s: %w",
+			config.GetMetadata().GetName(), sandboxConfig.GetMetadata().GetName(), err)
+	}
+	return ports, nil
+}
+
+// addresses returns where a container must listen: its TCP ports on the pod's
+// address, and host ports on the node's. A host network pod's host ports are its
+// ports, so they are not listed twice. It needs r.mu.
+func (r *Runtime) addresses(c *container) []netip.AddrPort {
+	own := r.realised(c.sandbox)
+	seen := map[netip.AddrPort]bool{}
+	var list []netip.AddrPort
+	add := func(address netip.Addr, number uint16) {
+		at := netip.AddrPortFrom(address, number)
+		if number != 0 && address.IsValid() && !seen[at] {
+			seen[at] = true
+			list = append(list, at)
+		}
+	}
+	for _, p := range c.ports {
+		if p.protocol() == protocolTCP {
+			add(own, p.ContainerPort)
+			add(r.options.NodeAddress, p.HostPort)
+		}
+	}
+	return list
+}

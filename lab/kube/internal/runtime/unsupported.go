@@ -1,0 +1,48 @@
+package runtime
+
+// This file answers what a container without processes cannot do, in words that
+// reach the user of kubectl.
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func unsupported(what string) error {
+	return status.Errorf(codes.Unimplemented, "%s is not supported by the simulated node: its containers have no processes", what)
+}
+
+// ExecSync refuses: exec probes and exec hooks therefore fail, visibly.
+func (r *Runtime) ExecSync(context.Context, string, []string, time.Duration) ([]byte, []byte, error) {
+	return nil, nil, unsupported("exec")
+}
+
+// Exec refuses.
+func (r *Runtime) Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	return nil, unsupported("exec")
+}
+
+// Attach refuses.
+func (r *Runtime) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return nil, unsupported("attach")
+}
+
+// PortForward refuses: the pod's realised address can be dialled directly.
+func (r *Runtime) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	return nil, unsupported("port-forward")
+}
+
+// CheckpointContainer refuses.
+func (r *Runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) error {
+	return unsupported("checkpoint")
+}
+
+// GetContainerEvents refuses: the kubelet relists every second instead (the
+// EventedPLEG feature gate is off).
+func (r *Runtime) GetContainerEvents(context.Context, chan *runtimeapi.ContainerEventResponse, func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
+	return unsupported("the stream of container events")
+}

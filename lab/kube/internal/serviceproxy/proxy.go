@@ -1,0 +1,180 @@
+// Package serviceproxy answers how connections to a node's ports reach pods
+// where there is no netfilter: by accepting and forwarding them.
+//
+// It serves what can be served on a loopback address as an ordinary user: TCP
+// node ports and health check node ports, on the node's own address. Cluster
+// IPs, external IPs and load balancer addresses are not served, and UDP node
+// ports are not yet. Which endpoints a port leads to is decided by upstream's
+// k8s.io/kubernetes/pkg/proxy.
+package serviceproxy
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	upstream "k8s.io/kubernetes/pkg/proxy"
+)
+
+// retryInterval is how long after a failed bind it is tried again.
+const retryInterval = 3 * time.Second
+
+// Options say for which node the proxy works.
+type Options struct {
+	NodeName string
+	// Address is the node's: everything is served here and nowhere else.
+	Address netip.Addr
+	// Topology returns the node's labels now, for traffic distribution by zone.
+	Topology func() map[string]string
+	// Realise returns where an endpoint's address is really served. Nil means
+	// podnet.Realised.
+	Realise func(netip.Addr) netip.Addr
+	Log     *slog.Logger
+}
+
+// Proxy forwards node ports. It implements the handlers of
+// k8s.io/kubernetes/pkg/proxy/config.
+type Proxy struct {
+	options   Options
+	services  *upstream.ServiceChangeTracker
+	endpoints *upstream.EndpointsChangeTracker
+	// changed has room for one: a change that finds it full is covered by the
+	// sync that is due.
+	changed chan struct{}
+
+	mu             sync.Mutex
+	servicesSynced bool
+	slicesSynced   bool
+	closed         bool
+	serviceMap     upstream.ServicePortMap
+	endpointsMap   upstream.EndpointsMap
+	nodePorts      map[uint16]*nodePort
+	healthPorts    map[types.NamespacedName]*healthPort
+	unserved       map[upstream.ServicePortName]bool
+	bindFailures   map[string]bool
+}
+
+// New returns a proxy that knows of no Services yet.
+func New(options Options) *Proxy {
+	options = options.withDefaults()
+	return &Proxy{
+		options:      options,
+		services:     upstream.NewServiceChangeTracker(v1.IPv4Protocol, nil, nil),
+		endpoints:    upstream.NewEndpointsChangeTracker(v1.IPv4Protocol, options.NodeName, nil, nil),
+		changed:      make(chan struct{}, 1),
+		serviceMap:   upstream.ServicePortMap{},
+		endpointsMap: upstream.EndpointsMap{},
+		nodePorts:    map[uint16]*nodePort{},
+		healthPorts:  map[types.NamespacedName]*healthPort{},
+		unserved:     map[upstream.ServicePortName]bool{},
+		bindFailures: map[string]bool{},
+	}
+}
+
+// Sync applies changes as they come, and tries again to bind what could not be
+// bound, until ctx is done.
+func (p *Proxy) Sync(ctx context.Context) {
+	retry := time.NewTicker(retryInterval)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changed:
+			p.sync()
+		case <-retry.C:
+			if p.shouldRetry() {
+				p.sync()
+			}
+		}
+	}
+}
+
+func (p *Proxy) shouldRetry() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.bindFailures) > 0
+}
+
+// Close closes all listeners and connections.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for number, port := range p.nodePorts {
+		port.close()
+		delete(p.nodePorts, number)
+	}
+	for name, port := range p.healthPorts {
+		port.close()
+		delete(p.healthPorts, name)
+	}
+}
+
+// sync makes listeners match what the trackers know. Until both kinds of objects
+// have been listed once it does nothing: half the truth would close connections.
+func (p *Proxy) sync() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || !p.servicesSynced || !p.slicesSynced {
+		return
+	}
+	p.serviceMap.Update(p.services)
+	p.endpointsMap.Update(p.endpoints)
+	p.bindFailures = map[string]bool{}
+	p.syncNodePorts()
+	p.syncHealthPorts()
+}
+
+func (p *Proxy) poke() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// OnServiceAdd and the rest are called by upstream's informer plumbing.
+func (p *Proxy) OnServiceAdd(service *v1.Service) { p.OnServiceUpdate(nil, service) }
+
+func (p *Proxy) OnServiceUpdate(old, service *v1.Service) {
+	if p.services.Update(old, service) {
+		p.poke()
+	}
+}
+
+func (p *Proxy) OnServiceDelete(service *v1.Service) { p.OnServiceUpdate(service, nil) }
+
+func (p *Proxy) OnServiceSynced() {
+	p.mu.Lock()
+	p.servicesSynced = true
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *Proxy) OnEndpointSliceAdd(slice *discovery.EndpointSlice) {
+	if p.endpoints.EndpointSliceUpdate(slice, false) {
+		p.poke()
+	}
+}
+
+func (p *Proxy) OnEndpointSliceUpdate(_, slice *discovery.EndpointSlice) {
+	p.OnEndpointSliceAdd(slice)
+}
+
+func (p *Proxy) OnEndpointSliceDelete(slice *discovery.EndpointSlice) {
+	if p.endpoints.EndpointSliceUpdate(slice, true) {
+		p.poke()
+	}
+}
+
+func (p *Proxy) OnEndpointSlicesSynced() {
+	p.mu.Lock()
+	p.slicesSynced = true
+	p.mu.Unlock()
+	p.poke()
+}

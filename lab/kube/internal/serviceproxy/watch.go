@@ -1,0 +1,67 @@
+package serviceproxy
+
+// This file answers which objects the proxy watches, and how little of them it
+// keeps.
+
+import (
+	"context"
+	"log/slog"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/proxy/apis"
+	"k8s.io/kubernetes/pkg/proxy/config"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
+)
+
+func (o Options) withDefaults() Options {
+	if o.Topology == nil {
+		o.Topology = func() map[string]string { return nil }
+	}
+	if o.Realise == nil {
+		o.Realise = podnet.Realised
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Run watches Services and EndpointSlices until ctx is done. Its selectors are
+// kube-proxy's (cmd/kube-proxy/app/server.go, ProxyServer.Run): headless Services
+// and those of another proxy are none of its business.
+func (p *Proxy) Run(ctx context.Context, client kubernetes.Interface) {
+	services := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTransform(withoutManagedFields),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector = "!" + apis.LabelServiceProxyName
+			options.FieldSelector = fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone).String()
+		}))
+	slices := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTransform(withoutManagedFields),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector = "!" + v1.IsHeadlessService
+		}))
+
+	serviceConfig := config.NewServiceConfig(ctx, services.Core().V1().Services(), 0)
+	serviceConfig.RegisterEventHandler(p)
+	sliceConfig := config.NewEndpointSliceConfig(ctx, slices.Discovery().V1().EndpointSlices(), 0)
+	sliceConfig.RegisterEventHandler(p)
+	go serviceConfig.Run(ctx.Done())
+	go sliceConfig.Run(ctx.Done())
+	services.Start(ctx.Done())
+	slices.Start(ctx.Done())
+	p.Sync(ctx)
+}
+
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}

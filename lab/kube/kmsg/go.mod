@@ -1,0 +1,3 @@
+module github.com/euank/go-kmsg-parser
+
+go 1.26.0
