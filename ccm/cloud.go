@@ -1,0 +1,94 @@
+// Package ccm is the cloud provider "fakecloud" for Kubernetes: what
+// k8s.io/cloud-provider's controllers call to learn about instances and to
+// have load balancers built. Every method observes, compares, acts and
+// returns; waiting is left to the controllers' retries.
+package ccm
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/klog/v2"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/config"
+)
+
+// ProviderName is what --cloud-provider names, and the scheme of provider IDs.
+const ProviderName = "fakecloud"
+
+func init() {
+	cloudprovider.RegisterCloudProvider(ProviderName, func(r io.Reader) (cloudprovider.Interface, error) {
+		cfg, err := config.Read(r, os.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		return newCloud(cfg)
+	})
+}
+
+type cloud struct {
+	instances     *instances
+	loadBalancers *loadBalancers
+	explain       *explainer
+}
+
+var _ cloudprovider.Interface = (*cloud)(nil)
+
+func newCloud(cfg config.Config) (*cloud, error) {
+	api, err := cfg.Client("ccm/" + version())
+	if err != nil {
+		return nil, err
+	}
+	project := newProjectGuard(api, cfg.Project)
+	explain := newExplainer()
+	return &cloud{
+		instances:     &instances{api: api, project: project, explain: explain},
+		loadBalancers: &loadBalancers{api: api, project: project},
+		explain:       explain,
+	}, nil
+}
+
+// Initialize is called once by the framework, when this process leads.
+func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events("")})
+	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fakecloud-ccm"}))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-stop
+		cancel()
+		broadcaster.Shutdown()
+	}()
+	// A wrong token or project is worth a loud line at start. It is no reason
+	// to exit: the cloud may be down for now, and every call checks again.
+	if err := c.instances.project.check(ctx); err != nil {
+		klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
+	}
+}
+
+func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }
+func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.instances, true }
+func (c *cloud) ProviderName() string                             { return ProviderName }
+
+// HasClusterID is true: balancers carry the cluster's name (--cluster-name) in
+// a tag, and a balancer without it is never touched.
+func (c *cloud) HasClusterID() bool { return true }
+
+// Instances and Zones are the deprecated forms of InstancesV2, which the
+// controllers do not call when InstancesV2 is there.
+func (c *cloud) Instances() (cloudprovider.Instances, bool) { return nil, false }
+func (c *cloud) Zones() (cloudprovider.Zones, bool)         { return nil, false }
+
+// Clusters is called by no controller of k8s.io/cloud-provider.
+func (c *cloud) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
+
+// Routes is left out because the cloud has no networks yet.
+func (c *cloud) Routes() (cloudprovider.Routes, bool) { return nil, false }

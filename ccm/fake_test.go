@@ -1,0 +1,74 @@
+package ccm
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const ourProject = "p-ours"
+
+// fakeAPI answers the calls it was told of; any other fails the test.
+type fakeAPI struct {
+	t             *testing.T
+	getInstance   func(id string) (*api.Instance, error)
+	listInstances func(f client.InstanceFilter) ([]api.Instance, error)
+	project       func() (*api.Project, error)
+	listBalancers func(f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
+	create        func(api.LoadBalancerCreate) (*api.LoadBalancer, error)
+	update        func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
+	remove        func(id string) (*api.LoadBalancer, error)
+}
+
+func (f *fakeAPI) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+	require.NotNil(f.t, f.getInstance, "unexpected GetInstance(%s)", id)
+	return f.getInstance(id)
+}
+
+func (f *fakeAPI) ListInstances(_ context.Context, filter client.InstanceFilter) ([]api.Instance, error) {
+	require.NotNil(f.t, f.listInstances, "unexpected ListInstances(%+v)", filter)
+	return f.listInstances(filter)
+}
+
+func (f *fakeAPI) Project(context.Context) (*api.Project, error) {
+	require.NotNil(f.t, f.project, "unexpected Project()")
+	return f.project()
+}
+
+func (f *fakeAPI) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	require.NotNil(f.t, f.listBalancers, "unexpected ListLoadBalancers(%+v)", filter)
+	return f.listBalancers(filter)
+}
+
+func (f *fakeAPI) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.create, "unexpected CreateLoadBalancer(%+v)", lb)
+	return f.create(lb)
+}
+
+func (f *fakeAPI) UpdateLoadBalancer(_ context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.update, "unexpected UpdateLoadBalancer(%s)", id)
+	return f.update(id, u)
+}
+
+func (f *fakeAPI) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
+	require.NotNil(f.t, f.remove, "unexpected DeleteLoadBalancer(%s)", id)
+	return f.remove(id)
+}
+
+func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }
+
+// problem is an answer of the cloud itself.
+func problem(status int, code api.ProblemCode, project string) error {
+	return &client.Error{Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project}}
+}
+
+func instance(state api.InstanceState) api.Instance {
+	return api.Instance{
+		ID: "i-1", Project: ourProject, Name: "node-1", Region: "r", Zone: "r-a", Type: "small", State: state,
+		Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.30.16.1"}, {Type: api.AddressExternal, IP: "192.0.2.1"}},
+	}
+}

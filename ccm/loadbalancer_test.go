@@ -1,0 +1,199 @@
+package ccm
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const clusterName = "lab"
+
+func service() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "01234567-89ab"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
+			{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP}, {Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
+		}},
+	}
+}
+
+func nodes(providerIDs ...string) []*corev1.Node {
+	var out []*corev1.Node
+	for _, id := range providerIDs {
+		out = append(out, node(id))
+	}
+	return out
+}
+
+// built is the balancer that the cloud would have for service() and nodes().
+func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
+	t.Helper()
+	want, err := desiredBalancer(clusterName, service(), nodes(targets...))
+	require.NoError(t, err)
+	return &api.LoadBalancer{
+		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
+		Listeners: want.listeners, Targets: want.targets, Tags: want.tags,
+	}
+}
+
+func has(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	return func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return lb, nil }
+}
+
+func newLoadBalancers(f *fakeAPI) *loadBalancers {
+	return &loadBalancers{api: f, project: newProjectGuard(f, "lab")}
+}
+
+func TestEnsureCreates(t *testing.T) {
+	f := &fakeAPI{t: t, project: ours}
+	f.listBalancers = func(filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+		assert.ElementsMatch(t, []string{"kubernetes-service-uid=01234567-89ab", "kubernetes-cluster=lab"}, filter.Tags, "found by owner alone")
+		assert.Empty(t, filter.Name)
+		return nil, nil
+	}
+	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		assert.Equal(t, "web-01234567", lb.Name)
+		assert.Equal(t, api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}, lb.Listeners)
+		assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}, *lb.Targets, "nodes without a provider ID, or of another cloud, are skipped")
+		assert.Equal(t, api.Tags{"kubernetes-cluster": "lab", "kubernetes-service-uid": "01234567-89ab", "kubernetes-service": "default/web"}, *lb.Tags)
+		return built(t, api.LoadBalancerProvisioning), nil
+	}
+	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "", "fakecloud://i-1", "aws:///x"))
+	var retry *cloudproviderapi.RetryError
+	require.ErrorAs(t, err, &retry, "still provisioning: come back soon")
+	assert.Less(t, retry.RetryAfter(), time.Second)
+}
+
+func TestEnsureByState(t *testing.T) {
+	reason := "port 80: permission denied"
+	for name, tc := range map[string]struct {
+		state     api.LoadBalancerState
+		wantIP    string
+		wantErr   string
+		wantRetry bool
+	}{
+		"active":       {state: api.LoadBalancerActive, wantIP: "127.30.64.1"},
+		"provisioning": {state: api.LoadBalancerProvisioning, wantRetry: true},
+		"updating":     {state: api.LoadBalancerUpdating, wantRetry: true},
+		"deleting":     {state: api.LoadBalancerDeleting, wantRetry: true},
+		"error":        {state: api.LoadBalancerError, wantErr: reason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lb := built(t, tc.state, "fakecloud://i-1")
+			lb.StateReason = &reason
+			// With nothing to change no call changes anything: the fake fails on any.
+			status, err := newLoadBalancers(&fakeAPI{t: t, listBalancers: has(*lb)}).
+				EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
+			var retry *cloudproviderapi.RetryError
+			assert.Equal(t, tc.wantRetry, errors.As(err, &retry))
+			switch {
+			case tc.wantErr != "":
+				require.ErrorContains(t, err, tc.wantErr)
+			case !tc.wantRetry:
+				require.NoError(t, err)
+				require.Len(t, status.Ingress, 1)
+				assert.Equal(t, tc.wantIP, status.Ingress[0].IP)
+				assert.Equal(t, corev1.LoadBalancerIPModeProxy, *status.Ingress[0].IPMode)
+			}
+		})
+	}
+}
+
+func TestPlan(t *testing.T) {
+	target := "fakecloud://i-1"
+	for name, tc := range map[string]struct {
+		change func(lb *api.LoadBalancer)
+		want   []string
+	}{
+		"nothing to do":         {change: func(*api.LoadBalancer) {}},
+		"another order":         {change: func(lb *api.LoadBalancer) { lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0] }},
+		"somebody else's tag":   {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
+		"a target went missing": {change: func(lb *api.LoadBalancer) { lb.Targets = nil }, want: []string{"update load balancer lb-1: targets 0 to 1"}},
+		"a target too many": {change: func(lb *api.LoadBalancer) { lb.Targets = append(lb.Targets, api.Target{InstanceID: "i-9"}) },
+			want: []string{"update load balancer lb-1: targets 2 to 1"}},
+		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }, want: []string{"update load balancer lb-1: name mine to web-01234567"}},
+		"a listener changed": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
+			want: []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
+		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }, want: []string{"update load balancer lb-1: tags"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive, target)
+			tc.change(have)
+			want, err := desiredBalancer(clusterName, service(), nodes(target))
+			require.NoError(t, err)
+			var steps []string
+			for _, s := range plan(have, want) {
+				steps = append(steps, s.String())
+			}
+			assert.Equal(t, tc.want, steps)
+		})
+	}
+}
+
+// Whatever the cloud cannot do is refused before any call, all of it at once.
+func TestUnsupportedServices(t *testing.T) {
+	svc := service()
+	svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+	svc.Spec.Ports[1].NodePort = 0
+	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+	for _, want := range []string{"protocol UDP (port 8443)", "port 8080 without a node port", "loadBalancerSourceRanges", "externalTrafficPolicy Local", "sessionAffinity ClientIP", "IP family IPv6"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestUpdateNeverCreates(t *testing.T) {
+	err := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: has()}).
+		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
+	assert.ErrorContains(t, err, "no load balancer to update")
+}
+
+func TestDelete(t *testing.T) {
+	for name, tc := range map[string]struct {
+		have    []api.LoadBalancer
+		remove  func(string) (*api.LoadBalancer, error)
+		wantErr string
+	}{
+		"there":              {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerActive}}, remove: func(string) (*api.LoadBalancer, error) { return &api.LoadBalancer{}, nil }},
+		"not there":          {},
+		"already deleting":   {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerDeleting}}},
+		"gone meanwhile":     {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
+		"404 of a stranger":  {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") }, wantErr: "not ours"},
+		"the cloud is down":  {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
+		"two claim to be it": {have: []api.LoadBalancer{{ID: "lb-1"}, {ID: "lb-2"}}, wantErr: "none is chosen by guess"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: has(tc.have...), remove: tc.remove})
+			err := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
+			if tc.wantErr == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// With the token of another project the list is empty too; a Service must not
+// lose its finalizer over that, nor get a second balancer.
+func TestEmptyListOfAnotherProject(t *testing.T) {
+	l := newLoadBalancers(&fakeAPI{t: t, listBalancers: has(), project: func() (*api.Project, error) {
+		return &api.Project{ID: "p-other", Name: "other"}, nil
+	}})
+	_, _, err := l.GetLoadBalancer(t.Context(), clusterName, service())
+	require.ErrorContains(t, err, "configured for")
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	require.ErrorContains(t, err, "configured for")
+}

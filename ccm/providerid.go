@@ -1,0 +1,21 @@
+package ccm
+
+import (
+	"fmt"
+	"strings"
+)
+
+const providerIDPrefix = ProviderName + "://"
+
+// providerID is what goes into Node.spec.providerID.
+func providerID(instanceID string) string { return providerIDPrefix + instanceID }
+
+// parseProviderID is an error for the ID of any other cloud: such a Node is
+// not ours to judge.
+func parseProviderID(id string) (string, error) {
+	instanceID, ok := strings.CutPrefix(id, providerIDPrefix)
+	if !ok || instanceID == "" || strings.ContainsAny(instanceID, "/ ") {
+		return "", fmt.Errorf("provider ID %q is not of the form %s<instance-id>", id, providerIDPrefix)
+	}
+	return instanceID, nil
+}
