@@ -1,0 +1,54 @@
+# `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO ?= go
+TOOLS := $(CURDIR)/scripts/tools/go.mod
+GOTOOL := $(GO) tool -modfile=$(TOOLS)
+export GOFLAGS := $(GOFLAGS)
+
+NAME ?= lab
+NODES ?= 3
+PROFILE ?= fast
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: lab-up
+lab-up: build ## Build what is missing and bring the lab up (NAME=lab NODES=3 PROFILE=fast)
+	@bin/lab up --name $(NAME) --nodes $(NODES) --profile $(PROFILE)
+
+.PHONY: lab-down
+lab-down: bin/lab ## Take the lab down; nothing of it is left
+	@bin/lab down --name $(NAME)
+
+.PHONY: build
+build: binaries ## Build everything: our binaries into bin/, upstream Kubernetes into bin/kube/
+	@if [ -z "$$LAB_KUBE_BIN" ]; then bin/lab build; fi
+
+.PHONY: binaries
+binaries: bin/lab
+	@$(GO) build -o bin/ ./cmd/fakecloud ./cmd/ccm ./cmd/lab
+
+bin/lab:
+	@mkdir -p bin
+	@echo "building fakecloud, ccm and lab (minutes on empty caches, then seconds)"
+	@$(GO) build -o bin/ ./cmd/fakecloud ./cmd/ccm ./cmd/lab
+
+.PHONY: test
+test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
+	$(GO) test -race ./...
+	cd lab/kube && $(GO) test -race ./...
+
+.PHONY: lint
+lint: ## Check format and style
+	$(GOTOOL) golangci-lint run ./...
+	cd lab/kube && $(GOTOOL) golangci-lint run ./...
+
+.PHONY: generate
+generate: ## Regenerate all generated code
+	$(GO) generate ./...
+
+.PHONY: bench-up
+bench-up: build ## Measure bringing the lab up and down, and its memory
+	@scripts/bench-up

@@ -1,0 +1,124 @@
+package embedded
+
+// Where a lab lives in 127/8. Slot X owns 127.X.0.0/16: control plane on
+// 127.X.0.1, instances and balancers in ranges of their own, and pods, whose
+// 10.X.y.z (the API server refuses loopback in EndpointSlices) is realised as
+// 127.X.y.z. So one number says which addresses are this lab's, and two labs
+// never meet.
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+)
+
+const (
+	firstSlot = 30
+	lastSlot  = 99
+	// wildcardProbe is an address no lab uses: a port that cannot be bound
+	// here is held by a server on 0.0.0.0, and so in every slot.
+	wildcardProbe = "127.29.255.254"
+)
+
+// Ports a lab likes to have on 127.X.0.1; another is taken where one of them
+// is held by somebody on 0.0.0.0.
+var preferredPorts = map[string]int{
+	portLock:      8469,
+	portCloud:     8470,
+	portEtcd:      2379,
+	portEtcdPeer:  2380,
+	portAPIServer: 6443,
+	portKCM:       10257,
+	portCCM:       10258,
+	portScheduler: 10259,
+}
+
+const (
+	portLock      = "lock"
+	portCloud     = "fakecloud"
+	portEtcd      = "etcd"
+	portEtcdPeer  = "etcd-peer"
+	portAPIServer = "kube-apiserver"
+	portKCM       = "kube-controller-manager"
+	portCCM       = "ccm"
+	portScheduler = "kube-scheduler"
+)
+
+// Slot is a claimed range. Its lock is a bound listener: whoever holds it owns
+// the slot, and the kernel frees it when the last holder ends.
+type Slot struct {
+	Number int
+	Ports  map[string]int
+	Lock   *net.TCPListener
+}
+
+// ClaimSlot finds a free slot by binding. With want != 0 only that slot will
+// do, and running says that some of our own processes may still be there.
+func ClaimSlot(want int, ports map[string]int, running bool) (*Slot, error) {
+	if want != 0 {
+		return claim(want, ports, running)
+	}
+	ports, err := freePorts()
+	if err != nil {
+		return nil, err
+	}
+	for x := firstSlot; x <= lastSlot; x++ {
+		s, err := claim(x, ports, false)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, errTaken) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken; `lab status --all` lists this user's labs, `lab down` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
+}
+
+var errTaken = errors.New("slot is taken")
+
+func claim(x int, ports map[string]int, running bool) (*Slot, error) {
+	host := address(x)
+	lock, err := listen(host, ports[portLock])
+	if err != nil {
+		return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
+	}
+	for name, port := range ports {
+		if name == portLock || running {
+			continue
+		}
+		l, err := listen(host, port)
+		if err != nil {
+			_ = lock.Close()
+			return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
+		}
+		_ = l.Close()
+	}
+	return &Slot{Number: x, Ports: ports, Lock: lock}, nil
+}
+
+// freePorts are the preferred ports, or another where one is held on 0.0.0.0.
+func freePorts() (map[string]int, error) {
+	ports := map[string]int{}
+	for name, port := range preferredPorts {
+		l, err := listen(wildcardProbe, port)
+		if err != nil {
+			if l, err = listen(wildcardProbe, 0); err != nil {
+				return nil, fmt.Errorf("cannot listen on loopback at all: %w", err)
+			}
+		}
+		ports[name] = l.Addr().(*net.TCPAddr).Port
+		_ = l.Close()
+	}
+	return ports, nil
+}
+
+func listen(host string, port int) (*net.TCPListener, error) {
+	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
+func address(slot int) string { return fmt.Sprintf("127.%d.0.1", slot) }

@@ -1,0 +1,297 @@
+// Package process starts, finds and ends the processes of one lab. There are
+// no pid files to go stale: each process carries the lab's state folder and
+// its component's name in its environment, and /proc says who is there. So a
+// lab finds all of its processes after any crash, and never a stranger's.
+package process
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	envLab       = "CCMLAB_STATE"
+	envComponent = "CCMLAB_COMPONENT"
+)
+
+// Host starts and finds the processes of the lab whose state folder is Lab.
+type Host struct{ Lab string }
+
+// Spec is one process to start.
+type Spec struct {
+	// Component is its name within the lab, e.g. kube-apiserver or node/node-1.
+	Component string
+	Path      string
+	Args      []string
+	// Env is added to the environment.
+	Env []string
+	// LogFile gets stdout and stderr, appended.
+	LogFile string
+	// Inherit are open files the process gets, from descriptor 3 on.
+	Inherit []*os.File
+}
+
+// Process is one that runs, or ran.
+type Process struct {
+	Component string
+	PID       int
+	LogFile   string
+	done      chan struct{} // closed when it has ended; nil for one found in /proc
+	err       error
+}
+
+// Start starts a process in a session of its own, so that the terminal's
+// Ctrl-C does not reach it.
+func (h Host) Start(s Spec) (*Process, error) {
+	if err := os.MkdirAll(filepath.Dir(s.LogFile), 0o700); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(s.Path, s.Args...)
+	cmd.Env = append(append(os.Environ(), s.Env...), envLab+"="+h.Lab, envComponent+"="+s.Component)
+	cmd.Dir = h.Lab
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = s.Inherit
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", s.Component, err)
+	}
+	p := &Process{Component: s.Component, PID: cmd.Process.Pid, LogFile: s.LogFile, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Running maps each component of the lab that runs to its process.
+func (h Host) Running() (map[string]*Process, error) {
+	all, err := scan()
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*Process{}
+	for _, p := range all {
+		if p.Lab == h.Lab {
+			found[p.Component] = &Process{Component: p.Component, PID: p.PID}
+		}
+	}
+	return found, nil
+}
+
+// Found is a process of some lab of this user.
+type Found struct {
+	Lab, Component string
+	PID            int
+}
+
+// All finds the processes of every lab that this user may look into.
+func All() ([]Found, error) { return scan() }
+
+func scan() ([]Found, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var found []Found
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if lab, component, ok := identity(pid); ok {
+			found = append(found, Found{Lab: lab, Component: component, PID: pid})
+		}
+	}
+	return found, nil
+}
+
+// identity reads a process's marks; not ok for a process that has none, has
+// ended, or belongs to somebody else.
+func identity(pid int) (lab, component string, ok bool) {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return "", "", false
+	}
+	// The last of equal names counts: a lab started from within another
+	// lab's process inherits that one's marks first.
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if v, found := strings.CutPrefix(string(kv), envLab+"="); found {
+			lab = v
+		}
+		if v, found := strings.CutPrefix(string(kv), envComponent+"="); found {
+			component = v
+		}
+	}
+	return lab, component, lab != "" && component != ""
+}
+
+// Alive tells whether the process has not ended yet.
+func (p *Process) Alive() bool {
+	if p.done != nil {
+		select {
+		case <-p.done:
+			return false
+		default:
+			return true
+		}
+	}
+	_, component, ok := identity(p.PID)
+	return ok && component == p.Component
+}
+
+// Wait returns when the process has ended.
+func (p *Process) Wait(ctx context.Context) error {
+	if p.done != nil {
+		select {
+		case <-p.done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	fd, err := p.open()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("waiting for %s (pid %d): %w", p.Component, p.PID, err)
+		}
+		if n > 0 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// open holds on to the process, so that a reused pid is never mistaken for
+// it; -1 if it has ended.
+func (p *Process) open() (int, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, fmt.Errorf("opening %s (pid %d): %w", p.Component, p.PID, err)
+	}
+	if _, component, ok := identity(p.PID); !ok || component != p.Component {
+		_ = unix.Close(fd)
+		return -1, nil
+	}
+	return fd, nil
+}
+
+// Signal sends sig, unless the process has ended.
+func (p *Process) Signal(sig syscall.Signal) error {
+	fd, err := p.open()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signalling %s (pid %d): %w", p.Component, p.PID, err)
+	}
+	return nil
+}
+
+// Stop asks the processes to end, all at once, and kills those that have not
+// after the grace time.
+func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error {
+	var errs []error
+	for _, p := range processes {
+		errs = append(errs, p.Signal(syscall.SIGTERM))
+	}
+	graceful, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	for _, p := range processes {
+		if p.Wait(graceful) == nil {
+			continue
+		}
+		errs = append(errs, p.Signal(syscall.SIGKILL))
+		killed, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		if err := p.Wait(killed); err != nil {
+			errs = append(errs, fmt.Errorf("%s (pid %d) does not end, not even killed", p.Component, p.PID))
+		}
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+// Await polls ready until it returns nil, and says what it waited for when the
+// process ends first or ctx does.
+func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		if !p.Alive() {
+			return p.died()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w\n%s", what, errors.Join(context.Cause(ctx), err), p.logHint())
+		}
+	}
+}
+
+func (p *Process) died() error {
+	return fmt.Errorf("%s ended at its start (%v)\n%s", p.Component, p.err, p.logHint())
+}
+
+func (p *Process) logHint() string {
+	if p.LogFile == "" {
+		return ""
+	}
+	lines, err := Tail(p.LogFile, 8)
+	if err != nil {
+		return "its log cannot be read: " + err.Error()
+	}
+	return "last lines of " + p.LogFile + ":\n  " + strings.Join(lines, "\n  ")
+}
+
+// Tail returns the last n lines of a file.
+func Tail(file string, n int) ([]string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if size, err := f.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	} else if _, err = f.Seek(max(0, size-64<<10), io.SeekStart); err != nil {
+		return nil, err
+	}
+	var lines []string
+	sc := bufio.NewScanner(f)
+	sc.Buffer(make([]byte, 64<<10), 1<<20)
+	for sc.Scan() {
+		if lines = append(lines, sc.Text()); len(lines) > n {
+			lines = lines[1:]
+		}
+	}
+	return lines, sc.Err()
+}

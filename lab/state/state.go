@@ -1,0 +1,169 @@
+// Package state is what a lab leaves on disk: one folder per lab, readable by
+// its owner alone, gone after `lab down`.
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lab is one lab's folder and what is recorded in it.
+type Lab struct {
+	// Name is the lab's, and also the cluster's and the cloud project's.
+	Name string `json:"name"`
+	// Slot X gives the lab 127.X.0.0/16 for everything of its own.
+	Slot int `json:"slot"`
+	// Ports by component, on 127.X.0.1.
+	Ports map[string]int `json:"ports"`
+	// Profile is the cloud's latency profile.
+	Profile string `json:"profile"`
+	// StartedAt is the zero of the timeline.
+	StartedAt time.Time `json:"startedAt"`
+
+	dir  string
+	lock *os.File
+}
+
+var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
+
+// ErrNone is returned for a lab that is not there.
+var ErrNone = errors.New("no such lab")
+
+// Root is the folder of all labs: $CCMLAB_HOME, else ccmlab in the user's
+// state folder (XDG base directory specification).
+func Root() (string, error) {
+	if dir := os.Getenv("CCMLAB_HOME"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "ccmlab"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("where to keep the lab: set CCMLAB_HOME or HOME: %w", err)
+	}
+	return filepath.Join(home, ".local", "state", "ccmlab"), nil
+}
+
+// Dir is where the lab of this name lives, whether it exists or not.
+func Dir(name string) (string, error) {
+	if !nameRE.MatchString(name) {
+		return "", fmt.Errorf("lab name %q: want 1 to 40 lower-case letters, digits or dashes, starting and ending with a letter or digit", name)
+	}
+	root, err := Root()
+	return filepath.Join(root, name), err
+}
+
+// Open reads the lab of this name; ErrNone if there is none.
+func Open(name string) (*Lab, error) {
+	dir, err := Dir(name)
+	if err != nil {
+		return nil, err
+	}
+	return OpenDir(dir)
+}
+
+// OpenDir reads the lab in this folder.
+func OpenDir(dir string) (*Lab, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s (looked in %s); `lab up` makes one", ErrNone, filepath.Base(dir), dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{dir: dir}
+	if err := json.Unmarshal(data, l); err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w; `lab down --name %s` removes the lab", filepath.Join(dir, "lab.json"), err, filepath.Base(dir))
+	}
+	return l, nil
+}
+
+// Create makes the folder of a new lab and locks it; nothing is recorded yet.
+func Create(name string) (*Lab, error) {
+	dir, err := Dir(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the lab's folder: %w; set CCMLAB_HOME to a folder you may write", err)
+	}
+	l := &Lab{Name: name, Ports: map[string]int{}, dir: dir}
+	return l, l.Lock()
+}
+
+// Save records the lab, all or nothing.
+func (l *Lab) Save() error {
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WriteFile(l.Path("lab.json"), append(data, '\n'))
+}
+
+// Lock keeps other `up` and `down` commands off this lab until Unlock or the
+// end of the process.
+func (l *Lab) Lock() error {
+	f, err := os.Open(l.dir)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("another command is working on lab %q; wait for it to end", l.Name)
+		}
+		return fmt.Errorf("locking %s: %w", l.dir, err)
+	}
+	l.lock = f
+	return nil
+}
+
+// Unlock lets others work on the lab.
+func (l *Lab) Unlock() {
+	if l.lock != nil {
+		_ = l.lock.Close()
+		l.lock = nil
+	}
+}
+
+// Remove deletes the lab's folder, and the folder of all labs if this was the
+// last one.
+func (l *Lab) Remove() error {
+	if err := os.RemoveAll(l.dir); err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(l.dir)) // Fails while other labs are in it, as it should.
+	return nil
+}
+
+// Path is a file or folder of the lab.
+func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
+
+// WriteFile replaces a file as a whole, readable by the owner alone.
+func WriteFile(file string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600 by CreateTemp
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return err
+}

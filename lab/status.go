@@ -1,0 +1,182 @@
+package lab
+
+// `lab status`: what there is, from the cloud, the cluster and /proc. Its JSON
+// is a contract: fields are added, never renamed.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// Status is a lab at one moment.
+type Status struct {
+	Name string `json:"name"`
+	// State is "running", "incomplete" (something that should run does not)
+	// or "stopped" (nothing runs, the folder is there).
+	State      string      `json:"state"`
+	CloudURL   string      `json:"cloudURL"`
+	Kubeconfig string      `json:"kubeconfig"`
+	Components []Component `json:"components"`
+	Nodes      []Node      `json:"nodes"`
+	Services   []Service   `json:"services"`
+	// Problems are what could not be found out, and why.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Component is one process of the lab.
+type Component struct {
+	Name string `json:"name"`
+	PID  int    `json:"pid,omitempty"`
+	// State is "running" or "stopped".
+	State string `json:"state"`
+}
+
+// Node is a Node object.
+type Node struct {
+	Name       string   `json:"name"`
+	InstanceID string   `json:"instanceId"`
+	Ready      bool     `json:"ready"`
+	Tainted    bool     `json:"tainted"`
+	Taints     []string `json:"taints"`
+	ProviderID string   `json:"providerID"`
+	Zone       string   `json:"zone"`
+	Addresses  []string `json:"addresses"`
+}
+
+// Service is a Service of type LoadBalancer.
+type Service struct {
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	Address    string `json:"address"`
+	Port       int32  `json:"port"`
+	BalancerID string `json:"balancerId"`
+	// State is the balancer's, or "pending" when there is none.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// statusBound keeps status quick when something does not answer.
+const statusBound = 5 * time.Second
+
+// expected are the processes that a whole lab has; the CCM is the person's to
+// start and stop.
+var expected = []string{componentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", componentAgent}
+
+// Status looks at everything; what does not answer becomes a problem in it.
+func (l *Lab) Status(ctx context.Context) (*Status, error) {
+	running, err := l.host.Running()
+	if err != nil {
+		return nil, err
+	}
+	st := &Status{
+		Name: l.State.Name, State: "running", CloudURL: l.Cluster.CloudURL(), Kubeconfig: l.Cluster.OperatorKubeconfig(),
+		Components: []Component{}, Nodes: []Node{}, Services: []Service{},
+	}
+	for _, name := range append(slices.Clone(expected), componentCCM) {
+		c := Component{Name: name, State: "stopped"}
+		if p := running[name]; p != nil {
+			c.PID, c.State = p.PID, "running"
+		} else if name != componentCCM {
+			st.State = "incomplete"
+		}
+		st.Components = append(st.Components, c)
+	}
+	var nodes []Component
+	for name, p := range running {
+		if strings.HasPrefix(name, "node/") {
+			nodes = append(nodes, Component{Name: name, PID: p.PID, State: "running"})
+		}
+	}
+	slices.SortFunc(nodes, func(a, b Component) int { return strings.Compare(a.Name, b.Name) })
+	st.Components = append(st.Components, nodes...)
+	if len(running) == 0 {
+		st.State = "stopped"
+		return st, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusBound)
+	defer cancel()
+	if err := errors.Join(l.statusOfNodes(ctx, st), l.statusOfServices(ctx, st)); err != nil {
+		st.Problems = strings.Split(err.Error(), "\n")
+		st.State = "incomplete"
+	}
+	return st, nil
+}
+
+func (l *Lab) statusOfNodes(ctx context.Context, st *Status) error {
+	kube, err := l.Cluster.Observer()
+	if err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	for _, n := range nodes.Items {
+		_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
+		node := Node{
+			Name: n.Name, InstanceID: id, Ready: timeline.Ready(&n), Tainted: timeline.Uninitialized(&n),
+			Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone], Addresses: []string{},
+		}
+		for _, t := range n.Spec.Taints {
+			node.Taints = append(node.Taints, t.Key+":"+string(t.Effect))
+		}
+		for _, a := range n.Status.Addresses {
+			if a.Type != corev1.NodeHostName {
+				node.Addresses = append(node.Addresses, a.Address)
+			}
+		}
+		st.Nodes = append(st.Nodes, node)
+	}
+	return nil
+}
+
+func (l *Lab) statusOfServices(ctx context.Context, st *Status) error {
+	kube, err := l.Cluster.Observer()
+	if err != nil {
+		return fmt.Errorf("services: %w", err)
+	}
+	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("services: %w", err)
+	}
+	cloud, err := l.Cloud("lab")
+	if err != nil {
+		return fmt.Errorf("load balancers: %w", err)
+	}
+	balancers, balancersErr := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{l.Tag()}})
+	byUID := map[string]api.LoadBalancer{}
+	for _, lb := range balancers {
+		byUID[lb.Tags[tagServiceUID]] = lb
+	}
+	for _, s := range services.Items {
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressIP(&s), State: "pending"}
+		if len(s.Spec.Ports) > 0 {
+			svc.Port = s.Spec.Ports[0].Port
+		}
+		if lb, ok := byUID[string(s.UID)]; ok {
+			svc.BalancerID, svc.State = lb.ID, string(lb.State)
+			if lb.StateReason != nil {
+				svc.Reason = *lb.StateReason
+			}
+		}
+		st.Services = append(st.Services, svc)
+	}
+	if balancersErr != nil {
+		return fmt.Errorf("load balancers: %w", balancersErr)
+	}
+	return nil
+}

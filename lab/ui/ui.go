@@ -1,0 +1,115 @@
+// Package ui shows a person what happens: steps with their durations, in
+// colour on a terminal only.
+package ui
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Steps prints one line per step when it has ended. On a terminal the step
+// that runs is shown with its time so far; elsewhere one that takes long is
+// announced once.
+type Steps struct {
+	w     io.Writer
+	start time.Time
+	tty   bool
+	color bool
+	quiet bool
+}
+
+// New prints to f. quiet prints nothing but problems.
+func New(f *os.File, quiet bool) *Steps {
+	tty := term.IsTerminal(int(f.Fd()))
+	return &Steps{w: f, start: time.Now(), tty: tty, color: tty && os.Getenv("NO_COLOR") == "", quiet: quiet}
+}
+
+// longStep is when a step's silence would look like a hang.
+const longStep = 2 * time.Second
+
+// Do runs one step. What it returns is shown beside its title.
+func (s *Steps) Do(title string, step func(note func(string)) (string, error)) error {
+	began := time.Now()
+	var mu sync.Mutex
+	status := ""
+	done := make(chan struct{})
+	var shown sync.WaitGroup
+	shown.Go(func() {
+		s.progress(title, began, done, func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return status
+		})
+	})
+	detail, err := step(func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		status = text
+	})
+	close(done)
+	shown.Wait()
+	if err != nil {
+		if s.tty {
+			_, _ = fmt.Fprint(s.w, "\r\033[K")
+		}
+		_, _ = fmt.Fprintf(s.w, " %s %s\n", s.paint("31", "✗"), title)
+		return err
+	}
+	if s.quiet {
+		return nil
+	}
+	if s.tty {
+		_, _ = fmt.Fprint(s.w, "\r\033[K")
+	}
+	_, _ = fmt.Fprintf(s.w, " %s %-16s %-70s %s\n", s.paint("32", "✓"), title, detail,
+		s.paint("2", fmt.Sprintf("%5.1fs  (+%.1fs)", time.Since(s.start).Seconds(), time.Since(began).Seconds())))
+	return nil
+}
+
+func (s *Steps) progress(title string, began time.Time, done <-chan struct{}, status func() string) {
+	if s.quiet {
+		<-done
+		return
+	}
+	if !s.tty {
+		select {
+		case <-done:
+		case <-time.After(longStep):
+			_, _ = fmt.Fprintf(s.w, " … %-16s %s\n", title, status())
+			<-done
+		}
+		return
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, _ = fmt.Fprintf(s.w, "\r\033[K … %-16s %s %s", title, status(), s.paint("2", fmt.Sprintf("%.1fs", time.Since(began).Seconds())))
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Say prints lines that belong to no step.
+func (s *Steps) Say(format string, args ...any) {
+	if !s.quiet {
+		_, _ = fmt.Fprintf(s.w, format+"\n", args...)
+	}
+}
+
+// Bold is text that stands out on a terminal.
+func (s *Steps) Bold(text string) string { return s.paint("1", text) }
+
+func (s *Steps) paint(code, text string) string {
+	if !s.color {
+		return text
+	}
+	return "\033[" + code + "m" + text + "\033[0m"
+}

@@ -1,0 +1,450 @@
+package lab
+
+// `lab up`, step by step. Every step looks at what is there and does what is
+// missing, so that up on a lab that is up, or that a crash left in pieces,
+// completes it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/ui"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+const (
+	demoNamespace = "default"
+	demoName      = "web"
+	// stepBound is when a step gives up and says what it waited for. The
+	// slowest, the API server's start, takes seconds on a busy machine.
+	stepBound = 2 * time.Minute
+	pollEvery = 50 * time.Millisecond
+)
+
+// up carries one run of Up.
+type up struct {
+	*Lab
+	opts   Options
+	steps  *ui.Steps
+	cloud  *client.Client
+	kube   *kubernetes.Clientset
+	lock   *net.TCPListener
+	fresh  bool
+	answer string
+}
+
+// Up brings the lab up, or completes it.
+func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
+	u, err := begin(o, steps)
+	if err != nil {
+		return nil, err
+	}
+	defer u.State.Unlock()
+	if u.lock != nil {
+		defer func() { _ = u.lock.Close() }()
+	}
+	err = u.run(ctx)
+	switch {
+	case err == nil:
+		return u.Lab, nil
+	case errors.Is(context.Cause(ctx), context.Canceled) && u.fresh:
+		steps.Say("\nInterrupted: taking down what was started.")
+		_, stopErr := stopAll(context.WithoutCancel(ctx), u.host)
+		return nil, errors.Join(errors.New("interrupted"), stopErr, u.State.Remove())
+	default:
+		return nil, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
+	}
+}
+
+func begin(o Options, steps *ui.Steps) (*up, error) {
+	u := &up{opts: o, steps: steps}
+	st, err := state.Open(o.Name)
+	switch {
+	case errors.Is(err, state.ErrNone):
+		u.fresh = true
+		u.Lab, u.lock, err = create(o)
+	case err == nil:
+		u.Lab, u.lock, err = resume(st)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if missing := u.bin.Missing(); len(missing) > 0 {
+		err := fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
+		if u.fresh {
+			err = errors.Join(err, u.State.Remove())
+		}
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *up) run(ctx context.Context) error {
+	type step struct {
+		title string
+		do    func(context.Context, func(string)) (string, error)
+		skip  bool
+	}
+	for _, s := range []step{
+		{title: "cloud", do: u.startCloud},
+		{title: "control plane", do: u.startControlPlane},
+		{title: "instances", do: u.createInstances},
+		{title: "nodes", do: u.awaitNodes},
+		{title: "demo", do: u.deployDemo},
+		{title: "ccm", do: u.startController, skip: u.opts.WithoutCCM},
+		{title: "pods", do: u.awaitPods, skip: u.opts.WithoutCCM},
+		{title: "load balancer", do: u.awaitBalancer, skip: u.opts.WithoutCCM},
+		{title: "first answer", do: u.awaitAnswer, skip: u.opts.WithoutCCM},
+	} {
+		if s.skip {
+			continue
+		}
+		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
+			ctx, cancel := context.WithTimeoutCause(ctx, stepBound, fmt.Errorf("gave up after %s", stepBound))
+			defer cancel()
+			return s.do(ctx, note)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.title, err)
+		}
+	}
+	return nil
+}
+
+func (u *up) startCloud(ctx context.Context, note func(string)) (string, error) {
+	running, err := u.host.Running()
+	if err != nil {
+		return "", err
+	}
+	p := running[componentCloud]
+	if p == nil {
+		if p, err = u.host.Start(u.Cluster.Fakecloud(u.Tag())); err != nil {
+			return "", err
+		}
+	}
+	note("waiting for it to be ready")
+	if u.cloud, err = u.Cloud("lab"); err != nil {
+		return "", err
+	}
+	err = p.Await(ctx, "fakecloud to be ready on "+u.Cluster.CloudURL(), u.cloud.Ready)
+	return fmt.Sprintf("fakecloud on %s, profile %s", u.Cluster.CloudURL(), u.State.Profile), err
+}
+
+func (u *up) startControlPlane(ctx context.Context, note func(string)) (string, error) {
+	if err := u.Cluster.PrepareCredentials(); err != nil {
+		return "", err
+	}
+	note("etcd and kube-apiserver are starting")
+	if err := u.Cluster.StartAPIServer(ctx); err != nil {
+		return "", err
+	}
+	if err := u.Cluster.StartControllers(); err != nil {
+		return "", err
+	}
+	var err error
+	if u.kube, err = u.Cluster.Operator(); err != nil {
+		return "", err
+	}
+	// Upstream's own roles are written by the API server after it is ready.
+	if err := poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
+		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), manifests.Lab, manifests.CCM)
+	}); err != nil {
+		return "", err
+	}
+	version, err := u.kube.Discovery().ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Kubernetes %s, --cloud-provider=external", version.GitVersion), nil
+}
+
+func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error) {
+	have, err := u.liveInstances(ctx)
+	if err != nil {
+		return "", err
+	}
+	zones, err := u.cloud.ListZones(ctx)
+	if err != nil {
+		return "", err
+	}
+	var made []string
+	for i := range u.opts.Nodes {
+		name := fmt.Sprintf("node-%d", i+1)
+		if slices.ContainsFunc(have, func(inst api.Instance) bool { return inst.Name == name }) {
+			continue
+		}
+		created, err := u.cloud.CreateInstance(ctx, api.InstanceCreate{
+			Name: &name, Zone: &zones[i%len(zones)].Name, Tags: &api.Tags{tagCluster: u.State.Name},
+		})
+		if err != nil {
+			return "", fmt.Errorf("creating instance %s: %w", name, err)
+		}
+		made = append(made, name+" in "+created.Zone)
+	}
+	if u.lock != nil {
+		if err := u.startAgent(u.lock); err != nil {
+			return "", err
+		}
+	}
+	if len(made) == 0 {
+		return fmt.Sprintf("%d there already", len(have)), nil
+	}
+	return strings.Join(made, ", "), nil
+}
+
+func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
+	return u.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{u.Tag()}, States: []api.InstanceState{
+		api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped,
+	}})
+}
+
+// awaitNodes waits for a Ready node on each instance that runs or is about to.
+func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
+	var tainted, ready, want int
+	err := poll(ctx, "every running instance to have a Ready node", func(ctx context.Context) error {
+		instances, err := u.liveInstances(ctx)
+		if err != nil {
+			return err
+		}
+		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		tainted, ready, want = 0, 0, 0
+		for _, i := range instances {
+			if i.State == api.InstancePending || i.State == api.InstanceRunning {
+				want++
+			}
+		}
+		for _, n := range nodes.Items {
+			if timeline.Uninitialized(&n) {
+				tainted++
+			}
+			if timeline.Ready(&n) {
+				ready++
+			}
+		}
+		note(fmt.Sprintf("%d of %d Ready", ready, want))
+		if ready < want {
+			return fmt.Errorf("%d of %d nodes are Ready; `lab logs` has a log per node", ready, want)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", ready, tainted), err
+}
+
+func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
+	if err := poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
+		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), manifests.Demo)
+	}); err != nil {
+		return "", err
+	}
+	var said string
+	err := poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
+		pods, err := u.demoPods(ctx)
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			return errors.New("kube-controller-manager has not created the demo's pods yet")
+		}
+		note("waiting for the scheduler's word")
+		scheduled := 0
+		for _, p := range pods {
+			if p.Spec.NodeName != "" {
+				scheduled++
+			}
+		}
+		if scheduled == len(pods) {
+			said = "scheduled"
+			return nil
+		}
+		events, err := u.kube.CoreV1().Events(demoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, "uninitialized") {
+				said = "Pending: " + firstSentence(e.Message)
+				return nil
+			}
+		}
+		return errors.New("no FailedScheduling event that names the taint yet")
+	})
+	return said, err
+}
+
+func firstSentence(s string) string {
+	if i := strings.Index(s, ". "); i > 0 {
+		s = s[:i]
+	}
+	if len(s) > 110 {
+		s = s[:107] + "..."
+	}
+	return s
+}
+
+func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := u.kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// startController starts the CCM and sees the taints lift.
+func (u *up) startController(ctx context.Context, note func(string)) (string, error) {
+	if err := u.State.Save(); err != nil {
+		return "", err
+	}
+	p, err := u.startCCM()
+	if err != nil {
+		return "", err
+	}
+	if err := p.Await(ctx, "the CCM to serve", u.ccmServes); err != nil {
+		return "", err
+	}
+	var initialized int
+	err = p.Await(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
+		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		initialized = 0
+		for _, n := range nodes.Items {
+			if !timeline.Uninitialized(&n) && n.Spec.ProviderID != "" {
+				initialized++
+			}
+		}
+		note(fmt.Sprintf("%d of %d nodes initialised", initialized, len(nodes.Items)))
+		if initialized < len(nodes.Items) {
+			return fmt.Errorf("%d of %d nodes are initialised", initialized, len(nodes.Items))
+		}
+		return nil
+	})
+	return fmt.Sprintf("taints lifted from %d nodes; provider IDs, zones and addresses set", initialized), err
+}
+
+func (l *Lab) ccmServes(ctx context.Context) error {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", l.Cluster.CCMAddress())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
+	var nodes []string
+	err := poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
+		pods, err := u.demoPods(ctx)
+		if err != nil {
+			return err
+		}
+		nodes = nodes[:0]
+		running := 0
+		for _, p := range pods {
+			if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				running++
+				nodes = append(nodes, p.Spec.NodeName)
+			}
+		}
+		note(fmt.Sprintf("%d of %d Ready", running, len(pods)))
+		// One ready pod makes the Service answer; all of them are expected
+		// only where each has a node.
+		if want := min(len(pods), max(1, u.opts.Nodes)); running < want {
+			return fmt.Errorf("%d of %d pods are Ready", running, want)
+		}
+		return nil
+	})
+	slices.Sort(nodes)
+	return fmt.Sprintf("%d Ready on %s", len(nodes), strings.Join(slices.Compact(nodes), ", ")), err
+}
+
+func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
+	var svc *corev1.Service
+	note("waiting for the Service's address")
+	err := poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
+		var err error
+		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if timeline.IngressIP(svc) == "" {
+			return errors.New("its address is pending")
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	u.answer = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
+	return "service web has " + u.answer, nil
+}
+
+func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
+	var body string
+	err := poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
+		var err error
+		body, err = get(ctx, u.answer)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return body, u.Timeline().Add("service/"+demoName, "first-answer", body)
+}
+
+// get fetches a page once, over a connection of its own, as curl would.
+func get(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return strings.TrimSpace(string(body)), err
+}
+
+// poll tries until it works or ctx ends, and then says what it waited for and
+// what stood in the way last.
+func poll(ctx context.Context, what string, try func(context.Context) error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w; last: %w", what, context.Cause(ctx), err)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Package manifests holds what is applied to a cluster.
+package manifests
+
+import _ "embed"
+
+// CCM is the RBAC of the cloud controller manager.
+//
+//go:embed ccm/rbac.yaml
+var CCM []byte
+
+// Lab is the RBAC of the lab's own credentials.
+//
+//go:embed lab/rbac.yaml
+var Lab []byte
+
+// Demo is a Deployment and a Service of type LoadBalancer.
+//
+//go:embed demo/demo.yaml
+var Demo []byte
