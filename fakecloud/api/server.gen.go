@@ -386,10 +386,10 @@ type LoadBalancerStats struct {
 	Listeners []struct {
 		ActiveConnections int64 `json:"activeConnections"`
 
-		// BytesIn From clients to targets.
+		// BytesIn From clients to targets. Counted when that direction of a connection ends.
 		BytesIn int64 `json:"bytesIn"`
 
-		// BytesOut From targets to clients.
+		// BytesOut From targets to clients. Counted when that direction of a connection ends.
 		BytesOut int64 `json:"bytesOut"`
 
 		// Connections Accepted from clients.
