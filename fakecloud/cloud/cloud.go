@@ -1,0 +1,153 @@
+// Package cloud is the simulated cloud itself: resources, their life cycles
+// and rules. It knows nothing of HTTP; the state is in package store, and the
+// load balancers' sockets are behind DataPlane.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// Defaults of Config.
+const (
+	DefaultRetention = time.Hour
+	DefaultRegion    = "nebula-1"
+)
+
+// The default address pools. On Linux all of 127/8 is there without root.
+var (
+	DefaultInstanceCIDR     = netip.MustParsePrefix("127.30.16.0/20")
+	DefaultLoadBalancerCIDR = netip.MustParsePrefix("127.30.64.0/18")
+)
+
+// Config is what a cloud is made of. Store, DataPlane and Profile are
+// required.
+type Config struct {
+	Store     *store.Store
+	DataPlane DataPlane
+	Profile   Profile
+
+	Clock            clockwork.Clock // real when nil
+	Logger           *slog.Logger    // silent when nil
+	Region           string
+	Zones            []string // <region>a to <region>c when empty
+	InstanceCIDR     netip.Prefix
+	LoadBalancerCIDR netip.Prefix
+	// Retention is how long a terminated instance stays readable.
+	Retention time.Duration
+	// Seed makes IDs, names and drawn delays repeatable; 0 does not.
+	Seed int64
+}
+
+// Cloud is safe for concurrent use. Its transitions happen while Run runs.
+type Cloud struct {
+	cfg    Config
+	store  *store.Store
+	clock  clockwork.Clock
+	log    *slog.Logger
+	random *random
+	wake   chan struct{} // something is due sooner than was known
+	ready  chan struct{} // closed by Run once balancers are restored
+
+	// planeMu orders everything that reaches the data plane; what is read under
+	// it is never older than what was applied before. It is taken before, never
+	// inside, a transaction.
+	planeMu sync.Mutex
+	inForce map[string]forced // by balancer ID
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Cloud, error) {
+	if cfg.Store == nil || cfg.DataPlane == nil || cfg.Profile.Delays == nil {
+		return nil, errors.New("a cloud needs a store, a data plane and a profile")
+	}
+	cfg.setDefaults()
+	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR); err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, z := range cfg.Zones {
+		if z == "" || seen[z] {
+			return nil, fmt.Errorf("zones %q: each needs a name of its own", cfg.Zones)
+		}
+		seen[z] = true
+	}
+	return &Cloud{
+		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
+		random:  newRandom(cfg.Seed),
+		wake:    make(chan struct{}, 1),
+		ready:   make(chan struct{}),
+		inForce: map[string]forced{},
+	}, nil
+}
+
+func (cfg *Config) setDefaults() {
+	if cfg.Clock == nil {
+		cfg.Clock = clockwork.NewRealClock()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Region == "" {
+		cfg.Region = DefaultRegion
+	}
+	if len(cfg.Zones) == 0 {
+		cfg.Zones = []string{cfg.Region + "a", cfg.Region + "b", cfg.Region + "c"}
+	}
+	if !cfg.InstanceCIDR.IsValid() {
+		cfg.InstanceCIDR = DefaultInstanceCIDR
+	}
+	if !cfg.LoadBalancerCIDR.IsValid() {
+		cfg.LoadBalancerCIDR = DefaultLoadBalancerCIDR
+	}
+	if cfg.Retention == 0 {
+		cfg.Retention = DefaultRetention
+	}
+}
+
+// Zones lists the zones, in the order configured.
+func (c *Cloud) Zones() []Zone {
+	zones := make([]Zone, len(c.cfg.Zones))
+	for i, z := range c.cfg.Zones {
+		zones[i] = Zone{Name: z, Region: c.cfg.Region}
+	}
+	return zones
+}
+
+// Ready is closed once Run has restored the balancers.
+func (c *Cloud) Ready() <-chan struct{} { return c.ready }
+
+// now has the precision that is stored.
+func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Millisecond) }
+
+// change runs one transaction at one time, then lets the worker look again.
+func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
+	// Who asked may be gone by now; what was begun is ended all the same.
+	ctx = context.WithoutCancel(ctx)
+	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
+		return err
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default: // It has been told already.
+	}
+	return nil
+}
+
+// after is when a state that was entered now ends, or nil if it lasts.
+func (c *Cloud) after(now time.Time, wait Delay) *time.Time {
+	if wait == "" {
+		return nil
+	}
+	t := now.Add(c.delay(wait))
+	return &t
+}

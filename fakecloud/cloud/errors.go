@@ -1,0 +1,45 @@
+// This file answers: how does the cloud refuse?
+package cloud
+
+import "fmt"
+
+// Code is stable; programs decide by it.
+type Code string
+
+// Why the cloud refuses. The names are those of the API.
+const (
+	InvalidRequest       Code = "invalid-request"
+	Unauthenticated      Code = "unauthenticated"
+	NotFound             Code = "not-found"
+	NameTaken            Code = "name-taken"
+	WrongState           Code = "wrong-state"
+	AddressPoolExhausted Code = "address-pool-exhausted"
+	UnknownZone          Code = "unknown-zone"
+	UnknownInstance      Code = "unknown-instance"
+	ListenerConflict     Code = "listener-conflict"
+	EventsExpired        Code = "events-expired"
+)
+
+// Error is a refusal: nothing was changed.
+type Error struct {
+	Code Code
+	// Message is a sentence a person can act on.
+	Message string
+	// Fields are the offending ones of the request.
+	Fields []Field
+}
+
+// Field is one offending field, by its path in the request, and why.
+type Field struct{ Path, Message string }
+
+func (e *Error) Error() string { return e.Message }
+
+func refuse(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// at adds the field that the refusal is about.
+func (e *Error) at(path, format string, args ...any) *Error {
+	e.Fields = append(e.Fields, Field{Path: path, Message: fmt.Sprintf(format, args...)})
+	return e
+}

@@ -1,0 +1,57 @@
+// This file answers: how is the event log read?
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// eventBatch bounds what is held in memory for one reader.
+const eventBatch = 200
+
+// Oldest, as a number to read after, starts with the oldest event kept.
+const Oldest int64 = -1
+
+// Events gives the project's next events after a number, and the number to go
+// on from; both are as they were when none follows. A refusal with code
+// EventsExpired means that the reader has missed some.
+func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, int64, error) {
+	b, err := c.store.EventsAfter(ctx, p.ID, after, eventBatch)
+	if errors.Is(err, store.ErrEventsExpired) {
+		return nil, after, refuse(EventsExpired, "events after %d are not kept (or this cloud's data was replaced): list the resources anew, then follow without a number", after)
+	}
+	if err != nil {
+		return nil, after, err
+	}
+	events, err := mapAll(b.Events, eventFrom)
+	return events, b.Through, err
+}
+
+// MoreEvents gives a channel that is closed when further events may be there.
+// Take it before reading.
+func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
+
+func eventFrom(row db.Event) (Event, error) {
+	e := Event{
+		Seq: row.Seq, Time: fromMillis(row.Time), Type: EventType(row.Type), Resource: Resource(row.Resource),
+		ID: row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
+	}
+	var err error
+	switch e.Resource {
+	case InstanceResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Instance)
+	case LoadBalancerResource:
+		err = json.Unmarshal([]byte(row.Body), &e.LoadBalancer)
+	default:
+		err = errors.New("unknown kind of resource")
+	}
+	if err != nil {
+		return Event{}, fmt.Errorf("stored event %d (%s): %w", row.Seq, row.Resource, err)
+	}
+	return e, nil
+}

@@ -1,0 +1,288 @@
+// This file answers: what can be done with instances?
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+const (
+	maxTagKey   = 128
+	maxTagValue = 256
+)
+
+// CreateInstance gives the new instance in state pending.
+func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, error) {
+	if err := c.checkInstanceSpec(spec); err != nil {
+		return Instance{}, err
+	}
+	rule, _ := find(InstanceRules, instanceNone, Create)
+	var in Instance
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		name, err := c.instanceName(ctx, tx, p, spec.Name)
+		if err != nil {
+			return err
+		}
+		zone, err := c.instanceZone(ctx, tx, p, spec.Zone)
+		if err != nil {
+			return err
+		}
+		address, err := c.instanceAddress(ctx, tx)
+		if err != nil {
+			return err
+		}
+		id, err := c.random.id("i", now)
+		if err != nil {
+			return err
+		}
+		in = Instance{
+			ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
+			State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
+			Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+		}
+		if in.Type == "" {
+			in.Type = Small
+		}
+		return insertInstance(ctx, tx, in)
+	})
+	return in, err
+}
+
+func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
+	if spec.Zone != "" && !slices.Contains(c.cfg.Zones, spec.Zone) {
+		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).at("zone", "is not a zone of this cloud")
+	}
+	if spec.Type != "" && !slices.Contains([]InstanceType{Small, Medium, Large}, spec.Type) {
+		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).at("type", "is not an instance type")
+	}
+	return checkTags(spec.Tags)
+}
+
+func checkTags(tags map[string]string) error {
+	for k, v := range tags {
+		if k == "" || len(k) > maxTagKey || strings.Contains(k, "=") {
+			return refuse(InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey).at("tags."+k, "is no valid key")
+		}
+		if len(v) > maxTagValue {
+			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).at("tags."+k, "is too long")
+		}
+	}
+	return nil
+}
+
+func withDefaults(tags, defaults map[string]string) map[string]string {
+	out := tagsOrEmpty(maps.Clone(defaults))
+	maps.Copy(out, tags)
+	return out
+}
+
+func tagsOrEmpty(tags map[string]string) map[string]string {
+	if tags == nil {
+		return map[string]string{}
+	}
+	return tags
+}
+
+// instanceName checks the name asked for, or makes one up.
+func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
+	name := want
+	for {
+		if want == "" {
+			name = "instance-" + c.random.letters(6)
+		}
+		id, err := tx.LiveInstanceNamed(ctx, db.LiveInstanceNamedParams{ProjectID: p.ID, Name: name})
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return name, nil
+		case err != nil:
+			return "", err
+		case want != "":
+			return "", refuse(NameTaken, "instance %s in project %q already has the name %q: choose another, or terminate that one first", id, p.Name, name).at("name", "is taken")
+		}
+	}
+}
+
+// instanceZone is the zone asked for, or the emptiest.
+func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
+	if want != "" {
+		return want, nil
+	}
+	rows, err := tx.LiveInstancesPerZone(ctx, p.ID)
+	if err != nil {
+		return "", err
+	}
+	live := make(map[string]int64, len(rows))
+	for _, r := range rows {
+		live[r.Zone] = r.Live
+	}
+	return slices.MinFunc(c.cfg.Zones, func(a, b string) int { return int(live[a] - live[b]) }), nil
+}
+
+func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx) (netip.Addr, error) {
+	rows, err := tx.InstanceAddresses(ctx)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	used := make([]string, 0, len(rows))
+	for _, a := range rows {
+		used = append(used, *a) // Never NULL: the query asks for those that are not.
+	}
+	return lowestFree(c.cfg.InstanceCIDR, used)
+}
+
+// GetInstance reads one instance.
+func (c *Cloud) GetInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	var in Instance
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		in, err = loadInstance(ctx, tx, p, id)
+		return err
+	})
+	return in, err
+}
+
+// ListInstances gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListInstances(ctx context.Context, p Project, f Filter) (page []Instance, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListInstances(ctx, db.ListInstancesParams{
+			ProjectID: p.ID, After: f.After, Name: f.Name, Zone: f.Zone,
+			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, instanceFrom)
+		return err
+	})
+	return page, more, err
+}
+
+func listJSON[T any](v []T) string {
+	if len(v) == 0 {
+		return "[]"
+	}
+	return toJSON(v)
+}
+
+func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
+	out := make([]B, 0, len(in))
+	for _, a := range in {
+		b, err := fn(a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// StartInstance starts a stopped instance; a pending or running one stays.
+func (c *Cloud) StartInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	return c.actOnInstance(ctx, p, id, Start)
+}
+
+// StopInstance stops a running instance; a stopping or stopped one stays.
+func (c *Cloud) StopInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	return c.actOnInstance(ctx, p, id, Stop)
+}
+
+// TerminateInstance ends an instance from any state.
+func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	return c.actOnInstance(ctx, p, id, Terminate)
+}
+
+func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Action) (Instance, error) {
+	var in Instance
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if in, err = loadInstance(ctx, tx, p, id); err != nil {
+			return err
+		}
+		rule, ok := find(InstanceRules, in.State, on)
+		switch {
+		case !ok:
+			return refuse(WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State, insteadOf(on, in.State))
+		case rule.Same:
+			return nil
+		}
+		return c.moveInstance(ctx, tx, &in, rule, now)
+	})
+	if err != nil {
+		return Instance{}, err
+	}
+	c.retarget(context.WithoutCancel(ctx), in.ID)
+	return in, nil
+}
+
+// insteadOf says what to do about a wrong state.
+func insteadOf(on Action, state InstanceState) string {
+	switch {
+	case state == InstanceTerminating || state == InstanceTerminated:
+		return ": that is for good; create another instance"
+	case on == Start && state == InstanceStopping:
+		return ": wait until it is stopped"
+	case on == Stop && state == InstancePending:
+		return ": wait until it is running"
+	}
+	return ""
+}
+
+// moveInstance makes one transition in the transaction.
+func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+	from := in.State
+	if rule.To == instanceNone {
+		if err := tx.DeleteInstance(ctx, in.ID); err != nil {
+			return err
+		}
+		in.Version++
+		in.UpdatedAt = now
+		return instanceEvent(ctx, tx, Deleted, from, *in)
+	}
+	in.State, in.due = rule.To, c.after(now, rule.Wait)
+	if rule.To == InstanceTerminated {
+		in.Address = netip.Addr{}
+	}
+	if err := saveInstance(ctx, tx, from, in, now); err != nil {
+		return err
+	}
+	if rule.To == InstanceTerminated {
+		return dropTarget(ctx, tx, in.ID, now)
+	}
+	return nil
+}
+
+// dropTarget takes a terminated instance out of every balancer.
+func dropTarget(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+	balancers, err := tx.LoadBalancersTargeting(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := tx.DeleteTargetInstance(ctx, id); err != nil {
+		return err
+	}
+	for _, b := range balancers {
+		row, err := tx.GetLoadBalancer(ctx, b)
+		if err != nil {
+			return fmt.Errorf("load balancer %s of a terminated target: %w", b, err)
+		}
+		lb, err := loadBalancerFrom(ctx, tx, row)
+		if err != nil {
+			return err
+		}
+		if err := saveLoadBalancer(ctx, tx, lb.State, &lb, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}

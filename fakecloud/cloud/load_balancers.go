@@ -1,0 +1,266 @@
+// This file answers: what can be done with load balancers?
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// CreateLoadBalancer gives the new balancer in state provisioning. Its address
+// is final.
+func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
+	if err := errors.Join(checkListeners(spec.Listeners), checkTags(spec.Tags)); err != nil {
+		return LoadBalancer{}, err
+	}
+	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
+	var lb LoadBalancer
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if err := errors.Join(checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets)); err != nil {
+			return err
+		}
+		used, err := tx.LoadBalancerAddresses(ctx)
+		if err != nil {
+			return err
+		}
+		address, err := lowestFree(c.cfg.LoadBalancerCIDR, used)
+		if err != nil {
+			return err
+		}
+		id, err := c.random.id("lb", now)
+		if err != nil {
+			return err
+		}
+		lb = LoadBalancer{
+			ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
+			Listeners: spec.Listeners, Targets: spec.Targets, Tags: withDefaults(spec.Tags, p.DefaultTags),
+			Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+		}
+		return insertLoadBalancer(ctx, tx, lb)
+	})
+	return lb, err
+}
+
+func checkListeners(listeners []Listener) error {
+	if len(listeners) == 0 {
+		return refuse(InvalidRequest, "a load balancer needs a listener").at("listeners", "must not be empty")
+	}
+	type key struct {
+		protocol Protocol
+		port     int
+	}
+	seen := map[key]int{}
+	for i, l := range listeners {
+		if l.Protocol != TCP || l.Port < 1 || l.Port > 65535 || l.TargetPort < 1 || l.TargetPort > 65535 {
+			return refuse(InvalidRequest, "listener %d: want protocol tcp and ports from 1 to 65535", i).at(fmt.Sprintf("listeners.%d", i), "is not valid")
+		}
+		k := key{l.Protocol, l.Port}
+		if j, twice := seen[k]; twice {
+			return refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
+				at(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j)
+		}
+		seen[k] = i
+	}
+	return nil
+}
+
+// checkBalancerName makes sure that no other balancer than self has the name.
+func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
+	if name == "" {
+		return refuse(InvalidRequest, "a load balancer needs a name").at("name", "must not be empty")
+	}
+	id, err := tx.LoadBalancerNamed(ctx, db.LoadBalancerNamedParams{ProjectID: p.ID, Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "load balancer %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+}
+
+// checkTargets makes sure that each target is an instance of the project that
+// is not terminated, and named once.
+func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
+	seen := make(map[string]bool, len(targets))
+	for i, t := range targets {
+		field := fmt.Sprintf("targets.%d.instanceId", i)
+		if seen[t] {
+			return refuse(InvalidRequest, "instance %q is a target twice: name it once", t).at(field, "is named before")
+		}
+		seen[t] = true
+		in, err := loadInstance(ctx, tx, p, t)
+		var refused *Error
+		switch {
+		case errors.As(err, &refused):
+			return refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).at(field, "is no instance of the project")
+		case err != nil:
+			return err
+		case in.State == InstanceTerminated:
+			return refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).at(field, "is terminated")
+		}
+	}
+	return nil
+}
+
+// GetLoadBalancer reads one balancer.
+func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
+	var lb LoadBalancer
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		lb, err = loadBalancer(ctx, tx, p, id)
+		return err
+	})
+	return lb, err
+}
+
+// ListLoadBalancers gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (page []LoadBalancer, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListLoadBalancers(ctx, db.ListLoadBalancersParams{
+			ProjectID: p.ID, After: f.After, Name: f.Name,
+			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, func(row db.LoadBalancer) (LoadBalancer, error) { return loadBalancerFrom(ctx, tx, row) })
+		return err
+	})
+	return page, more, err
+}
+
+// UpdateLoadBalancer replaces what is given. What changes nothing leaves
+// version and state alone.
+func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, error) {
+	var lb LoadBalancer
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		old, err := loadBalancer(ctx, tx, p, id)
+		if err != nil {
+			return err
+		}
+		rule, ok := find(LoadBalancerRules, old.State, Update)
+		if !ok {
+			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s", old.Name, old.ID, old.State)
+		}
+		if lb, err = merge(ctx, tx, p, old, u); err != nil {
+			return err
+		}
+		if sameBalancer(old, lb) {
+			lb = old
+			return nil
+		}
+		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
+		if err := tx.DeleteTargets(ctx, lb.ID); err != nil {
+			return err
+		}
+		if err := insertTargets(ctx, tx, lb); err != nil {
+			return err
+		}
+		return saveLoadBalancer(ctx, tx, old.State, &lb, now)
+	})
+	return lb, err
+}
+
+// merge checks the update and puts it on top of what is there.
+func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
+	var errs []error
+	if u.Name != nil {
+		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
+		lb.Name = *u.Name
+	}
+	if u.Listeners != nil {
+		errs = append(errs, checkListeners(*u.Listeners))
+		lb.Listeners = *u.Listeners
+	}
+	if u.Targets != nil && !sameSet(lb.Targets, *u.Targets) {
+		errs = append(errs, checkTargets(ctx, tx, p, *u.Targets))
+		lb.Targets = *u.Targets
+	}
+	if u.Tags != nil {
+		errs = append(errs, checkTags(*u.Tags))
+		lb.Tags = tagsOrEmpty(*u.Tags)
+	}
+	return lb, errors.Join(errs...)
+}
+
+// sameBalancer compares what an update can change. The order of targets and
+// listeners means nothing.
+func sameBalancer(a, b LoadBalancer) bool {
+	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners)
+}
+
+// sameSet compares slices without duplicates.
+func sameSet[T comparable](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	in := make(map[T]bool, len(a))
+	for _, v := range a {
+		in[v] = true
+	}
+	for _, v := range b {
+		if !in[v] {
+			return false
+		}
+		delete(in, v) // A duplicate in b is no match.
+	}
+	return true
+}
+
+// DeleteLoadBalancer stops forwarding at once; the balancer is gone after a
+// while.
+func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
+	var lb LoadBalancer
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+			return err
+		}
+		rule, ok := find(LoadBalancerRules, lb.State, Delete)
+		switch {
+		case !ok:
+			return refuse(WrongState, "cannot delete load balancer %q (%s) while it is %s", lb.Name, lb.ID, lb.State)
+		case rule.Same:
+			return nil
+		}
+		from := lb.State
+		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
+		return saveLoadBalancer(ctx, tx, from, &lb, now)
+	})
+	if err != nil {
+		return LoadBalancer{}, err
+	}
+	c.unforce(id)
+	return lb, nil
+}
+
+// LoadBalancerStats gives what each of the balancer's listeners carried since
+// the process started.
+func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) ([]ListenerStats, error) {
+	lb, err := c.GetLoadBalancer(ctx, p, id)
+	if err != nil {
+		return nil, err
+	}
+	carried := c.cfg.DataPlane.Stats(id)
+	out := make([]ListenerStats, 0, len(lb.Listeners))
+	for _, l := range lb.Listeners {
+		s := ListenerStats{Listener: l}
+		at := slices.IndexFunc(carried, func(s ListenerStats) bool {
+			return s.Listener.Protocol == l.Protocol && s.Listener.Port == l.Port
+		})
+		if at >= 0 {
+			s = carried[at]
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

@@ -1,0 +1,62 @@
+// This file answers: where do IDs, names and drawn delays come from?
+package cloud
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// random is the cloud's only source of chance, so that a seed repeats it.
+type random struct {
+	mu      sync.Mutex
+	rand    *rand.Rand
+	entropy *ulid.MonotonicEntropy
+}
+
+// newRandom is repeatable unless seed is 0.
+func newRandom(seed int64) *random {
+	var key [32]byte
+	if seed == 0 {
+		_, _ = crand.Read(key[:]) // Never fails.
+	} else {
+		binary.LittleEndian.PutUint64(key[:], uint64(seed))
+	}
+	src := rand.NewChaCha8(key)
+	return &random{rand: rand.New(src), entropy: ulid.Monotonic(src, 0)}
+}
+
+// id is unique and sorts by creation time.
+func (r *random) id(prefix string, now time.Time) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u, err := ulid.New(ulid.Timestamp(now), r.entropy)
+	if err != nil {
+		return "", fmt.Errorf("making an ID: %w", err)
+	}
+	return prefix + "-" + strings.ToLower(u.String()), nil
+}
+
+// float is in [0,1).
+func (r *random) float() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rand.Float64()
+}
+
+// letters is a word of n lower-case letters.
+func (r *random) letters(n int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte('a' + r.rand.IntN(26))
+	}
+	return string(b)
+}

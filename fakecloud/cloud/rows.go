@@ -1,0 +1,204 @@
+// This file answers: how do resources become rows, and each change an event?
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// toJSON is for maps, slices and structs of strings and numbers, which always
+// have a JSON form.
+func toJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("marshalling %T: %v", v, err))
+	}
+	return string(b)
+}
+
+func millis(t *time.Time) *int64 {
+	if t == nil {
+		return nil
+	}
+	ms := t.UnixMilli()
+	return &ms
+}
+
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func dueFrom(ms *int64) *time.Time {
+	if ms == nil {
+		return nil
+	}
+	t := fromMillis(*ms)
+	return &t
+}
+
+func addressOrNull(a netip.Addr) *string {
+	if !a.IsValid() {
+		return nil
+	}
+	s := a.String()
+	return &s
+}
+
+func instanceFrom(row db.Instance) (Instance, error) {
+	in := Instance{
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
+		Type: InstanceType(row.Type), State: InstanceState(row.State), StateReason: row.StateReason,
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		due: dueFrom(row.DueAt),
+	}
+	var err error
+	if row.Address != nil {
+		in.Address, err = netip.ParseAddr(*row.Address)
+	}
+	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &in.Tags)); err != nil {
+		return Instance{}, fmt.Errorf("stored instance %s: %w", row.ID, err)
+	}
+	return in, nil
+}
+
+// loadInstance reads an instance; another project's is not found.
+func loadInstance(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
+	row, err := tx.GetInstance(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
+		return Instance{}, refuse(NotFound, "no instance %q in project %q", id, p.Name)
+	}
+	if err != nil {
+		return Instance{}, err
+	}
+	return instanceFrom(row)
+}
+
+// insertInstance writes a new instance and its event.
+func insertInstance(ctx context.Context, tx *store.Tx, in Instance) error {
+	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
+		ID: in.ID, ProjectID: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
+		Type: string(in.Type), State: string(in.State), StateReason: in.StateReason,
+		Address: addressOrNull(in.Address), Tags: toJSON(in.Tags), Version: in.Version,
+		CreatedAt: in.CreatedAt.UnixMilli(), UpdatedAt: in.UpdatedAt.UnixMilli(), DueAt: millis(in.due),
+	})
+	if err != nil {
+		return err
+	}
+	return instanceEvent(ctx, tx, Created, instanceNone, in)
+}
+
+// saveInstance writes what can change of an instance, as its next version, and
+// the event.
+func saveInstance(ctx context.Context, tx *store.Tx, from InstanceState, in *Instance, now time.Time) error {
+	in.Version++
+	in.UpdatedAt = now
+	err := tx.UpdateInstance(ctx, db.UpdateInstanceParams{
+		ID: in.ID, State: string(in.State), StateReason: in.StateReason, Address: addressOrNull(in.Address),
+		Version: in.Version, UpdatedAt: now.UnixMilli(), DueAt: millis(in.due),
+	})
+	if err != nil {
+		return err
+	}
+	return instanceEvent(ctx, tx, Updated, from, *in)
+}
+
+// stateAfter is what an event says the state is now: none of what is deleted,
+// though the event shows the resource as it last was.
+func stateAfter[S ~string](t EventType, last S) string {
+	if t == Deleted {
+		return ""
+	}
+	return string(last)
+}
+
+func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from InstanceState, in Instance) error {
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
+		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
+		Reason: in.StateReason, Body: toJSON(in),
+	})
+}
+
+func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
+	lb := LoadBalancer{
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region,
+		State: LoadBalancerState(row.State), StateReason: row.StateReason,
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		due: dueFrom(row.DueAt),
+	}
+	var err error
+	lb.Address, err = netip.ParseAddr(row.Address)
+	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners)); err != nil {
+		return LoadBalancer{}, fmt.Errorf("stored load balancer %s: %w", row.ID, err)
+	}
+	lb.Targets, err = tx.TargetsOf(ctx, row.ID)
+	return lb, err
+}
+
+func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (LoadBalancer, error) {
+	row, err := tx.GetLoadBalancer(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
+		return LoadBalancer{}, refuse(NotFound, "no load balancer %q in project %q", id, p.Name)
+	}
+	if err != nil {
+		return LoadBalancer{}, err
+	}
+	return loadBalancerFrom(ctx, tx, row)
+}
+
+func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
+	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
+		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners), Tags: toJSON(lb.Tags),
+		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
+	})
+	if err != nil {
+		return err
+	}
+	if err := insertTargets(ctx, tx, lb); err != nil {
+		return err
+	}
+	return loadBalancerEvent(ctx, tx, Created, loadBalancerNone, lb)
+}
+
+func insertTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
+	for i, t := range lb.Targets {
+		if err := tx.InsertTarget(ctx, db.InsertTargetParams{LoadBalancerID: lb.ID, Position: int64(i), InstanceID: t}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updateLoadBalancerRow writes all but the targets, and tells of it nobody.
+func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
+	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
+		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
+		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
+	})
+}
+
+// saveLoadBalancer writes all but the targets as the next version, and the
+// event.
+func saveLoadBalancer(ctx context.Context, tx *store.Tx, from LoadBalancerState, lb *LoadBalancer, now time.Time) error {
+	lb.Version++
+	lb.UpdatedAt = now
+	if err := updateLoadBalancerRow(ctx, tx, *lb); err != nil {
+		return err
+	}
+	return loadBalancerEvent(ctx, tx, Updated, from, *lb)
+}
+
+func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from LoadBalancerState, lb LoadBalancer) error {
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
+		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),
+		Reason: lb.StateReason, Body: toJSON(lb),
+	})
+}

@@ -1,0 +1,121 @@
+// This file answers: which states are there, and what leads from one to the
+// next? It is the whole truth: the code looks transitions up here.
+package cloud
+
+// InstanceState is where an instance is in its life.
+type InstanceState string
+
+// The states of an instance. No transition leads to InstanceError yet.
+const (
+	InstancePending     InstanceState = "pending"
+	InstanceRunning     InstanceState = "running"
+	InstanceStopping    InstanceState = "stopping"
+	InstanceStopped     InstanceState = "stopped"
+	InstanceTerminating InstanceState = "terminating"
+	InstanceTerminated  InstanceState = "terminated"
+	InstanceError       InstanceState = "error"
+
+	instanceNone InstanceState = "" // not there yet, or not any more
+)
+
+// LoadBalancerState is where a balancer is in its life.
+type LoadBalancerState string
+
+// The states of a load balancer.
+const (
+	LoadBalancerProvisioning LoadBalancerState = "provisioning"
+	LoadBalancerActive       LoadBalancerState = "active"
+	LoadBalancerUpdating     LoadBalancerState = "updating"
+	LoadBalancerDeleting     LoadBalancerState = "deleting"
+	LoadBalancerError        LoadBalancerState = "error"
+
+	loadBalancerNone LoadBalancerState = ""
+)
+
+// Action is what moves a resource from state to state.
+type Action string
+
+// What people ask for, what time brings, and how building a balancer ends.
+const (
+	Create    Action = "create"
+	Start     Action = "start"
+	Stop      Action = "stop"
+	Terminate Action = "terminate"
+	Update    Action = "update"
+	Delete    Action = "delete"
+	Elapsed   Action = "elapsed"
+	Built     Action = "built"
+	Failed    Action = "failed"
+)
+
+// Rule is one row of a state machine. What no rule allows is a wrong-state
+// error.
+type Rule[S ~string] struct {
+	From S
+	On   Action
+	To   S
+	// Wait is the delay after which To ends by itself; without it, To lasts.
+	Wait Delay
+	// Same means that the action is welcome and changes nothing.
+	Same bool
+}
+
+// InstanceRules is the life of an instance.
+var InstanceRules = []Rule[InstanceState]{
+	{From: instanceNone, On: Create, To: InstancePending, Wait: DelayPending},
+	{From: InstancePending, On: Elapsed, To: InstanceRunning},
+	{From: InstanceStopping, On: Elapsed, To: InstanceStopped},
+	{From: InstanceTerminating, On: Elapsed, To: InstanceTerminated, Wait: DelayRetention},
+	{From: InstanceTerminated, On: Elapsed, To: instanceNone},
+
+	{From: InstanceStopped, On: Start, To: InstancePending, Wait: DelayPending},
+	{From: InstancePending, On: Start, Same: true},
+	{From: InstanceRunning, On: Start, Same: true},
+
+	{From: InstanceRunning, On: Stop, To: InstanceStopping, Wait: DelayStopping},
+	{From: InstanceStopping, On: Stop, Same: true},
+	{From: InstanceStopped, On: Stop, Same: true},
+
+	{From: InstancePending, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
+	{From: InstanceRunning, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
+	{From: InstanceStopping, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
+	{From: InstanceStopped, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
+	{From: InstanceError, On: Terminate, To: InstanceTerminating, Wait: DelayTerminating},
+	{From: InstanceTerminating, On: Terminate, Same: true},
+	{From: InstanceTerminated, On: Terminate, Same: true},
+}
+
+// LoadBalancerRules is the life of a load balancer.
+var LoadBalancerRules = []Rule[LoadBalancerState]{
+	{From: loadBalancerNone, On: Create, To: LoadBalancerProvisioning, Wait: DelayProvisioning},
+	{From: LoadBalancerProvisioning, On: Built, To: LoadBalancerActive},
+	{From: LoadBalancerProvisioning, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+	{From: LoadBalancerUpdating, On: Built, To: LoadBalancerActive},
+	{From: LoadBalancerUpdating, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+	{From: LoadBalancerError, On: Built, To: LoadBalancerActive},
+	{From: LoadBalancerError, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+	// An active balancer is built again when the process starts.
+	{From: LoadBalancerActive, On: Built, Same: true},
+	{From: LoadBalancerActive, On: Failed, To: LoadBalancerError, Wait: DelayRetry},
+
+	{From: LoadBalancerProvisioning, On: Update, To: LoadBalancerProvisioning, Wait: DelayProvisioning},
+	{From: LoadBalancerActive, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
+	{From: LoadBalancerUpdating, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
+	{From: LoadBalancerError, On: Update, To: LoadBalancerUpdating, Wait: DelayUpdating},
+
+	{From: LoadBalancerProvisioning, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: LoadBalancerActive, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: LoadBalancerUpdating, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: LoadBalancerError, On: Delete, To: LoadBalancerDeleting, Wait: DelayDeleting},
+	{From: LoadBalancerDeleting, On: Delete, Same: true},
+	{From: LoadBalancerDeleting, On: Elapsed, To: loadBalancerNone},
+}
+
+func find[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {
+	for _, r := range rules {
+		if r.From == from && r.On == on {
+			return r, true
+		}
+	}
+	return Rule[S]{}, false
+}

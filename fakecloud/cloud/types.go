@@ -1,0 +1,170 @@
+// This file answers: what does the cloud consist of?
+package cloud
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Project owns resources; tokens act within one.
+type Project struct {
+	ID   string
+	Name string
+	// DefaultTags are set on every new resource that does not carry the key
+	// itself.
+	DefaultTags map[string]string
+}
+
+// Zone is a failure domain of a region.
+type Zone struct {
+	Name   string
+	Region string
+}
+
+// InstanceType is the size of an instance. Nothing depends on it yet but what
+// its reader makes of it.
+type InstanceType string
+
+// The sizes offered.
+const (
+	Small  InstanceType = "small"
+	Medium InstanceType = "medium"
+	Large  InstanceType = "large"
+)
+
+// Instance is a machine. Its JSON form is what the event log keeps.
+type Instance struct {
+	ID          string            `json:"id"`
+	Project     string            `json:"project"` // the project's ID
+	Name        string            `json:"name"`
+	Region      string            `json:"region"`
+	Zone        string            `json:"zone"`
+	Type        InstanceType      `json:"type"`
+	State       InstanceState     `json:"state"`
+	StateReason string            `json:"stateReason,omitempty"`
+	Address     netip.Addr        `json:"address"` // invalid once terminated
+	Tags        map[string]string `json:"tags"`
+	Version     int64             `json:"version"`
+	CreatedAt   time.Time         `json:"createdAt"`
+	UpdatedAt   time.Time         `json:"updatedAt"`
+
+	due *time.Time // when State ends by itself
+}
+
+// InstanceSpec asks for an instance; the cloud chooses what is left zero.
+type InstanceSpec struct {
+	Name string
+	Zone string
+	Type InstanceType
+	Tags map[string]string
+}
+
+// Protocol is what a listener forwards.
+type Protocol string
+
+// TCP forwards byte streams.
+const TCP Protocol = "tcp"
+
+// Listener is a port that clients connect to, and where it leads.
+type Listener struct {
+	Protocol   Protocol `json:"protocol"`
+	Port       int      `json:"port"`
+	TargetPort int      `json:"targetPort"`
+}
+
+// LoadBalancer forwards from its address to the running ones of its targets.
+type LoadBalancer struct {
+	ID          string            `json:"id"`
+	Project     string            `json:"project"` // the project's ID
+	Name        string            `json:"name"`
+	Region      string            `json:"region"`
+	Address     netip.Addr        `json:"address"`
+	State       LoadBalancerState `json:"state"`
+	StateReason string            `json:"stateReason,omitempty"`
+	Listeners   []Listener        `json:"listeners"`
+	Targets     []string          `json:"targets"` // instance IDs
+	Tags        map[string]string `json:"tags"`
+	Version     int64             `json:"version"`
+	CreatedAt   time.Time         `json:"createdAt"`
+	UpdatedAt   time.Time         `json:"updatedAt"`
+
+	due *time.Time // when State ends by itself, or is tried again
+}
+
+// LoadBalancerSpec asks for a balancer.
+type LoadBalancerSpec struct {
+	Name      string
+	Listeners []Listener
+	Targets   []string
+	Tags      map[string]string
+}
+
+// LoadBalancerUpdate replaces what is not nil.
+type LoadBalancerUpdate struct {
+	Name      *string
+	Listeners *[]Listener
+	Targets   *[]string
+	Tags      *map[string]string
+}
+
+// ListenerStats is what one listener carried since the process started.
+type ListenerStats struct {
+	Listener Listener
+	// Connections counts those accepted, Active those still open, Failed those
+	// closed because no target could be reached.
+	Connections, Active, Failed int64
+	// BytesIn went from clients to targets, BytesOut back.
+	BytesIn, BytesOut int64
+}
+
+// Filter narrows a list; zero fields do not.
+type Filter struct {
+	Name   string
+	Zone   string // instances only
+	States []string
+	Tags   []TagFilter
+	// After is the ID of the last item of the page before.
+	After string
+	// Limit is at least 1.
+	Limit int
+}
+
+// TagFilter wants a tag of this key and, unless nil, this value.
+type TagFilter struct {
+	Key   string  `json:"key"`
+	Value *string `json:"value,omitempty"`
+}
+
+// EventType says what happened to a resource.
+type EventType string
+
+// The kinds of events.
+const (
+	Created EventType = "created"
+	Updated EventType = "updated"
+	Deleted EventType = "deleted"
+)
+
+// Resource is a kind of thing that events tell of.
+type Resource string
+
+// The kinds of resources.
+const (
+	InstanceResource     Resource = "instance"
+	LoadBalancerResource Resource = "load-balancer"
+)
+
+// Event is one change, numbered in the order of the changes.
+type Event struct {
+	Seq      int64
+	Time     time.Time
+	Type     EventType
+	Resource Resource
+	ID, Name string
+	// From and To are states; From is empty on created, To on deleted.
+	From, To string
+	Reason   string
+	// One of these is the resource after the change.
+	Instance     *Instance
+	LoadBalancer *LoadBalancer
+}

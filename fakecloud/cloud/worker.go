@@ -1,0 +1,191 @@
+// This file answers: what happens by itself, and when?
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// afterTrouble is the pause after a step that failed, so that a full disk is
+// not hammered.
+const afterTrouble = time.Second
+
+// Run restores the balancers, then makes transitions as they fall due, until
+// ctx ends. What was due while no process ran happens at once.
+func (c *Cloud) Run(ctx context.Context) error {
+	if err := c.restore(ctx); err != nil {
+		return fmt.Errorf("restoring load balancers: %w", err)
+	}
+	close(c.ready)
+	for {
+		next, err := c.step(context.WithoutCancel(ctx))
+		if ctx.Err() != nil {
+			return nil
+		}
+		wait := afterTrouble
+		switch {
+		case err != nil:
+			c.log.Error("a transition failed and will be tried again", "err", err)
+		case next.IsZero():
+			wait = time.Hour // Nothing is due; a change will wake us.
+		default:
+			wait = next.Sub(c.clock.Now())
+		}
+		timer := c.clock.NewTimer(max(wait, 0))
+		select {
+		case <-ctx.Done():
+		case <-timer.Chan():
+		case <-c.wake:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// restore brings back into force what was forwarding, or about to, when the
+// last process ended.
+func (c *Cloud) restore(ctx context.Context) error {
+	var ids []string
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		all, err := tx.AllLoadBalancerIDs(ctx)
+		if err != nil {
+			return err
+		}
+		for _, id := range all {
+			row, err := tx.GetLoadBalancer(ctx, id)
+			if err != nil {
+				return err
+			}
+			switch LoadBalancerState(row.State) {
+			case LoadBalancerActive, LoadBalancerUpdating, LoadBalancerError:
+				ids = append(ids, id)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := c.build(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step makes every transition that is due and says when the next will be; zero
+// when none is under way.
+func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
+	now := c.now().UnixMilli()
+	var instances, balancers []string
+	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		if instances, err = tx.InstancesDue(ctx, &now); err != nil {
+			return err
+		}
+		balancers, err = tx.LoadBalancersDue(ctx, &now)
+		return err
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, id := range instances {
+		err = errors.Join(err, c.elapseInstance(ctx, id))
+	}
+	for _, id := range balancers {
+		err = errors.Join(err, c.elapseLoadBalancer(ctx, id))
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.nextDue(ctx)
+}
+
+// elapseInstance ends the state an instance is in, if its time has come.
+func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		row, err := tx.GetInstance(ctx, id)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		in, err := instanceFrom(row)
+		if err != nil || in.due == nil || in.due.After(now) {
+			return err
+		}
+		rule, ok := find(InstanceRules, in.State, Elapsed)
+		if !ok {
+			return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
+		}
+		return c.moveInstance(ctx, tx, &in, rule, now)
+	})
+	if err == nil {
+		c.retarget(ctx, id)
+	}
+	return err
+}
+
+// elapseLoadBalancer builds a balancer that is due, or lets a deleted one go.
+func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
+	var deleting bool
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		row, err := tx.GetLoadBalancer(ctx, id)
+		_, deleting = find(LoadBalancerRules, LoadBalancerState(row.State), Elapsed)
+		return err
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case !deleting:
+		return c.build(ctx, id)
+	}
+	// The sockets go first: the next balancer may get the address at once.
+	c.unforce(id)
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		row, err := tx.GetLoadBalancer(ctx, id)
+		if err != nil {
+			return err
+		}
+		lb, err := loadBalancerFrom(ctx, tx, row)
+		if err != nil {
+			return err
+		}
+		if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
+			return err
+		}
+		lb.Version++
+		lb.UpdatedAt = now
+		return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)
+	})
+}
+
+func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
+	var next time.Time
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		for _, query := range []func(context.Context) (*int64, error){tx.NextInstanceDue, tx.NextLoadBalancerDue} {
+			due, err := query(ctx)
+			if errors.Is(err, sql.ErrNoRows) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if t := fromMillis(*due); next.IsZero() || t.Before(next) {
+				next = t
+			}
+		}
+		return nil
+	})
+	return next, err
+}
