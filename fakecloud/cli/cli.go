@@ -1,0 +1,175 @@
+// Package cli is the fakecloud command: the cloud itself (`serve`), and what
+// people and scripts ask of it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+const defaultListen = "127.0.0.1:8470"
+
+// Run runs one command line and gives its exit code. It ends early, and
+// orderly, with ctx.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	a := &app{}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	_, _ = fmt.Fprintf(stderr, "fakecloud: %v\n", a.explain(err)) // There is nobody else to tell.
+	var usage usageError
+	if !a.started || errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func misuse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// app is what the commands share.
+type app struct {
+	url, tokenFile string
+	output         string
+	// started tells errors of the command from errors of the command line.
+	started bool
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fakecloud",
+		Short: "A simulated cloud: instances with a life cycle, load balancers that forward for real",
+		Long: `A simulated cloud that fits in one process. "fakecloud serve" runs it; the
+other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
+		Example: `  fakecloud serve --profile realistic
+  fakecloud instances create node-1 --wait
+  fakecloud events --follow`,
+		Version:           version(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return a.checkOutput() },
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
+	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
+	root.AddCommand(a.serve(), a.zones(), a.instances(), a.loadBalancers(), a.events())
+	return root
+}
+
+// version is the module's, or the commit that was built.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	if v == "" || v == "(devel)" {
+		v = "devel"
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v += "-" + s.Value[:min(12, len(s.Value))]
+			}
+		}
+	}
+	return v + " (" + info.GoVersion + ")"
+}
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// stateDir is where the cloud keeps its data unless told otherwise.
+func stateDir() string {
+	dir := os.Getenv("XDG_STATE_HOME")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			home = "." // No home: the data stays with who started it.
+		}
+		dir = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(dir, "fakecloud")
+}
+
+// group is a command that only holds others.
+func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{
+		Use: use, Short: short, Example: example,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return misuse("unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	g.AddCommand(subcommands...)
+	return g
+}
+
+func (a *app) client() (*client.Client, error) {
+	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, UserAgent: "fakecloud-cli/" + version()})
+}
+
+// explain adds to an error what helps against it.
+func (a *app) explain(err error) error {
+	var transport *url.Error
+	switch {
+	case errors.Is(err, os.ErrNotExist) && errors.As(err, new(*os.PathError)):
+		return fmt.Errorf("%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE, or run: eval \"$(bin/lab env)\"", err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL, or run: eval \"$(bin/lab env)\"", a.url)
+	case client.HasCode(err, api.Unauthenticated):
+		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE, or run: eval \"$(bin/lab env)\"", err, a.tokenFile)
+	case errors.Is(err, context.Canceled):
+		return errors.New("interrupted")
+	case errors.As(err, &transport) && transport.Timeout():
+		return fmt.Errorf("the cloud at %s did not answer in time: %w", a.url, err)
+	}
+	return err
+}
+
+// age is how long ago something was, in one unit or two.
+func age(t time.Time) string {
+	d := max(time.Since(t), 0)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 10*time.Minute:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

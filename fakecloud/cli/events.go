@@ -1,0 +1,75 @@
+// This file answers: how are events shown as they happen?
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+func (a *app) events() *cobra.Command {
+	var follow bool
+	var after int64
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show the cloud's changes, oldest first", Args: cobra.NoArgs,
+		Example: `  fakecloud events
+  fakecloud events --follow --after 120 -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			show := a.eventPrinter(cmd.OutOrStdout())
+			if !follow {
+				return c.Watch(cmd.Context(), after, false, show)
+			}
+			err = c.Follow(cmd.Context(), after, show, func(err error) {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
+			})
+			if cmd.Context().Err() != nil {
+				return nil // Ctrl-C is how following ends.
+			}
+			return err
+		},
+	}
+	a.addOutput(cmd)
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
+	cmd.Flags().Int64Var(&after, "after", 0, "only events with a greater sequence number")
+	return cmd
+}
+
+// eventPrinter shows one event at a time: a line, a JSON object on a line, or a
+// YAML document.
+func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
+	switch a.output {
+	case "json":
+		e := json.NewEncoder(out)
+		return func(ev api.Event) error { return e.Encode(ev) }
+	case "yaml":
+		return func(ev api.Event) error {
+			if _, err := fmt.Fprintln(out, "---"); err != nil {
+				return err
+			}
+			return printYAML(out, ev)
+		}
+	}
+	return func(ev api.Event) error {
+		change := fmt.Sprintf("%s -> %s", orDash(ev.From), orDash(ev.To))
+		if ev.Reason != nil {
+			change += ": " + *ev.Reason
+		}
+		_, err := fmt.Fprintf(out, "%-6d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
+		return err
+	}
+}
+
+func orDash(s *string) string {
+	if s == nil {
+		return "-"
+	}
+	return *s
+}

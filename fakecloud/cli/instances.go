@@ -1,0 +1,269 @@
+// This file answers: what can be done with instances from the command line?
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func (a *app) instances() *cobra.Command {
+	return group("instances", "Machines, and what can be done with them", `  fakecloud instances list
+  fakecloud instances create node-1 --zone nebula-1b --wait
+  fakecloud instances stop node-1 node-2`,
+		a.instancesList(), a.instancesGet(), a.instancesCreate(),
+		a.instancesAct("start", "Start stopped instances", api.InstanceRunning, (*client.Client).StartInstance),
+		a.instancesAct("stop", "Stop running instances; they keep their addresses", api.InstanceStopped, (*client.Client).StopInstance),
+		a.instancesAct("terminate", "End instances for good", api.InstanceTerminated, (*client.Client).TerminateInstance))
+}
+
+const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS AGE"
+
+func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance) error {
+	var rows [][]string
+	for _, in := range items {
+		address := "-"
+		if len(in.Addresses) > 0 {
+			address = in.Addresses[0].IP
+		}
+		rows = append(rows, []string{in.Name, in.ID, in.Zone, string(in.Type), string(in.State), address, age(in.CreatedAt)})
+	}
+	return a.print(cmd.OutOrStdout(), value, instanceHeader, rows)
+}
+
+func (a *app) instancesList() *cobra.Command {
+	var f client.InstanceFilter
+	var states []string
+	var all bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
+		Long: "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
+		Example: `  fakecloud instances list
+  fakecloud instances list --tag cluster=lab --state running -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			for _, s := range states {
+				if !api.InstanceState(s).Valid() {
+					return misuse("--state %q is no state of an instance", s)
+				}
+				f.States = append(f.States, api.InstanceState(s))
+			}
+			if len(states) == 0 && !all {
+				f.States = liveStates
+			}
+			items, err := c.ListInstances(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			return a.printInstances(cmd, api.InstanceList{Items: orEmpty(items)}, items)
+		},
+	}
+	a.addOutput(cmd)
+	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
+	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
+	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
+	return cmd
+}
+
+var liveStates = []api.InstanceState{
+	api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped, api.InstanceTerminating, api.InstanceError,
+}
+
+func orEmpty[T any](v []T) []T {
+	if v == nil {
+		return []T{}
+	}
+	return v
+}
+
+// resolveInstance finds an instance by ID, or by name: the one of that name
+// that is not terminated, else the one that was terminated last.
+func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.Instance, error) {
+	items, err := c.ListInstances(ctx, client.InstanceFilter{Name: ref})
+	if err != nil {
+		return nil, err
+	}
+	live := slices.DeleteFunc(slices.Clone(items), func(in api.Instance) bool { return in.State == api.InstanceTerminated })
+	switch {
+	case len(live) == 1:
+		return &live[0], nil
+	case len(live) > 1:
+		return nil, fmt.Errorf("%d instances are named %q: give the ID of one (`fakecloud instances list`)", len(live), ref)
+	}
+	if strings.HasPrefix(ref, "i-") {
+		in, err := c.GetInstance(ctx, ref)
+		if err == nil || !client.IsNotFound(err) || len(items) == 0 {
+			return in, err
+		}
+	}
+	if len(items) == 0 {
+		return nil, fmt.Errorf("no instance is named %q; `fakecloud instances list` shows those there are", ref)
+	}
+	last := slices.MaxFunc(items, func(a, b api.Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return &last, nil
+}
+
+// completeInstances offers the names of instances that are not terminated.
+func (a *app) completeInstances(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+	c, err := a.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	items, err := c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, in := range items {
+		if !slices.Contains(given, in.Name) {
+			names = append(names, in.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) instancesGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "get NAME|ID...", Short: "Show instances", Args: cobra.MinimumNArgs(1),
+		Example:           "  fakecloud instances get node-1 -o yaml",
+		ValidArgsFunction: a.completeInstances,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			var found []api.Instance
+			var errs []error
+			for _, ref := range args {
+				in, err := resolveInstance(cmd.Context(), c, ref)
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				found = append(found, *in)
+			}
+			return errors.Join(append([]error{a.printFound(cmd, found, len(args))}, errs...)...)
+		},
+	}
+	a.addOutput(cmd)
+	return cmd
+}
+
+// printFound shows one instance as itself and several as a list.
+func (a *app) printFound(cmd *cobra.Command, found []api.Instance, asked int) error {
+	switch {
+	case len(found) == 0:
+		return nil
+	case asked == 1:
+		return a.printInstances(cmd, found[0], found)
+	}
+	return a.printInstances(cmd, api.InstanceList{Items: found}, found)
+}
+
+func (a *app) instancesCreate() *cobra.Command {
+	var name, zone, kind string
+	var tags map[string]string
+	var w waiter
+	cmd := &cobra.Command{
+		Use: "create [NAME]", Short: "Create an instance", Args: cobra.MaximumNArgs(1),
+		Long: "Create an instance. Left to itself, the cloud chooses a name and the zone with the fewest instances.",
+		Example: `  fakecloud instances create node-4 --wait
+  fakecloud instances create --zone nebula-1b --type large --tag role=worker`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if name != "" && name != args[0] {
+					return misuse("two names, %q and %q: give one", args[0], name)
+				}
+				name = args[0]
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			in, err := c.CreateInstance(cmd.Context(), createBody(name, zone, kind, tags))
+			if err != nil {
+				return err
+			}
+			done, err := w.await(cmd, c, []api.Instance{*in}, api.InstanceRunning)
+			return errors.Join(err, a.printFound(cmd, done, 1))
+		},
+	}
+	a.addOutput(cmd)
+	w.flags(cmd)
+	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
+	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
+	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
+	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
+	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
+	return cmd
+}
+
+func createBody(name, zone, kind string, tags map[string]string) api.InstanceCreate {
+	var body api.InstanceCreate
+	if name != "" {
+		body.Name = &name
+	}
+	if zone != "" {
+		body.Zone = &zone
+	}
+	if kind != "" {
+		t := api.InstanceType(kind)
+		body.Type = &t
+	}
+	if len(tags) > 0 {
+		t := api.Tags(tags)
+		body.Tags = &t
+	}
+	return body
+}
+
+type instanceAction func(*client.Client, context.Context, string) (*api.Instance, error)
+
+func (a *app) instancesAct(verb, short string, final api.InstanceState, do instanceAction) *cobra.Command {
+	var w waiter
+	cmd := &cobra.Command{
+		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1),
+		Example:           fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb),
+		ValidArgsFunction: a.completeInstances,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			var changed []api.Instance
+			var errs []error
+			for _, ref := range args {
+				in, err := resolveInstance(cmd.Context(), c, ref)
+				if err == nil {
+					in, err = do(c, cmd.Context(), in.ID)
+				}
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				changed = append(changed, *in)
+			}
+			done, err := w.await(cmd, c, changed, final)
+			return errors.Join(append(errs, err, a.printFound(cmd, done, len(args)))...)
+		},
+	}
+	a.addOutput(cmd)
+	w.flags(cmd)
+	return cmd
+}

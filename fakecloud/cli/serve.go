@@ -1,0 +1,194 @@
+// This file answers: how is the cloud started?
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+type serveOptions struct {
+	listen, data, profile, region, project string
+	tokens, zones                          []string
+	defaultTags                            map[string]string
+	instanceCIDR, loadBalancerCIDR         string
+	seed                                   int64
+	logFormat, logLevel                    string
+	retention                              time.Duration
+}
+
+func (a *app) serve() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the cloud until it is interrupted",
+		Long: `Run the cloud until it is interrupted. Its state is in one file and survives
+being killed at any point; what was under way goes on at the next start.`,
+		Example: `  fakecloud serve
+  fakecloud serve --data :memory: --profile realistic --log-format json
+  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", defaultListen, "loopback address and port of the API; port 0 takes any free one")
+	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
+	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; repeatable")
+	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
+	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
+	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
+	f.StringVar(&o.project, "project", "default", "the project's name")
+	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
+	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "where instances' addresses come from")
+	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
+	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable")
+	f.Int64Var(&o.seed, "seed", 0, "makes IDs, names and drawn delays repeatable; 0 does not")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	noFiles(cmd, map[string][]string{
+		"profile": {"instant", "fast", "realistic"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
+	})
+	return cmd
+}
+
+func (o *serveOptions) run(cmd *cobra.Command) (err error) {
+	ctx := cmd.Context()
+	tokens, err := parseTokens(o.tokens)
+	if err != nil {
+		return err
+	}
+	log, err := o.logger(cmd)
+	if err != nil {
+		return err
+	}
+	cfg, err := o.cloudConfig(log)
+	if err != nil {
+		return err
+	}
+	listener, err := listen(ctx, o.listen)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }() // Closed by the server, if it came to that.
+	if cfg.Store, err = store.Open(ctx, o.data); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cfg.Store.Close()) }()
+	plane := dataplane.New(log)
+	defer plane.Close()
+	cfg.DataPlane = plane
+	c, err := cloud.New(cfg)
+	if err != nil {
+		return usageError{err}
+	}
+	p, err := c.EnsureProject(ctx, o.project, o.defaultTags)
+	if err != nil {
+		return err
+	}
+	for _, t := range tokens {
+		if err := t.ensure(ctx, c, p); err != nil {
+			return err
+		}
+	}
+	return serveCloud(ctx, c, listener, log, func() {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at http://%s; token in %s\n", listener.Addr(), tokens[0].file)
+	})
+}
+
+// serveCloud runs the cloud and its API until ctx ends or either fails.
+func serveCloud(ctx context.Context, c *cloud.Cloud, l net.Listener, log *slog.Logger, ready func()) error {
+	srv, err := server.New(server.Config{Cloud: c, Logger: log})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.Run(ctx) })
+	g.Go(func() error { return srv.Serve(ctx, l) })
+	g.Go(func() error {
+		select {
+		case <-c.Ready():
+			ready()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return nil, misuse("--log-level %q: choose debug, info, warn or error", o.logLevel)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch o.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), options)), nil
+	}
+	return nil, misuse("--log-format %q: choose text or json", o.logFormat)
+}
+
+func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
+	cfg := cloud.Config{Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention}
+	var err error
+	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {
+		return cfg, misuse("--profile: %w", err)
+	}
+	if cfg.InstanceCIDR, err = netip.ParsePrefix(o.instanceCIDR); err != nil {
+		return cfg, misuse("--instance-cidr: %w", err)
+	}
+	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
+		return cfg, misuse("--load-balancer-cidr: %w", err)
+	}
+	return cfg, nil
+}
+
+// listen refuses addresses that others can reach: the API speaks plain HTTP.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, misuse("--listen %q: want host:port, such as %s", address, defaultListen)
+	}
+	ip, err := netip.ParseAddr(host)
+	if host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS the token would cross the network in the clear", address, defaultListen)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("the API cannot listen: %w; stop what holds that port, or choose another with --listen", err)
+	}
+	return l, nil
+}
+
+func parseTokens(specs []string) ([]token, error) {
+	var tokens []token
+	seen := map[string]bool{}
+	for _, spec := range specs {
+		name, file, ok := strings.Cut(spec, "=")
+		if !ok || name == "" || file == "" {
+			return nil, misuse("--token %q: want NAME=FILE", spec)
+		}
+		if seen[name] {
+			return nil, misuse("--token: %q is named twice", name)
+		}
+		seen[name] = true
+		tokens = append(tokens, token{name, file})
+	}
+	return tokens, nil
+}

@@ -1,0 +1,56 @@
+// This file answers: where do tokens come from?
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// token is a bearer token, by name, and the file that holds it.
+type token struct{ name, file string }
+
+// ensure registers what the file holds under the token's name; a missing file
+// is created first, with a new secret.
+func (t token) ensure(ctx context.Context, c *cloud.Cloud, p cloud.Project) error {
+	content, err := os.ReadFile(t.file)
+	if errors.Is(err, os.ErrNotExist) {
+		content = []byte("fc_" + strings.ToLower(rand.Text()+rand.Text()) + "\n")
+		err = writeSecret(t.file, content)
+	}
+	if err != nil {
+		return fmt.Errorf("token %s: %w", t.name, err)
+	}
+	if err := c.EnsureToken(ctx, t.name, p, strings.TrimSpace(string(content))); err != nil {
+		return fmt.Errorf("token file %s: %w", t.file, err)
+	}
+	return nil
+}
+
+// writeSecret makes a file that only its owner reads, wholly or not at all.
+func writeSecret(path string, content []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".token-*") // With mode 0600.
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

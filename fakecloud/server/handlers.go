@@ -1,0 +1,265 @@
+// This file answers: what does each operation of the API do?
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const defaultLimit = 100
+
+// GetHealth implements api.ServerInterface.
+func (s *Server) GetHealth(w http.ResponseWriter, r *http.Request) {
+	s.plain(w, r, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+}
+
+// GetReady implements api.ServerInterface.
+func (s *Server) GetReady(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-s.cloud.Ready():
+		s.plain(w, r, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+	default:
+		s.plain(w, r, http.StatusServiceUnavailable, "text/plain; charset=utf-8", []byte("starting\n"))
+	}
+}
+
+// GetSpec implements api.ServerInterface.
+func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
+	s.plain(w, r, http.StatusOK, "application/yaml", api.Spec)
+}
+
+func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	if _, err := w.Write(body); err != nil {
+		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
+	}
+}
+
+// GetProject implements api.ServerInterface.
+func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
+	p := project(r)
+	s.reply(w, r, http.StatusOK, api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags})
+}
+
+// ListZones implements api.ServerInterface.
+func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
+	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone { return api.Zone{Name: z.Name, Region: z.Region} })
+	s.reply(w, r, http.StatusOK, api.ZoneList{Items: zones})
+}
+
+// ListInstances implements api.ServerInterface.
+func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
+	f, err := filter("i-", params.Name, params.Tag, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	f.Zone = value(params.Zone)
+	f.States = each(value(params.State), func(v api.InstanceState) string { return string(v) })
+	items, more, err := s.cloud.ListInstances(r.Context(), project(r), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.InstanceList{Items: each(items, instanceOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].ID)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
+	f := cloud.Filter{Name: value(name), Limit: defaultLimit}
+	if limit != nil {
+		f.Limit = *limit
+	}
+	for _, t := range value(tags) {
+		key, v, exact := strings.Cut(t, "=")
+		tag := cloud.TagFilter{Key: key}
+		if exact {
+			tag.Value = &v
+		}
+		f.Tags = append(f.Tags, tag)
+	}
+	if token != nil {
+		id, err := base64.RawURLEncoding.DecodeString(*token)
+		if err != nil || !strings.HasPrefix(string(id), prefix) {
+			return f, &cloud.Error{
+				Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
+				Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
+			}
+		}
+		f.After = string(id)
+	}
+	return f, nil
+}
+
+func pageToken(id string) *string {
+	t := base64.RawURLEncoding.EncodeToString([]byte(id))
+	return &t
+}
+
+// decode reads a body that the validator has passed.
+func decode[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bool) {
+	var body T
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		s.fail(w, r, &cloud.Error{Code: cloud.InvalidRequest, Message: "the body cannot be read: " + err.Error()})
+		return body, false
+	}
+	return body, true
+}
+
+// CreateInstance implements api.ServerInterface.
+func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.InstanceCreate](s, w, r)
+	if !ok {
+		return
+	}
+	in, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
+		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)), Tags: value(body.Tags),
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/instances/"+in.ID)
+	s.reply(w, r, http.StatusCreated, instanceOf(in))
+}
+
+// GetInstance implements api.ServerInterface.
+func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+	s.instance(w, r, http.StatusOK, id, s.cloud.GetInstance)
+}
+
+// StartInstance implements api.ServerInterface.
+func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+	s.instance(w, r, http.StatusAccepted, id, s.cloud.StartInstance)
+}
+
+// StopInstance implements api.ServerInterface.
+func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+	s.instance(w, r, http.StatusAccepted, id, s.cloud.StopInstance)
+}
+
+// TerminateInstance implements api.ServerInterface.
+func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+	s.instance(w, r, http.StatusAccepted, id, s.cloud.TerminateInstance)
+}
+
+func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.Instance, error)) {
+	in, err := do(r.Context(), project(r), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, status, instanceOf(in))
+}
+
+// ListLoadBalancers implements api.ServerInterface.
+func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
+	f, err := filter("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	f.States = each(value(params.State), func(v api.LoadBalancerState) string { return string(v) })
+	items, more, err := s.cloud.ListLoadBalancers(r.Context(), project(r), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.LoadBalancerList{Items: each(items, loadBalancerOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].ID)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+// CreateLoadBalancer implements api.ServerInterface.
+func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.LoadBalancerCreate](s, w, r)
+	if !ok {
+		return
+	}
+	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
+		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget), Tags: value(body.Tags),
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/load-balancers/"+lb.ID)
+	s.reply(w, r, http.StatusCreated, loadBalancerOf(lb))
+}
+
+// GetLoadBalancer implements api.ServerInterface.
+func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+	s.loadBalancer(w, r, http.StatusOK, id, s.cloud.GetLoadBalancer)
+}
+
+// DeleteLoadBalancer implements api.ServerInterface.
+func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+	s.loadBalancer(w, r, http.StatusAccepted, id, s.cloud.DeleteLoadBalancer)
+}
+
+func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.LoadBalancer, error)) {
+	lb, err := do(r.Context(), project(r), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, status, loadBalancerOf(lb))
+}
+
+// UpdateLoadBalancer implements api.ServerInterface.
+func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+	body, ok := decode[api.LoadBalancerUpdate](s, w, r)
+	if !ok {
+		return
+	}
+	u := cloud.LoadBalancerUpdate{Name: body.Name}
+	if body.Listeners != nil {
+		l := each(*body.Listeners, toListener)
+		u.Listeners = &l
+	}
+	if body.Targets != nil {
+		t := each(*body.Targets, toTarget)
+		u.Targets = &t
+	}
+	if body.Tags != nil {
+		t := map[string]string(*body.Tags)
+		u.Tags = &t
+	}
+	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusAccepted, loadBalancerOf(lb))
+}
+
+// GetLoadBalancerStats implements api.ServerInterface.
+func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+	stats, err := s.cloud.LoadBalancerStats(r.Context(), project(r), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	var out api.LoadBalancerStats
+	out.Listeners = slices.Grow(out.Listeners, len(stats))[:len(stats)]
+	for i, st := range stats {
+		l := &out.Listeners[i]
+		l.Protocol, l.Port = api.Protocol(st.Listener.Protocol), st.Listener.Port
+		l.Connections, l.ActiveConnections, l.FailedConnections = st.Connections, st.Active, st.Failed
+		l.BytesIn, l.BytesOut = st.BytesIn, st.BytesOut
+	}
+	s.reply(w, r, http.StatusOK, out)
+}

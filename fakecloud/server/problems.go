@@ -1,0 +1,92 @@
+// This file answers: how do errors reach the caller?
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// statuses gives each of the cloud's refusals its HTTP status.
+var statuses = map[cloud.Code]int{
+	cloud.InvalidRequest:       http.StatusBadRequest,
+	cloud.Unauthenticated:      http.StatusUnauthorized,
+	cloud.NotFound:             http.StatusNotFound,
+	cloud.NameTaken:            http.StatusConflict,
+	cloud.WrongState:           http.StatusConflict,
+	cloud.AddressPoolExhausted: http.StatusConflict,
+	cloud.UnknownZone:          http.StatusBadRequest,
+	cloud.UnknownInstance:      http.StatusBadRequest,
+	cloud.ListenerConflict:     http.StatusBadRequest,
+	cloud.EventsExpired:        http.StatusGone,
+}
+
+// fail answers with what an error means.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var refused *cloud.Error
+	if errors.As(err, &refused) {
+		if refused.Code == cloud.Unauthenticated {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="fakecloud"`)
+		}
+		s.problem(w, r, statuses[refused.Code], api.ProblemCode(refused.Code), refused.Message, refused.Fields)
+		return
+	}
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		s.log.Debug("the caller went away", "requestId", callOf(r).id)
+	} else {
+		s.log.Error("a call failed", "requestId", callOf(r).id, "err", err)
+	}
+	s.problem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
+}
+
+// problem answers with problem+json, which names the caller's project.
+func (s *Server) problem(w http.ResponseWriter, r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) {
+	p := s.newProblem(r, status, code, detail, fields)
+	if who := callOf(r).who; who != nil {
+		p.Project = &who.Project.ID
+	}
+	s.write(w, r, p)
+}
+
+func (s *Server) newProblem(r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) api.Problem {
+	p := api.Problem{
+		Type: "urn:fakecloud:problem:" + string(code), Title: http.StatusText(status), Status: status,
+		Code: code, Detail: detail, RequestID: callOf(r).id,
+	}
+	if len(fields) > 0 {
+		p.Fields = &[]struct {
+			Field   string `json:"field"`
+			Message string `json:"message"`
+		}{}
+		list := slices.Grow(*p.Fields, len(fields))[:len(fields)]
+		for i, f := range fields {
+			list[i].Field, list[i].Message = f.Path, f.Message
+		}
+		p.Fields = &list
+	}
+	return p
+}
+
+func (s *Server) write(w http.ResponseWriter, r *http.Request, p api.Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	s.encode(w, r, p.Status, p)
+}
+
+// reply answers with JSON.
+func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	s.encode(w, r, status, body)
+}
+
+func (s *Server) encode(w http.ResponseWriter, r *http.Request, status int, body any) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(body); err != nil {
+		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
+	}
+}

@@ -1,0 +1,104 @@
+// Package server is the cloud's front over HTTP: routing, authentication,
+// validation against the spec, problem+json and the event stream. What the
+// cloud does is in package cloud.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const (
+	maxBody           = 1 << 20
+	readHeaderTimeout = 10 * time.Second
+	// bodyTimeout bounds how long a client may take to send a body.
+	bodyTimeout = 30 * time.Second
+	// writeTimeout bounds an answer, and one write to an event stream.
+	writeTimeout = 30 * time.Second
+	idleTimeout  = 2 * time.Minute
+	// shutdownTimeout bounds how long calls under way are waited for.
+	shutdownTimeout = 5 * time.Second
+	defaultBeat     = 15 * time.Second
+)
+
+// Config is what a server needs; Cloud is required.
+type Config struct {
+	Cloud  *cloud.Cloud
+	Logger *slog.Logger // silent when nil
+	// Heartbeat is the pause between an event stream's comment lines; 15 s when
+	// zero.
+	Heartbeat time.Duration
+}
+
+// Server serves one cloud.
+type Server struct {
+	cloud    *cloud.Cloud
+	log      *slog.Logger
+	beat     time.Duration
+	stopping context.Context // ends event streams, which would go on otherwise
+	stop     context.CancelFunc
+	handler  http.Handler
+}
+
+var _ api.ServerInterface = (*Server)(nil)
+
+// New builds the server's routes.
+func New(cfg Config) (*Server, error) {
+	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, beat: cfg.Heartbeat}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.beat == 0 {
+		s.beat = defaultBeat
+	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	validate, err := s.validator()
+	if err != nil {
+		return nil, fmt.Errorf("the API's spec: %w", err)
+	}
+	router := mux.NewRouter().SkipClean(true)
+	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
+	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
+	router.Use(validate)
+	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
+	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// Stop ends the event streams.
+func (s *Server) Stop() { s.stop() }
+
+// Serve answers until ctx ends, then lets calls under way finish.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	h := &http.Server{
+		Handler: s, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	h.RegisterOnShutdown(s.stop)
+	failed := make(chan error, 1)
+	go func() { failed <- h.Serve(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := h.Shutdown(end); err != nil {
+		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
+	}
+	return nil
+}
