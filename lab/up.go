@@ -280,12 +280,12 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 			return err
 		}
 		for _, e := range events.Items {
-			if strings.Contains(e.Message, "uninitialized") {
+			if strings.Contains(e.Message, "untolerated taint") {
 				said = "Pending: " + firstSentence(e.Message)
 				return nil
 			}
 		}
-		return errors.New("no FailedScheduling event that names the taint yet")
+		return errors.New("no FailedScheduling event that speaks of the taint yet")
 	})
 	return said, err
 }

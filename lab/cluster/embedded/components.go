@@ -53,6 +53,8 @@ func (c *Cluster) apiserver() process.Spec {
 		"--bind-address="+c.host0(), "--secure-port="+c.port(portAPIServer), "--advertise-address="+c.host0(),
 		"--tls-cert-file="+tls.Cert, "--tls-private-key-file="+tls.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
+		"--requestheader-client-ca-file="+c.pki(frontProxyCA+".crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--anonymous-auth=false",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
@@ -90,6 +92,9 @@ func (c *Cluster) controllerManager() process.Spec {
 		"--configure-cloud-routes=false",
 		"--service-cluster-ip-range="+serviceCIDR,
 		"--node-monitor-period=1s", "--node-monitor-grace-period=8s",
+		// At its start every controller fetches a token; the default of 20 a
+		// second would make the nodes wait for their pod ranges.
+		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--profiling=false",
 	)...)
 }

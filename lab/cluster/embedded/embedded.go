@@ -45,6 +45,8 @@ var identities = map[string]identity{
 	userKubelets:  {name: "kube-apiserver-kubelet-client"},
 }
 
+const frontProxyCA = "front-proxy-ca"
+
 // Cluster is the cluster of one lab.
 type Cluster struct {
 	lab  *state.Lab
@@ -168,6 +170,11 @@ func (c *Cluster) PrepareCredentials() error {
 	}
 	etcdCA, err := loadOrCreateAuthority(c.pki(), "etcd-ca")
 	if err != nil {
+		return err
+	}
+	// Nobody speaks through a front proxy here, but every server with delegated
+	// authentication asks for its CA and complains without.
+	if _, err := loadOrCreateAuthority(c.pki(), frontProxyCA); err != nil {
 		return err
 	}
 	serve := func(name string) identity {
