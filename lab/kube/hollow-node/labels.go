@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,8 +19,8 @@ import (
 // nodeLabels follows the node's own object with the kubelet's credential. A cloud
 // controller manager sets zone and region only after the node has registered.
 type nodeLabels struct {
-	name  string
-	store cache.Store
+	name     string
+	informer cache.SharedIndexInformer
 }
 
 func watchNodeLabels(ctx context.Context, config *restclient.Config, name string) (*nodeLabels, error) {
@@ -36,7 +37,20 @@ func watchNodeLabels(ctx context.Context, config *restclient.Config, name string
 		return nil, err
 	}
 	go informer.Run(ctx.Done())
-	return &nodeLabels{name: name, store: informer.GetStore()}, nil
+	return &nodeLabels{name: name, informer: informer}, nil
+}
+
+// onChange calls do whenever the labels may have changed.
+func (n *nodeLabels) onChange(do func()) error {
+	_, err := n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { do() },
+		UpdateFunc: func(old, updated any) {
+			if !maps.Equal(old.(*v1.Node).Labels, updated.(*v1.Node).Labels) {
+				do()
+			}
+		},
+	})
+	return err
 }
 
 func onlyLabels(object any) (any, error) {
@@ -50,7 +64,7 @@ func onlyLabels(object any) (any, error) {
 
 // topology returns the labels, and none before the node has registered.
 func (n *nodeLabels) topology() map[string]string {
-	if object, found, err := n.store.GetByKey(n.name); err == nil && found {
+	if object, found, err := n.informer.GetStore().GetByKey(n.name); err == nil && found {
 		return object.(*v1.Node).Labels
 	}
 	return nil

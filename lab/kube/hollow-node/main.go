@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/component-base/version/verflag"
 )
 
 const (
@@ -57,6 +58,7 @@ func newCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
+			verflag.PrintAndExitIfRequested()
 			if err := o.complete(); err != nil {
 				return usageError{err}
 			}

@@ -80,7 +80,7 @@ func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, l
 		Log:      logger("service proxy"),
 	})
 	go proxy.Run(ctx, client)
-	return proxy, nil
+	return proxy, labels.onChange(proxy.TopologyChanged)
 }
 
 func kubeletOptions(o nodeOptions) hollowkubelet.Options {

@@ -4,6 +4,7 @@ package hollowkubelet
 
 import (
 	"context"
+	"time"
 
 	cadvisorapi "github.com/google/cadvisor/info/v1"
 	cadvisorapiv2 "github.com/google/cadvisor/info/v2"
@@ -25,6 +26,8 @@ const (
 // bootID changes with each start of the process: a restart is a reboot, and the
 // kubelet reports it as one (event Rebooted).
 var bootID = uuid.NewString()
+
+var started = time.Now()
 
 // machine stands in for cadvisor, which would measure the real one.
 type machine struct {
@@ -51,6 +54,26 @@ func (m *machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	return &cadvisorapi.VersionInfo{KernelVersion: kernelVersion, ContainerOsVersion: osImage}, nil
 }
 
+// ContainerInfoV2 knows the root cgroup alone, which the kubelet's summary (and so
+// its eviction manager) insists on. It is idle.
+func (m *machine) ContainerInfoV2(string, cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
+	memory := uint64(m.memory.Value())
+	return map[string]cadvisorapiv2.ContainerInfo{"/": {
+		Spec: cadvisorapiv2.ContainerSpec{
+			CreationTime: started,
+			HasCpu:       true,
+			HasMemory:    true,
+			Memory:       cadvisorapiv2.MemorySpec{Limit: memory},
+		},
+		Stats: []*cadvisorapiv2.ContainerStats{{
+			Timestamp: time.Now(),
+			Cpu:       &cadvisorapi.CpuStats{},
+			CpuInst:   &cadvisorapiv2.CpuInstStats{},
+			Memory:    &cadvisorapi.MemoryStats{},
+		}},
+	}}, nil
+}
+
 func (m *machine) ImagesFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) { return disk(), nil }
 
 func (m *machine) RootFsInfo() (cadvisorapiv2.FsInfo, error) { return disk(), nil }
@@ -72,7 +95,7 @@ func disk() cadvisorapiv2.FsInfo {
 	}
 }
 
-// containerManager is upstream's stub, with a disk.
+// containerManager is upstream's stub, with a disk and without complaints.
 type containerManager struct {
 	cm.ContainerManager
 }
@@ -82,4 +105,17 @@ func (*containerManager) GetCapacity(localStorageCapacityIsolation bool) v1.Reso
 		return v1.ResourceList{}
 	}
 	return v1.ResourceList{v1.ResourceEphemeralStorage: *resource.NewQuantity(diskBytes, resource.BinarySI)}
+}
+
+func (m *containerManager) NewPodContainerManager() cm.PodContainerManager {
+	return podContainerManager{m.ContainerManager.NewPodContainerManager()}
+}
+
+// podContainerManager answers that no limits are in force, where upstream's stub
+// has the kubelet log an error at every status of every pod. The kubelet then
+// reports what it allocated (kubelet_pods.go, convertToAPIPodLevelResourcesStatus).
+type podContainerManager struct{ cm.PodContainerManager }
+
+func (podContainerManager) GetPodCgroupConfig(*v1.Pod, v1.ResourceName) (*cm.ResourceConfig, error) {
+	return nil, nil
 }

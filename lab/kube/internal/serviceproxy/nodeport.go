@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	upstream "k8s.io/kubernetes/pkg/proxy"
 )
@@ -23,6 +25,9 @@ type backends struct {
 	endpoints []netip.AddrPort
 	// affinity is how long a client stays with an endpoint; 0 is not at all.
 	affinity time.Duration
+	// source, if set, is the address that endpoints see. Otherwise they see the
+	// client's own.
+	source netip.Addr
 }
 
 // syncNodePorts needs p.mu.
@@ -81,15 +86,15 @@ func (p *Proxy) bindFailed(at netip.AddrPort, service string, err error) {
 }
 
 // backendsOf needs p.mu. With externalTrafficPolicy Local only the node's own
-// endpoints count, as for kube-proxy's external chains.
+// endpoints count, and they see the client's address; with Cluster they see the
+// node's, as after kube-proxy's masquerading.
 func (p *Proxy) backendsOf(name upstream.ServicePortName) backends {
 	info := p.serviceMap[name]
 	cluster, local, _, _ := upstream.CategorizeEndpoints(p.endpointsMap[name], info, p.options.NodeName, p.options.Topology())
-	usable := cluster
+	usable, result := cluster, backends{source: p.options.Address}
 	if info.ExternalPolicyLocal() {
-		usable = local
+		usable, result.source = local, netip.Addr{}
 	}
-	var result backends
 	if info.SessionAffinityType() == v1.ServiceAffinityClientIP {
 		result.affinity = time.Duration(info.StickyMaxAgeSeconds()) * time.Second
 	}
@@ -109,7 +114,6 @@ type nodePort struct {
 	name     upstream.ServicePortName
 	listener *net.TCPListener
 	log      *slog.Logger
-	dialer   net.Dialer
 	done     context.Context
 	stop     context.CancelFunc
 
@@ -133,7 +137,6 @@ func listenNodePort(at netip.AddrPort, name upstream.ServicePortName, targets ba
 		name:     name,
 		listener: listener,
 		log:      log.With("service", name.String()),
-		dialer:   net.Dialer{Timeout: dialTimeout},
 		backends: targets,
 		sticky:   map[netip.Addr]stickiness{},
 	}
@@ -184,7 +187,7 @@ func (n *nodePort) accept() {
 func (n *nodePort) forward(client *net.TCPConn) {
 	server, err := n.connect(clientAddress(client))
 	if err != nil {
-		n.log.Warn("connection reset", "client", client.RemoteAddr().String(), "error", err.Error())
+		n.log.Debug("connection reset", "client", client.RemoteAddr().String(), "error", err.Error())
 		_ = client.SetLinger(0) // closing then sends RST, which is what no endpoint looks like
 		_ = client.Close()
 		return
@@ -194,14 +197,14 @@ func (n *nodePort) forward(client *net.TCPConn) {
 
 // connect tries each endpoint once, in the order of whose turn it is.
 func (n *nodePort) connect(client netip.Addr) (*net.TCPConn, error) {
-	candidates := n.candidates(client)
+	candidates, dialer := n.candidates(client)
 	if len(candidates) == 0 {
 		return nil, fmt.Errorf("no usable endpoints")
 	}
 	var err error
 	for _, endpoint := range candidates {
 		var connection net.Conn
-		if connection, err = n.dialer.DialContext(n.done, "tcp4", endpoint.String()); err == nil {
+		if connection, err = dialer.DialContext(n.done, "tcp4", endpoint.String()); err == nil {
 			n.remember(client, endpoint)
 			return connection.(*net.TCPConn), nil
 		}
@@ -209,12 +212,12 @@ func (n *nodePort) connect(client netip.Addr) (*net.TCPConn, error) {
 	return nil, err
 }
 
-func (n *nodePort) candidates(client netip.Addr) []netip.AddrPort {
+func (n *nodePort) candidates(client netip.Addr) ([]netip.AddrPort, net.Dialer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	count := len(n.backends.endpoints)
+	count, dialer := len(n.backends.endpoints), dialFrom(n.backends.source, client)
 	if count == 0 {
-		return nil
+		return nil, dialer
 	}
 	first := n.turn % count
 	if s, known := n.sticky[client]; known && time.Since(s.lastUsed) <= n.backends.affinity {
@@ -228,7 +231,34 @@ func (n *nodePort) candidates(client netip.Addr) []netip.AddrPort {
 	}
 	ordered := make([]netip.AddrPort, 0, count)
 	ordered = append(ordered, n.backends.endpoints[first:]...)
-	return append(ordered, n.backends.endpoints[:first]...)
+	return append(ordered, n.backends.endpoints[:first]...), dialer
+}
+
+// dialFrom keeps the client's address if no source is set. On loopback that takes
+// no privilege: all of 127.0.0.0/8 is this machine's. A client from elsewhere
+// cannot be kept and gets whatever address the kernel picks.
+func dialFrom(source, client netip.Addr) net.Dialer {
+	dialer := net.Dialer{Timeout: dialTimeout, Control: lateSourcePort}
+	if !source.IsValid() && client.IsLoopback() {
+		source = client
+	}
+	if source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
+	}
+	return dialer
+}
+
+// lateSourcePort lets the kernel choose the source port at connect instead of at
+// bind: it then has to be unique per endpoint only, and a busy node does not run
+// out of them.
+func lateSourcePort(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if controlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	}); controlErr != nil {
+		return controlErr
+	}
+	return err
 }
 
 func (n *nodePort) remember(client netip.Addr, endpoint netip.AddrPort) {

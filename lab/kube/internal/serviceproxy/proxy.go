@@ -138,6 +138,10 @@ func (p *Proxy) poke() {
 	}
 }
 
+// TopologyChanged says that the node's labels are others now: with traffic
+// distribution by zone, other endpoints may be due.
+func (p *Proxy) TopologyChanged() { p.poke() }
+
 // OnServiceAdd and the rest are called by upstream's informer plumbing.
 func (p *Proxy) OnServiceAdd(service *v1.Service) { p.OnServiceUpdate(nil, service) }
 
