@@ -1,0 +1,418 @@
+// This file answers: does the cloud do what a much simpler model of it does,
+// whatever people ask of it and whenever it is restarted?
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// fakePlane forwards nothing and refuses blocked ports, unless the balancer has
+// them already.
+type fakePlane struct {
+	blocked map[int]bool
+	applied map[string]Forwarding
+}
+
+func newFakePlane() *fakePlane {
+	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}}
+}
+
+func (p *fakePlane) Apply(f Forwarding) error {
+	for _, l := range f.Listeners {
+		has := slices.ContainsFunc(p.applied[f.ID].Listeners, func(h Listener) bool { return h.Port == l.Port })
+		if p.blocked[l.Port] && !has {
+			return fmt.Errorf("port %d is blocked", l.Port)
+		}
+	}
+	p.applied[f.ID] = f
+	return nil
+}
+func (p *fakePlane) Remove(id string)             { delete(p.applied, id) }
+func (p *fakePlane) Stats(string) []ListenerStats { return nil }
+
+// modelInstance and modelBalancer are all the model knows.
+type modelInstance struct {
+	name, state, address string
+	due                  time.Time
+}
+
+type modelBalancer struct {
+	state   string
+	port    int
+	bound   int // the port that is open, or 0
+	targets map[string]bool
+	due     time.Time
+}
+
+// world runs the cloud and its model side by side.
+type world struct {
+	t     *rapid.T
+	dir   string
+	clock *clockwork.FakeClock
+	plane *fakePlane
+	store *store.Store
+	cloud *Cloud
+	proj  Project
+	opens int64
+
+	instances map[string]*modelInstance
+	balancers map[string]*modelBalancer
+}
+
+func (w *world) open() {
+	ctx := w.t.Context()
+	w.opens++
+	var err error
+	w.store, err = store.Open(ctx, filepath.Join(w.dir, "cloud.db"))
+	require.NoError(w.t, err)
+	profile, err := ProfileNamed("fast")
+	require.NoError(w.t, err)
+	w.cloud, err = New(Config{
+		Store: w.store, DataPlane: w.plane, Profile: profile, Clock: w.clock,
+		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/29"), Retention: 3 * time.Second,
+		Seed: w.opens, // Repeatable, and no ID twice though the clock stands still.
+	})
+	require.NoError(w.t, err)
+	w.proj, err = w.cloud.EnsureProject(ctx, "default", nil)
+	require.NoError(w.t, err)
+}
+
+// reopen is a crash: the sockets and all memory are gone.
+func (w *world) reopen() {
+	require.NoError(w.t, w.store.Close())
+	w.plane.applied = map[string]Forwarding{}
+	w.open()
+	require.NoError(w.t, w.cloud.restore(w.t.Context()))
+	for _, b := range w.balancers {
+		b.bound = 0
+		switch b.state {
+		case "active", "updating", "error":
+			w.build(b)
+		}
+	}
+}
+
+func (w *world) build(b *modelBalancer) {
+	switch {
+	case w.plane.blocked[b.port] && b.bound != b.port:
+		b.state, b.due = "error", w.clock.Now().Add(2*time.Second)
+	default:
+		b.state, b.bound, b.due = "active", b.port, time.Time{}
+	}
+}
+
+// settle makes everything happen that is due.
+func (w *world) settle() {
+	for {
+		next, err := w.cloud.step(w.t.Context())
+		require.NoError(w.t, err)
+		if next.IsZero() || next.After(w.clock.Now()) {
+			break
+		}
+	}
+	now := w.clock.Now()
+	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
+	for again := true; again; {
+		again = false
+		for id, in := range w.instances {
+			if due(in.due) {
+				again = true
+				w.elapse(id, in, now)
+			}
+		}
+		for id, b := range w.balancers {
+			if !due(b.due) {
+				continue
+			}
+			again = true
+			if b.state == "deleting" {
+				delete(w.balancers, id)
+			} else {
+				w.build(b)
+			}
+		}
+	}
+}
+
+func (w *world) elapse(id string, in *modelInstance, now time.Time) {
+	in.due = time.Time{}
+	switch in.state {
+	case "pending":
+		in.state = "running"
+	case "stopping":
+		in.state = "stopped"
+	case "terminating":
+		in.state, in.address, in.due = "terminated", "", now.Add(3*time.Second)
+		for _, b := range w.balancers {
+			delete(b.targets, id)
+		}
+	case "terminated":
+		delete(w.instances, id)
+	}
+}
+
+// check compares the two.
+func (w *world) check() {
+	ctx := w.t.Context()
+	instances, _, err := w.cloud.ListInstances(ctx, w.proj, Filter{Limit: 500})
+	require.NoError(w.t, err)
+	require.Len(w.t, instances, len(w.instances))
+	for _, in := range instances {
+		m := w.instances[in.ID]
+		require.NotNil(w.t, m, in.ID)
+		address := ""
+		if in.Address.IsValid() {
+			address = in.Address.String()
+		}
+		require.Equal(w.t, *m, modelInstance{in.Name, string(in.State), address, m.due})
+	}
+	balancers, _, err := w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500})
+	require.NoError(w.t, err)
+	require.Len(w.t, balancers, len(w.balancers))
+	for _, lb := range balancers {
+		m := w.balancers[lb.ID]
+		require.NotNil(w.t, m, lb.ID)
+		require.Equal(w.t, m.state, string(lb.State))
+		require.ElementsMatch(w.t, slices.Collect(maps.Keys(m.targets)), lb.Targets)
+		require.Equal(w.t, m.state == "error", lb.StateReason != "")
+		w.checkForwarding(lb)
+	}
+	for id := range w.plane.applied {
+		require.Contains(w.t, w.balancers, id, "a balancer that is gone forwards")
+	}
+}
+
+// checkForwarding wants an active balancer to forward to all its running
+// targets and nowhere else.
+func (w *world) checkForwarding(lb LoadBalancer) {
+	f, forwards := w.plane.applied[lb.ID]
+	switch lb.State {
+	case LoadBalancerActive:
+		var running []netip.Addr
+		for _, t := range lb.Targets {
+			if in := w.instances[t]; in.state == "running" {
+				running = append(running, netip.MustParseAddr(in.address))
+			}
+		}
+		require.True(w.t, forwards)
+		require.Equal(w.t, lb.Listeners, f.Listeners)
+		require.ElementsMatch(w.t, running, f.Backends)
+	case LoadBalancerProvisioning, LoadBalancerDeleting:
+		require.False(w.t, forwards, "forwards while %s", lb.State)
+	}
+}
+
+// checkEvents wants the log to tell each resource's life without a gap.
+func (w *world) checkEvents() {
+	last := map[string]string{}
+	var cursor, seq int64 = Oldest, 0
+	for {
+		events, next, err := w.cloud.Events(w.t.Context(), w.proj, cursor)
+		require.NoError(w.t, err)
+		for _, e := range events {
+			require.Greater(w.t, e.Seq, seq)
+			seq = e.Seq
+			require.Equal(w.t, last[e.ID], e.From, "event %d of %s", e.Seq, e.ID)
+			last[e.ID] = e.To
+		}
+		cursor = next
+		if len(events) == 0 {
+			break
+		}
+	}
+	for id, in := range w.instances {
+		require.Equal(w.t, in.state, last[id])
+	}
+	for id, b := range w.balancers {
+		require.Equal(w.t, b.state, last[id])
+	}
+}
+
+func (w *world) lowestFree() string {
+	for n := 1; n <= 6; n++ {
+		a := fmt.Sprintf("127.50.0.%d", n)
+		if !slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.address == a }) {
+			return a
+		}
+	}
+	return ""
+}
+
+func (w *world) createInstance(t *rapid.T) {
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}).Draw(t, "name")
+	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
+	in, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
+	switch address := w.lowestFree(); {
+	case taken:
+		requireCode(t, NameTaken, err)
+	case address == "":
+		requireCode(t, AddressPoolExhausted, err)
+	default:
+		require.NoError(t, err)
+		w.instances[in.ID] = &modelInstance{name, "pending", address, w.clock.Now().Add(300 * time.Millisecond)}
+	}
+}
+
+func requireCode(t require.TestingT, want Code, err error) {
+	var refused *Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, want, refused.Code)
+	require.NotEmpty(t, refused.Message)
+}
+
+func (w *world) actOnInstance(t *rapid.T) {
+	id := drawKey(t, w.instances)
+	action := rapid.SampledFrom([]Action{Start, Stop, Terminate}).Draw(t, "action")
+	_, err := w.cloud.actOnInstance(t.Context(), w.proj, id, action)
+	m := w.instances[id]
+	to, wait, ok := "", time.Duration(0), true
+	switch fmt.Sprint(action, " ", m.state) {
+	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated":
+	case "start stopped":
+		to, wait = "pending", 300*time.Millisecond
+	case "stop running":
+		to, wait = "stopping", 200*time.Millisecond
+	case "terminate pending", "terminate running", "terminate stopping", "terminate stopped":
+		to, wait = "terminating", 200*time.Millisecond
+	default:
+		ok = false
+	}
+	if !ok {
+		requireCode(t, WrongState, err)
+		return
+	}
+	require.NoError(t, err)
+	if to != "" {
+		m.state, m.due = to, w.clock.Now().Add(wait)
+	}
+}
+
+func drawKey[V any](t *rapid.T, m map[string]V) string {
+	if len(m) == 0 {
+		t.Skip("nothing there")
+	}
+	return rapid.SampledFrom(slices.Sorted(maps.Keys(m))).Draw(t, "id")
+}
+
+// drawTargets draws some instances, and whether the cloud must refuse them.
+func (w *world) drawTargets(t *rapid.T) (ids []string, terminated bool) {
+	for _, id := range slices.Sorted(maps.Keys(w.instances)) {
+		if rapid.Bool().Draw(t, "target") {
+			ids = append(ids, id)
+			terminated = terminated || w.instances[id].state == "terminated"
+		}
+	}
+	return ids, terminated
+}
+
+func set(ids []string) map[string]bool {
+	m := map[string]bool{}
+	for _, id := range ids {
+		m[id] = true
+	}
+	return m
+}
+
+var modelPorts = []int{8001, 8002, 8003}
+
+func (w *world) createBalancer(t *rapid.T) {
+	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
+	ids, terminated := w.drawTargets(t)
+	lb, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{TCP, port, 30080}}, Targets: ids,
+	})
+	if terminated {
+		requireCode(t, UnknownInstance, err)
+		return
+	}
+	require.NoError(t, err)
+	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond)}
+}
+
+func (w *world) updateBalancer(t *rapid.T) {
+	id := drawKey(t, w.balancers)
+	m := w.balancers[id]
+	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
+	ids, terminated := w.drawTargets(t)
+	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
+	require.NoError(t, err)
+	lb, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{TCP, port, 30080}}, Targets: &ids})
+	switch {
+	case m.state == "deleting":
+		requireCode(t, WrongState, err)
+	case terminated:
+		requireCode(t, UnknownInstance, err)
+	case port == m.port && maps.Equal(set(ids), m.targets):
+		require.NoError(t, err)
+		require.Equal(t, before, lb, "a change of nothing")
+	default:
+		require.NoError(t, err)
+		require.Equal(t, before.Version+1, lb.Version)
+		wait := 50 * time.Millisecond
+		if m.state == "provisioning" {
+			wait = 400 * time.Millisecond
+		} else {
+			m.state = "updating"
+		}
+		m.port, m.targets, m.due = port, set(ids), w.clock.Now().Add(wait)
+	}
+}
+
+func (w *world) deleteBalancer(t *rapid.T) {
+	id := drawKey(t, w.balancers)
+	_, err := w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id)
+	require.NoError(t, err)
+	if m := w.balancers[id]; m.state != "deleting" {
+		m.state, m.due = "deleting", w.clock.Now().Add(100*time.Millisecond)
+	}
+}
+
+func TestCloudDoesAsItsModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "fakecloud-model-")
+		require.NoError(t, err)
+		w := &world{
+			t: t, dir: dir, clock: clockwork.NewFakeClock(), plane: newFakePlane(),
+			instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{},
+		}
+		w.open()
+		defer func() { require.NoError(t, errors.Join(w.store.Close(), os.RemoveAll(dir))) }()
+		t.Repeat(map[string]func(*rapid.T){
+			"createInstance":  w.createInstance,
+			"createInstance2": w.createInstance,
+			"actOnInstance":   w.actOnInstance,
+			"actOnInstance2":  w.actOnInstance,
+			"createBalancer":  w.createBalancer,
+			"updateBalancer":  w.updateBalancer,
+			"deleteBalancer":  w.deleteBalancer,
+			"advance": func(t *rapid.T) {
+				w.clock.Advance(time.Duration(rapid.IntRange(1, 1500).Draw(t, "ms")) * time.Millisecond)
+				w.settle()
+			},
+			"reopen": func(*rapid.T) { w.reopen() },
+			"block": func(t *rapid.T) {
+				port := rapid.SampledFrom(modelPorts).Draw(t, "port")
+				w.plane.blocked[port] = !w.plane.blocked[port]
+			},
+			"": func(*rapid.T) { w.check() },
+		})
+		w.clock.Advance(time.Minute)
+		w.settle()
+		w.check()
+		w.checkEvents()
+	})
+}

@@ -1,0 +1,264 @@
+package dataplane_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+const patience = 10 * time.Second
+
+// front is where the tests' balancer listens: an address of this process, so
+// that tests can run twice at once.
+var front = netip.AddrFrom4([4]byte{127, 77, byte(os.Getpid() >> 8), byte(os.Getpid())})
+
+// freePort is one that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", net.JoinHostPort(front.String(), "0"))
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func newPlane(t *testing.T) *dataplane.Plane {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	p := dataplane.New(nil)
+	t.Cleanup(func() {
+		p.Close()
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.LessOrEqual(c, runtime.NumGoroutine(), before+2) }, patience, 10*time.Millisecond, "goroutines are left")
+	})
+	return p
+}
+
+// backend answers each connection through serve, on host at port (0: any).
+func backend(t *testing.T, host string, port int, serve func(net.Conn)) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				serve(c)
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func says(name string) func(net.Conn) {
+	return func(c net.Conn) { _, _ = io.WriteString(c, name+"\n") }
+}
+
+func echo(c net.Conn) { _, _ = io.Copy(c, c) }
+
+func dial(t *testing.T, port int) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c.(*net.TCPConn)
+}
+
+func ask(t *testing.T, port int) string {
+	t.Helper()
+	line, err := bufio.NewReader(dial(t, port)).ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(line)
+}
+
+func exchange(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	_, err := io.WriteString(c, text)
+	require.NoError(t, err)
+	got := make([]byte, len(text))
+	_, err = io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+}
+
+func forwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
+	f := cloud.Forwarding{ID: "lb-1", Address: front}
+	for _, h := range hosts {
+		f.Backends = append(f.Backends, netip.MustParseAddr(h))
+	}
+	for _, p := range ports {
+		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: p, TargetPort: targetPort})
+	}
+	return f
+}
+
+func TestRoundRobinSkipsTargetsThatDoNotAnswer(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := backend(t, "127.0.0.2", 0, says("two"))
+	backend(t, "127.0.0.3", target, says("three"))
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"}, port)))
+	seen := map[string]int{}
+	for range 9 {
+		seen[ask(t, port)]++
+	}
+	assert.Equal(t, 9, seen["two"]+seen["three"])
+	assert.GreaterOrEqual(t, seen["two"], 3)
+	assert.GreaterOrEqual(t, seen["three"], 3)
+	assert.Zero(t, p.Stats("lb-1")[0].Failed)
+}
+
+func TestNoTargetMeansReset(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	require.NoError(t, p.Apply(forwarding(1, nil, port)))
+	// The reset may come while the client still connects.
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	if err == nil {
+		defer func() { _ = c.Close() }()
+		_, err = c.Read(make([]byte, 1))
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active == 0 }, patience, time.Millisecond)
+	s := p.Stats("lb-1")[0]
+	assert.EqualValues(t, 1, s.Connections)
+	assert.EqualValues(t, 1, s.Failed)
+}
+
+func TestHalfCloseGoesBothWays(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	// Answers only once the client has said all; then says all and waits for
+	// the client to notice.
+	target := backend(t, "127.0.0.2", 0, func(c net.Conn) {
+		all, _ := io.ReadAll(c)
+		_, _ = fmt.Fprintf(c, "got %d bytes", len(all))
+	})
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.2"}, port)))
+	c := dial(t, port)
+	_, err := c.Write(make([]byte, 1<<20))
+	require.NoError(t, err)
+	require.NoError(t, c.CloseWrite())
+	answer, err := io.ReadAll(c)
+	require.NoError(t, err)
+	assert.Equal(t, "got 1048576 bytes", string(answer))
+	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].BytesOut == 17 }, patience, time.Millisecond)
+	assert.EqualValues(t, 1<<20, p.Stats("lb-1")[0].BytesIn)
+
+	late := make(chan string, 1)
+	other := backend(t, "127.0.0.2", 0, func(c net.Conn) {
+		_ = c.(*net.TCPConn).CloseWrite() // The target ends first.
+		all, _ := io.ReadAll(c)
+		late <- string(all)
+	})
+	require.NoError(t, p.Apply(forwarding(other, []string{"127.0.0.2"}, port)))
+	c = dial(t, port)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	_, err = io.WriteString(c, "late")
+	require.NoError(t, err)
+	require.NoError(t, c.CloseWrite())
+	select {
+	case got := <-late:
+		assert.Equal(t, "late", got)
+	case <-time.After(patience):
+		t.Fatal("the target did not get what came after its own end")
+	}
+}
+
+func TestReconfigurationKeepsConnections(t *testing.T) {
+	p, a, b := newPlane(t), freePort(t), freePort(t)
+	target := backend(t, "127.0.0.2", 0, echo)
+	backend(t, "127.0.0.3", target, says("three"))
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.2"}, a, b)))
+	onA, onB := dial(t, a), dial(t, b)
+	exchange(t, onA, "hello")
+	exchange(t, onB, "hello")
+
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.3"}, a)))
+	assert.Equal(t, "three", ask(t, a), "new connections go to the new target")
+	exchange(t, onA, "still here")
+	exchange(t, onB, "still here")
+	_, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(b)).String(), patience)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED, "a removed listener accepts no more")
+
+	p.Remove("lb-1")
+	for _, c := range []net.Conn{onA, onB} {
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+	assert.Empty(t, p.Stats("lb-1"))
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.3"}, a, b)), "the ports are free again")
+}
+
+func TestAllPortsOrNone(t *testing.T) {
+	p, free, kept := newPlane(t), freePort(t), freePort(t)
+	blocker, err := net.Listen("tcp4", ":0")
+	require.NoError(t, err)
+	taken := blocker.Addr().(*net.TCPAddr).Port
+	target := backend(t, "127.0.0.2", 0, says("two"))
+	hosts := []string{"127.0.0.2"}
+
+	err = p.Apply(forwarding(target, hosts, free, taken))
+	require.ErrorContains(t, err, "another server holds port")
+	require.ErrorContains(t, err, "0.0.0.0")
+	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(free)).String(), patience)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+
+	require.NoError(t, p.Apply(forwarding(target, hosts, kept)))
+	require.Error(t, p.Apply(forwarding(target, hosts, kept, free, taken)))
+	assert.Equal(t, "two", ask(t, kept), "what was in force stays")
+
+	require.NoError(t, blocker.Close())
+	require.NoError(t, p.Apply(forwarding(target, hosts, free, taken)))
+	assert.Equal(t, "two", ask(t, taken))
+}
+
+func TestBrokenConnectionsBreakBothSides(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	broke := make(chan error, 1)
+	target := backend(t, "127.0.0.2", 0, func(c net.Conn) {
+		_, err := io.Copy(io.Discard, c)
+		broke <- err
+	})
+	require.NoError(t, p.Apply(forwarding(target, []string{"127.0.0.2"}, port)))
+	c := dial(t, port)
+	_, err := io.WriteString(c, "x")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active == 1 }, patience, time.Millisecond)
+	require.NoError(t, c.SetLinger(0))
+	require.NoError(t, c.Close())
+	select {
+	case err := <-broke:
+		// A reset that overtakes the dial looks like an end; both end it.
+		if err != nil {
+			require.True(t, errors.Is(err, syscall.ECONNRESET), err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the target was not told")
+	}
+	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active == 0 }, patience, time.Millisecond)
+}
+
+func TestClosedPlaneRefuses(t *testing.T) {
+	p := newPlane(t)
+	p.Close()
+	require.ErrorIs(t, p.Apply(forwarding(1, nil, freePort(t))), net.ErrClosed)
+}
