@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,11 +30,13 @@ func NewCommand() (*cobra.Command, error) {
 		return nil, fmt.Errorf("building the options of the cloud controller manager: %w", err)
 	}
 	opts.KubeCloudShared.CloudProvider.Name = ProviderName
-	// The cloud has no routes yet, so the route controller is not asked for.
-	opts.KubeCloudShared.ConfigureCloudRoutes = false
-
 	cmd := app.NewCloudControllerManagerCommand(opts, initialize, app.DefaultInitFuncConstructors,
 		names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
+	// The cloud has no routes yet, so the route controller is not asked for.
+	// Upstream's own default is written into the flag, not taken from opts.
+	if err := cmd.Flags().Set("configure-cloud-routes", "false"); err != nil {
+		return nil, err
+	}
 	cmd.Use = "ccm"
 	cmd.Long = `ccm is the cloud controller manager for fakecloud. It initialises Nodes from the
 cloud's instances, removes Nodes whose instance has ended, taints those that are
@@ -76,7 +79,7 @@ func open(file string) (cloudprovider.Interface, error) {
 
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
+		return strings.Trim(info.Main.Version, "()")
 	}
 	return "devel"
 }

@@ -38,6 +38,9 @@ const (
 // they hold is about to be deleted.
 const downGrace = 1500 * time.Millisecond
 
+// reclaimBound is how long a lab that comes back waits for its addresses.
+const reclaimBound = 3 * time.Second
+
 // Lab is one lab, up or half-way.
 type Lab struct {
 	State   *state.Lab
@@ -103,7 +106,7 @@ func create(o Options) (*Lab, *net.TCPListener, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	slot, err := embedded.ClaimSlot(0, nil, false)
+	slot, err := embedded.ClaimSlot()
 	if err != nil {
 		return nil, nil, errors.Join(err, st.Remove())
 	}
@@ -119,7 +122,7 @@ func create(o Options) (*Lab, *net.TCPListener, error) {
 
 // resume takes hold of a lab that is there, whole or in pieces. lock is nil
 // if the agent still holds the slot.
-func resume(st *state.Lab) (*Lab, *net.TCPListener, error) {
+func resume(ctx context.Context, st *state.Lab) (*Lab, *net.TCPListener, error) {
 	if err := st.Lock(); err != nil {
 		return nil, nil, err
 	}
@@ -131,7 +134,9 @@ func resume(st *state.Lab) (*Lab, *net.TCPListener, error) {
 	if err != nil || running[componentAgent] != nil {
 		return l, nil, err
 	}
-	slot, err := embedded.ClaimSlot(st.Slot, st.Ports, len(running) > 0)
+	ctx, cancel := context.WithTimeout(ctx, reclaimBound)
+	defer cancel()
+	slot, err := embedded.ReclaimSlot(ctx, st.Slot, st.Ports, len(running) > 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("lab %q cannot come back to its addresses: %w; `lab down --name %s` removes it, then `lab up` makes it anew elsewhere", st.Name, err, st.Name)
 	}

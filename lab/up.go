@@ -51,7 +51,7 @@ type up struct {
 
 // Up brings the lab up, or completes it.
 func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
-	u, err := begin(o, steps)
+	u, err := begin(ctx, o, steps)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 	}
 }
 
-func begin(o Options, steps *ui.Steps) (*up, error) {
+func begin(ctx context.Context, o Options, steps *ui.Steps) (*up, error) {
 	u := &up{opts: o, steps: steps}
 	st, err := state.Open(o.Name)
 	switch {
@@ -80,7 +80,7 @@ func begin(o Options, steps *ui.Steps) (*up, error) {
 		u.fresh = true
 		u.Lab, u.lock, err = create(o)
 	case err == nil:
-		u.Lab, u.lock, err = resume(st)
+		u.Lab, u.lock, err = resume(ctx, st)
 	}
 	if err != nil {
 		return nil, err

@@ -49,6 +49,7 @@ type Process struct {
 	Component string
 	PID       int
 	LogFile   string
+	born      uint64        // start time in clock ticks since boot: with the PID, unique
 	done      chan struct{} // closed when it has ended; nil for one found in /proc
 	err       error
 }
@@ -74,6 +75,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 		return nil, fmt.Errorf("starting %s: %w", s.Component, err)
 	}
 	p := &Process{Component: s.Component, PID: cmd.Process.Pid, LogFile: s.LogFile, done: make(chan struct{})}
+	p.born, _ = birth(p.PID)
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -90,7 +92,7 @@ func (h Host) Running() (map[string]*Process, error) {
 	found := map[string]*Process{}
 	for _, p := range all {
 		if p.Lab == h.Lab {
-			found[p.Component] = &Process{Component: p.Component, PID: p.PID}
+			found[p.Component] = &Process{Component: p.Component, PID: p.PID, born: p.born}
 		}
 	}
 	return found, nil
@@ -100,6 +102,7 @@ func (h Host) Running() (map[string]*Process, error) {
 type Found struct {
 	Lab, Component string
 	PID            int
+	born           uint64
 }
 
 // All finds the processes of every lab that this user may look into.
@@ -116,8 +119,11 @@ func scan() ([]Found, error) {
 		if err != nil {
 			continue
 		}
-		if lab, component, ok := identity(pid); ok {
-			found = append(found, Found{Lab: lab, Component: component, PID: pid})
+		// Its birth is read first: should the PID change hands in between,
+		// the marks and the birth do not fit, and nothing is done to it.
+		born, alive := birth(pid)
+		if lab, component, ok := identity(pid); ok && alive {
+			found = append(found, Found{Lab: lab, Component: component, PID: pid, born: born})
 		}
 	}
 	return found, nil
@@ -143,6 +149,23 @@ func identity(pid int) (lab, component string, ok bool) {
 	return lab, component, lab != "" && component != ""
 }
 
+// birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
+// alive for one that has ended, even if nobody has reaped it yet.
+func birth(pid int) (ticks uint64, alive bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	// The name, in parentheses, may hold anything; fields are counted after it.
+	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, false
+	}
+	ticks, err = strconv.ParseUint(fields[19], 10, 64)
+	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
+}
+
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {
 	if p.done != nil {
@@ -153,8 +176,8 @@ func (p *Process) Alive() bool {
 			return true
 		}
 	}
-	_, component, ok := identity(p.PID)
-	return ok && component == p.Component
+	born, alive := birth(p.PID)
+	return alive && born == p.born
 }
 
 // Wait returns when the process has ended.
@@ -194,7 +217,9 @@ func (p *Process) open() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("opening %s (pid %d): %w", p.Component, p.PID, err)
 	}
-	if _, component, ok := identity(p.PID); !ok || component != p.Component {
+	// Not by its marks: a process that is ending has none, and still holds its
+	// ports.
+	if born, alive := birth(p.PID); !alive || born != p.born {
 		_ = unix.Close(fd)
 		return -1, nil
 	}

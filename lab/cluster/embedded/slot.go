@@ -7,10 +7,12 @@ package embedded
 // never meet.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 )
 
 const (
@@ -53,12 +55,27 @@ type Slot struct {
 	Lock   *net.TCPListener
 }
 
-// ClaimSlot finds a free slot by binding. With want != 0 only that slot will
-// do, and running says that some of our own processes may still be there.
-func ClaimSlot(want int, ports map[string]int, running bool) (*Slot, error) {
-	if want != 0 {
-		return claim(want, ports, running)
+// ReclaimSlot takes a lab's own slot again. running says that some of its
+// processes are still there and hold their ports. Processes that were killed
+// a moment ago may still be letting go of theirs: it tries until ctx ends.
+func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bool) (*Slot, error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := claim(slot, ports, running)
+		if err == nil {
+			return s, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
+}
+
+// ClaimSlot finds a free slot by binding.
+func ClaimSlot() (*Slot, error) {
 	ports, err := freePorts()
 	if err != nil {
 		return nil, err
@@ -72,7 +89,7 @@ func ClaimSlot(want int, ports map[string]int, running bool) (*Slot, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken; `lab status --all` lists this user's labs, `lab down` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
+	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken; `lab doctor` says which labs there are, `lab down --name NAME` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
 }
 
 var errTaken = errors.New("slot is taken")

@@ -1,0 +1,500 @@
+package lab_test
+
+// The whole lab, as its users have it: the real binaries, a real control
+// plane, real TCP. Each test has a lab of its own, in its own folder, slot and
+// ports, and takes it down whatever happens.
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// bound is generous: a machine that builds beside the tests is slow.
+const bound = 3 * time.Minute
+
+var labNumber atomic.Int32
+
+// fixture is one lab and the means to look at it from outside.
+type fixture struct {
+	t    *testing.T
+	name string
+	home string
+	bin  string
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	t.Parallel()
+	bin, err := filepath.Abs("../bin")
+	require.NoError(t, err)
+	if _, err := os.Stat(filepath.Join(bin, "lab")); err != nil {
+		t.Fatalf("%v: the integration tests run the real binaries; `make test` builds them first", err)
+	}
+	f := &fixture{t: t, name: fmt.Sprintf("test-%d-%d", os.Getpid(), labNumber.Add(1)), home: t.TempDir(), bin: bin}
+	t.Cleanup(func() {
+		if t.Failed() {
+			f.printLogs()
+		}
+		out, err := f.try("down")
+		if err != nil && !strings.Contains(out, "no such lab") {
+			t.Errorf("lab down: %v\n%s", err, out)
+		}
+	})
+	return f
+}
+
+func (f *fixture) printLogs() {
+	logs, _ := filepath.Glob(filepath.Join(f.home, f.name, "logs", "*.log"))
+	for _, file := range logs {
+		lines, _ := process.Tail(file, 25)
+		f.t.Logf("--- %s\n%s", filepath.Base(file), strings.Join(lines, "\n"))
+	}
+	out, _ := f.try("watch", "--follow=false")
+	f.t.Logf("--- timeline\n%s", out)
+}
+
+func (f *fixture) command(program string, args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	f.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(f.bin, program), args...)
+	cmd.Env = append(os.Environ(), "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name)
+	return cmd
+}
+
+func (f *fixture) try(args ...string) (string, error) {
+	out, err := f.command("lab", args...).CombinedOutput()
+	return string(out), err
+}
+
+func (f *fixture) lab(args ...string) string {
+	f.t.Helper()
+	out, err := f.try(args...)
+	require.NoError(f.t, err, "lab %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+func (f *fixture) status() lab.Status {
+	f.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := f.command("lab", "status", "-o", "json")
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(f.t, cmd.Run(), "%s%s", stdout.String(), stderr.String())
+	var st lab.Status
+	require.NoError(f.t, json.Unmarshal(stdout.Bytes(), &st))
+	return st
+}
+
+// cloud runs the fakecloud CLI with the environment that `lab env` prints.
+func (f *fixture) cloud(args ...string) string {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	f.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, "bash", "-c", `eval "$("$0" env)" && exec fakecloud "$@"`, filepath.Join(f.bin, "lab"))
+	cmd.Args = append(cmd.Args, args...)
+	cmd.Env = append(os.Environ(), "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name)
+	out, err := cmd.CombinedOutput()
+	require.NoError(f.t, err, "fakecloud %s\n%s", strings.Join(args, " "), out)
+	return string(out)
+}
+
+func (f *fixture) dir(elem ...string) string {
+	return filepath.Join(append([]string{f.home, f.name}, elem...)...)
+}
+
+func (f *fixture) kube(user string) *kubernetes.Clientset {
+	f.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", f.dir("kubeconfig", user+".yaml"))
+	require.NoError(f.t, err)
+	cs, err := kubernetes.NewForConfig(cfg)
+	require.NoError(f.t, err)
+	return cs
+}
+
+func (f *fixture) api() *client.Client {
+	f.t.Helper()
+	c, err := client.New(client.Config{URL: f.status().CloudURL, TokenFile: f.dir("cloud", "operator.token"), UserAgent: "test"})
+	require.NoError(f.t, err)
+	return c
+}
+
+// eventually awaits a condition on the lab's status.
+func (f *fixture) eventually(what string, ok func(lab.Status) bool) {
+	f.t.Helper()
+	var last lab.Status
+	if !assert.Eventually(f.t, func() bool { last = f.status(); return ok(last) }, bound, 200*time.Millisecond) {
+		data, _ := json.MarshalIndent(last, "", "  ")
+		f.t.Fatalf("waited for %s; the status is\n%s", what, data)
+	}
+}
+
+func nodeNamed(st lab.Status, name string) *lab.Node {
+	if i := slices.IndexFunc(st.Nodes, func(n lab.Node) bool { return n.Name == name }); i >= 0 {
+		return &st.Nodes[i]
+	}
+	return nil
+}
+
+// ask fetches the demo's page over a connection of its own.
+func ask(t *testing.T, st lab.Status) (pod string, err error) {
+	t.Helper()
+	require.NotEmpty(t, st.Services)
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get(fmt.Sprintf("http://%s:%d/", st.Services[0].Address, st.Services[0].Port))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return strings.TrimSpace(string(body)), err
+}
+
+func TestTheWholeWay(t *testing.T) {
+	f := newFixture(t)
+	f.lab("up", "--without-ccm")
+
+	t.Run("without a CCM nodes stay tainted, pods Pending, the Service without address", func(t *testing.T) {
+		st := f.status()
+		require.Len(t, st.Nodes, 3)
+		for _, n := range st.Nodes {
+			assert.True(t, n.Tainted && n.Ready, "%+v", n)
+			assert.Empty(t, n.ProviderID)
+			assert.Empty(t, n.Zone)
+			assert.Empty(t, n.Addresses, "the address comes from the CCM alone")
+		}
+		require.Len(t, st.Services, 1)
+		assert.Empty(t, st.Services[0].Address)
+		events, err := f.kube("operator").CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		require.NoError(t, err)
+		require.NotEmpty(t, events.Items)
+		assert.Contains(t, events.Items[0].Message, "untolerated taint")
+	})
+	t.Run("no credential but the operator's and the CCM's may update nodes", f.nodesAreOutOfReach)
+	t.Run("the CCM, and nothing else, lifts the taint", f.ccmLiftsTaints)
+	t.Run("nodes say what the cloud says", f.nodesMatchInstances)
+	t.Run("curl through the balancer reaches pods on different nodes", f.balancerSpreads)
+	t.Run("the timeline tells it", f.timelineTells)
+	t.Run("instances are machines", f.instancesAreMachines)
+	t.Run("kill -9 of everything, then up", f.comesBackAfterKill)
+	t.Run("after down nothing is left", f.leavesNothing)
+}
+
+func (f *fixture) nodesAreOutOfReach(t *testing.T) {
+	files, err := filepath.Glob(f.dir("kubeconfig", "*.yaml"))
+	require.NoError(t, err)
+	require.Greater(t, len(files), 5)
+	label := []byte(`{"metadata":{"labels":{"test":"true"}}}`)
+	for _, file := range files {
+		user := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		_, err := f.kube(user).CoreV1().Nodes().Patch(t.Context(), "node-1", types.MergePatchType, label, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		// The kubelet of node-1 may change its own Node, but for the taints.
+		if user == "operator" || user == "ccm" || user == "node-node-1" {
+			assert.NoError(t, err, user)
+		} else {
+			assert.True(t, apierrors.IsForbidden(err), "%s: %v", user, err)
+		}
+	}
+	untaint := []byte(`{"spec":{"taints":null}}`)
+	_, err = f.kube("node-node-1").CoreV1().Nodes().Patch(t.Context(), "node-1", types.MergePatchType, untaint, metav1.PatchOptions{})
+	assert.ErrorContains(t, err, "is not allowed to modify taints")
+}
+
+// ccmLiftsTaints watches the nodes from before the CCM starts: in the very
+// update that takes the taint away, only the CCM's managedFields change.
+func (f *fixture) ccmLiftsTaints(t *testing.T) {
+	operator := f.kube("operator")
+	list, err := operator.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	before := map[string]*corev1.Node{}
+	for _, n := range list.Items {
+		before[n.Name] = n.DeepCopy()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	w, err := operator.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	require.NoError(t, err)
+	defer w.Stop()
+
+	f.lab("ccm", "start")
+	lifted := map[string]bool{}
+	for len(lifted) < len(before) {
+		ev, ok := <-w.ResultChan()
+		require.True(t, ok, "the watch ended with taints lifted from %v", lifted)
+		after, ok := ev.Object.(*corev1.Node)
+		require.True(t, ok)
+		old := before[after.Name]
+		before[after.Name] = after
+		if timeline.Uninitialized(old) && !timeline.Uninitialized(after) {
+			lifted[after.Name] = true
+			assert.Equal(t, []string{"ccm"}, changedManagers(t, old, after))
+		}
+	}
+}
+
+// changedManagers are those that wrote something between two versions: their
+// entry is new, newer, or owns more. (One whose field another took away owns
+// less, and did nothing.)
+func changedManagers(t *testing.T, before, after *corev1.Node) []string {
+	type key struct{ manager, operation, subresource string }
+	keyOf := func(e metav1.ManagedFieldsEntry) key { return key{e.Manager, string(e.Operation), e.Subresource} }
+	owns := func(e metav1.ManagedFieldsEntry) *fieldpath.Set {
+		set := &fieldpath.Set{}
+		require.NoError(t, set.FromJSON(bytes.NewReader(e.FieldsV1.Raw)))
+		return set
+	}
+	known := map[key]metav1.ManagedFieldsEntry{}
+	for _, e := range before.ManagedFields {
+		known[keyOf(e)] = e
+	}
+	var changed []string
+	for _, e := range after.ManagedFields {
+		old, ok := known[keyOf(e)]
+		if !ok || e.Time.After(old.Time.Time) || !owns(e).Difference(owns(old)).Empty() {
+			changed = append(changed, e.Manager)
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed)
+}
+
+func (f *fixture) nodesMatchInstances(t *testing.T) {
+	f.eventually("every node to have its address", func(st lab.Status) bool {
+		return !slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.Tainted || len(n.Addresses) == 0 })
+	})
+	instances, err := f.api().ListInstances(t.Context(), client.InstanceFilter{})
+	require.NoError(t, err)
+	require.Len(t, instances, 3)
+	zones := map[string]bool{}
+	for _, i := range instances {
+		n := nodeNamed(f.status(), i.Name)
+		require.NotNil(t, n, i.Name)
+		assert.Equal(t, i.ID, n.InstanceID)
+		assert.Equal(t, "fakecloud://"+i.ID, n.ProviderID)
+		assert.Equal(t, i.Zone, n.Zone)
+		assert.Equal(t, []string{i.Addresses[0].IP}, n.Addresses)
+		zones[i.Zone] = true
+	}
+	assert.Len(t, zones, 3, "one per zone")
+}
+
+func (f *fixture) balancerSpreads(t *testing.T) {
+	f.lab("up") // Completes the demo: waits for the balancer and an answer.
+	st := f.status()
+	require.Len(t, st.Services, 1)
+	assert.Equal(t, "active", st.Services[0].State)
+	requests := 12
+	pods := map[string]bool{}
+	before := f.connections(st)
+	for range requests {
+		answer, err := ask(t, st)
+		require.NoError(t, err)
+		pods[answer] = true
+	}
+	assert.Len(t, pods, 3, "%v", pods)
+	for answer := range pods {
+		assert.Regexp(t, `^Hello from pod web-\S+ \(10\.\S+\) on node-[123] in zone nebula-1[abc]$`, answer)
+	}
+	assert.Equal(t, int64(requests), f.connections(st)-before, "the balancer itself carried them")
+}
+
+func (f *fixture) connections(st lab.Status) int64 {
+	f.t.Helper()
+	stats, err := f.api().LoadBalancerStats(f.t.Context(), st.Services[0].BalancerID)
+	require.NoError(f.t, err)
+	return stats.Listeners[0].Connections
+}
+
+func (f *fixture) timelineTells(t *testing.T) {
+	seen := map[string]float64{}
+	for line := range strings.Lines(f.lab("watch", "--follow=false", "-o", "json")) {
+		var e timeline.Entry
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		if kind, _, _ := strings.Cut(e.Subject, "/"); kind == "balancer" || kind == "service" || e.Subject == "node/node-1" {
+			seen[kind+" "+e.What] = e.Seconds
+		}
+	}
+	order := []string{"node registered", "node initialized", "balancer requested", "balancer provisioned", "service address", "service first-answer"}
+	for _, what := range order {
+		assert.Contains(t, seen, what)
+	}
+	assert.Less(t, seen["node registered"], seen["node initialized"])
+	assert.Less(t, seen["balancer requested"], seen["balancer provisioned"])
+	assert.LessOrEqual(t, seen["balancer provisioned"], seen["service address"])
+}
+
+// instancesAreMachines goes through a machine's life by the cloud's CLI alone.
+func (f *fixture) instancesAreMachines(t *testing.T) {
+	f.cloud("instances", "create", "node-4")
+	f.eventually("node-4 to be Ready and initialised", func(st lab.Status) bool {
+		n := nodeNamed(st, "node-4")
+		return n != nil && n.Ready && !n.Tainted && n.Zone != ""
+	})
+	f.eventuallyTargets(4)
+
+	f.cloud("instances", "stop", "node-4")
+	f.eventually("node-4 to be NotReady with the shutdown taint", func(st lab.Status) bool {
+		n := nodeNamed(st, "node-4")
+		return n != nil && !n.Ready && slices.Contains(n.Taints, "node.cloudprovider.kubernetes.io/shutdown:NoSchedule")
+	})
+	for range 8 {
+		_, err := ask(t, f.status())
+		assert.NoError(t, err, "the balancer goes around a stopped instance")
+	}
+
+	f.cloud("instances", "start", "node-4")
+	f.eventually("node-4 to be back without taints", func(st lab.Status) bool {
+		n := nodeNamed(st, "node-4")
+		return n != nil && n.Ready && len(n.Taints) == 0
+	})
+
+	f.cloud("instances", "terminate", "node-4")
+	f.eventually("the Node object of node-4 to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-4") == nil })
+	f.eventuallyTargets(3)
+
+	audit, err := os.ReadFile(f.dir("logs", "audit.jsonl"))
+	require.NoError(t, err)
+	var deleters []string
+	for line := range strings.Lines(string(audit)) {
+		var e struct {
+			Verb string
+			User struct{ Username string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		if e.Verb == "delete" {
+			deleters = append(deleters, e.User.Username)
+		}
+	}
+	assert.Equal(t, []string{"cloud-controller-manager"}, deleters)
+}
+
+func (f *fixture) eventuallyTargets(n int) {
+	f.t.Helper()
+	f.eventually(fmt.Sprintf("the balancer to have %d targets", n), func(st lab.Status) bool {
+		lb, err := f.api().GetLoadBalancer(f.t.Context(), st.Services[0].BalancerID)
+		return err == nil && len(lb.Targets) == n && lb.State == api.LoadBalancerActive
+	})
+}
+
+func (f *fixture) comesBackAfterKill(t *testing.T) {
+	before := f.status()
+	f.killAll(t)
+	f.lab("up")
+	after := f.status()
+	assert.Equal(t, before.Services, after.Services, "same address, same balancer")
+	for _, n := range before.Nodes {
+		assert.Equal(t, n.InstanceID, nodeNamed(after, n.Name).InstanceID)
+	}
+	_, err := ask(t, after)
+	require.NoError(t, err)
+}
+
+// killAll kills every process of the lab, until none is there: a parent may
+// start another in between.
+func (f *fixture) killAll(t *testing.T) {
+	t.Helper()
+	host := process.Host{Lab: f.dir()}
+	require.Eventually(t, func() bool {
+		running, err := host.Running()
+		require.NoError(t, err)
+		for _, p := range running {
+			require.NoError(t, p.Signal(syscall.SIGKILL))
+		}
+		return len(running) == 0
+	}, bound, 20*time.Millisecond)
+}
+
+func (f *fixture) leavesNothing(t *testing.T) {
+	st := f.status()
+	listening := func() []string {
+		tcp, err := os.ReadFile("/proc/net/tcp")
+		require.NoError(t, err)
+		slot := slotOf(t, st.CloudURL)
+		var found []string
+		for line := range strings.Lines(string(tcp)) {
+			// local_address is hex with the last octet first; 0A is LISTEN.
+			if fields := strings.Fields(line); len(fields) > 3 && fields[3] == "0A" && strings.HasSuffix(fields[1][:8], fmt.Sprintf("%02X7F", slot)) {
+				found = append(found, fields[1])
+			}
+		}
+		return found
+	}
+	assert.NotEmpty(t, listening())
+	f.lab("down")
+	running, err := process.Host{Lab: f.dir()}.Running()
+	require.NoError(t, err)
+	assert.Empty(t, running)
+	assert.Empty(t, listening())
+	left, err := filepath.Glob(filepath.Join(f.home, "*"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+func slotOf(t *testing.T, url string) int {
+	t.Helper()
+	var slot, port int
+	_, err := fmt.Sscanf(url, "http://127.%d.0.1:%d", &slot, &port)
+	require.NoError(t, err)
+	return slot
+}
+
+// A second lab beside the first, its processes killed: down clears up what is
+// left without having been told.
+func TestDownAfterKill(t *testing.T) {
+	f := newFixture(t)
+	f.lab("up", "--nodes", "1", "--profile", "instant")
+	f.killAll(t)
+	f.lab("down")
+	_, err := os.Stat(f.dir())
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A balancer that cannot listen says why, on the Service, in the CCM's Event.
+func TestPortThatCannotBeBound(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may listen on every port; as an ordinary user this test runs")
+	}
+	f := newFixture(t)
+	f.lab("up", "--nodes", "1", "--profile", "instant")
+	operator := f.kube("operator")
+	_, err := operator.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "low"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
+			Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		events, err := operator.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=low,reason=SyncLoadBalancerFailed"})
+		require.NoError(t, err)
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return strings.Contains(e.Message, "net.ipv4.ip_unprivileged_port_start")
+		})
+	}, bound, 200*time.Millisecond)
+}
