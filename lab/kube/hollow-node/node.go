@@ -8,19 +8,27 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/lab/kube/internal/hollowkubelet"
 	"github.com/ccmlab/ccmlab/lab/kube/internal/runtime"
 	"github.com/ccmlab/ccmlab/lab/kube/internal/serviceproxy"
 )
+
+// restoreTimeout bounds how long an API server that does not answer holds up the
+// kubelet, which can wait for it by itself.
+const restoreTimeout = time.Second
 
 // run returns when ctx is done, with everything closed that it listened on but
 // the kubelet's own port, which closes with the process.
@@ -56,6 +64,9 @@ func run(ctx context.Context, o nodeOptions) error {
 		Log:            logger("runtime"),
 	})
 	defer func() { _ = containers.Close(context.Background()) }()
+	if err := restoreNetwork(ctx, containers, kubeletClient, o.name); err != nil {
+		klog.InfoS("The kubelet will learn the podCIDR", "node", o.name, "reason", err.Error())
+	}
 	kubelet, err := hollowkubelet.New(ctx, kubeletOptions(o), kubeletClient, containers, containers, probes)
 	if err != nil {
 		return fmt.Errorf("kubelet: %w", err)
@@ -66,6 +77,26 @@ func run(ctx context.Context, o nodeOptions) error {
 	<-ctx.Done()
 	klog.InfoS("Stopping: the node goes down at once", "node", o.name)
 	return nil
+}
+
+// restoreNetwork tells the runtime the podCIDR of a node that is already
+// registered: the network configuration of a real machine survives its reboot.
+// Without it the kubelet, which tells the podCIDR only after its first status
+// update, fails every pod once and backs off for seconds.
+func restoreNetwork(ctx context.Context, containers *runtime.Runtime, config *restclient.Config, name string) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	return containers.UpdateRuntimeConfig(ctx, &runtimeapi.RuntimeConfig{
+		NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: strings.Join(node.Spec.PodCIDRs, ",")},
+	})
 }
 
 func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, labels *nodeLabels) (*serviceproxy.Proxy, error) {

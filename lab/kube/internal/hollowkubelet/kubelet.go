@@ -2,8 +2,8 @@
 // process: which parts of its environment are replaced, and by what.
 //
 // The kubelet is k8s.io/kubernetes' own, put together the way
-// k8s.io/kubernetes/pkg/kubemark does it: node status, leases, pod workers, probes, volumes,
-// evictions, its API and its authorization are upstream's. Replaced are the
+// k8s.io/kubernetes/pkg/kubemark does it: node status, leases, pod workers,
+// probes, volumes, its API and its authorization are upstream's. Replaced are the
 // container runtime (the caller's), the machine that cadvisor would measure,
 // cgroups, mounts, and every path outside the root directory.
 package hollowkubelet
@@ -25,6 +25,7 @@ import (
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
 	"k8s.io/kubernetes/pkg/kubemark"
+	"k8s.io/kubernetes/pkg/volume/util/hostutil"
 )
 
 // Options say which node the kubelet is.
@@ -76,6 +77,7 @@ func New(ctx context.Context, o Options, client *restclient.Config, runtime inte
 	// recorder the kubelet makes its genuine one.
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
+	deps.HostUtil = hostFiles{hostutil.NewFakeHostUtil(nil)}
 	deps.VolumePlugins = ownedByWhoeverRuns(deps.VolumePlugins)
 	deps.ProbeManager = probes
 	deps.Options = append(deps.Options, probes.attach)

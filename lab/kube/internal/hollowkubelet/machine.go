@@ -54,11 +54,11 @@ func (m *machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	return &cadvisorapi.VersionInfo{KernelVersion: kernelVersion, ContainerOsVersion: osImage}, nil
 }
 
-// ContainerInfoV2 knows the root cgroup alone, which the kubelet's summary (and so
-// its eviction manager) insists on. It is idle.
-func (m *machine) ContainerInfoV2(string, cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
+// ContainerInfoV2 answers for any cgroup that it is idle. The kubelet's summary
+// (and so its eviction manager) asks for the root and the one above all pods.
+func (m *machine) ContainerInfoV2(name string, _ cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
 	memory := uint64(m.memory.Value())
-	return map[string]cadvisorapiv2.ContainerInfo{"/": {
+	return map[string]cadvisorapiv2.ContainerInfo{name: {
 		Spec: cadvisorapiv2.ContainerSpec{
 			CreationTime: started,
 			HasCpu:       true,
@@ -106,6 +106,8 @@ func (*containerManager) GetCapacity(localStorageCapacityIsolation bool) v1.Reso
 	}
 	return v1.ResourceList{v1.ResourceEphemeralStorage: *resource.NewQuantity(diskBytes, resource.BinarySI)}
 }
+
+func (*containerManager) GetPodCgroupRoot() string { return "/kubepods" }
 
 func (m *containerManager) NewPodContainerManager() cm.PodContainerManager {
 	return podContainerManager{m.ContainerManager.NewPodContainerManager()}

@@ -3,8 +3,11 @@ package hollowkubelet
 // This file answers whose files a pod's volumes are.
 
 import (
+	"os"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/volume"
+	"k8s.io/kubernetes/pkg/volume/util/hostutil"
 )
 
 // ownedByWhoeverRuns makes plugins leave ownership alone. For a pod with
@@ -50,3 +53,9 @@ func unowned(args volume.MounterArgs) volume.MounterArgs {
 	args.FsUser, args.FsGroup, args.FSGroupChangePolicy = nil, nil, nil
 	return args
 }
+
+// hostFiles is upstream's fake, which knows no file of the real machine, but
+// gives a mode to directories: without one, subPath mounts fail.
+type hostFiles struct{ *hostutil.FakeHostUtil }
+
+func (hostFiles) GetMode(string) (os.FileMode, error) { return os.ModeDir | 0o755, nil }

@@ -20,9 +20,6 @@ const (
 
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
-
-	labelPodUID        = "io.kubernetes.pod.uid"
-	labelContainerName = "io.kubernetes.container.name"
 )
 
 type container struct {

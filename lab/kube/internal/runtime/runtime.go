@@ -141,6 +141,9 @@ func (r *Runtime) UpdateRuntimeConfig(_ context.Context, config *runtimeapi.Runt
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
+	if r.pool != nil && r.pool.prefix == pool.prefix {
+		return nil // a fresh pool would hand out again what was just freed
+	}
 	for _, s := range r.sandboxes {
 		if s.address.IsValid() {
 			pool.reserve(s.address)
