@@ -46,7 +46,9 @@ func (s *Server) invalid(_ context.Context, err error, w http.ResponseWriter, r 
 	var unauthenticated *openapi3filter.SecurityRequirementsError
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.As(err, &unauthenticated):
+	// The validator also says so of a body it cannot read: only a caller whom
+	// we could not tell is one.
+	case callOf(r).who == nil && errors.As(err, &unauthenticated):
 		s.fail(w, r, callOf(r).whyNot)
 		return
 	case errors.As(err, &tooLarge):

@@ -1,0 +1,348 @@
+// This file answers: does the real binary keep its promises, killed or asked?
+package cli_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const patience = 20 * time.Second
+
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "fakecloud-bin-")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "fakecloud")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/ccmlab/ccmlab/cmd/fakecloud").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building fakecloud: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if binary, err := build(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(binary))
+	}
+	os.Exit(code)
+}
+
+// process is a running `fakecloud serve`.
+type process struct {
+	cmd    *exec.Cmd
+	url    string
+	token  string
+	client *client.Client
+	exited chan error
+}
+
+// prefix gives each process of the tests addresses of its own.
+func prefix(n byte) string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d", 128+(pid>>8+int(n)*32)%120, byte(pid))
+}
+
+var readyLine = regexp.MustCompile(`^fakecloud is ready at (http://\S+);`)
+
+func serve(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	binary, err := build()
+	require.NoError(t, err)
+	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
+	p.cmd = exec.Command(binary, append([]string{
+		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator=" + p.token,
+		"--instance-cidr", prefix(0) + ".0/25", "--load-balancer-cidr", prefix(0) + ".128/25",
+	}, args...)...)
+	stderr, err := p.cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() { p.kill() })
+	ready := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			if m := readyLine.FindStringSubmatch(lines.Text()); m != nil {
+				ready <- m[1]
+			}
+		}
+		p.exited <- p.cmd.Wait()
+		close(p.exited)
+	}()
+	select {
+	case p.url = <-ready:
+	case err := <-p.exited:
+		t.Fatalf("serve ended: %v", err)
+	case <-time.After(patience):
+		t.Fatal("serve did not get ready")
+	}
+	p.client, err = client.New(client.Config{URL: p.url, TokenFile: p.token})
+	require.NoError(t, err)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // Gone already, perhaps.
+	<-p.exited
+}
+
+// outcome is what one worker of the crash test was told.
+type outcome struct {
+	id string
+	// finals are the states the instance may come to rest in: one, or two when
+	// the last call was never answered.
+	finals []api.InstanceState
+}
+
+// work creates an instance and acts on it until the cloud is gone.
+func work(ctx context.Context, c *client.Client, r *rand.Rand) (all []outcome) {
+	for {
+		in, err := c.CreateInstance(ctx, api.InstanceCreate{})
+		if err != nil {
+			return all
+		}
+		all = append(all, outcome{in.ID, []api.InstanceState{api.InstanceRunning}})
+		o := &all[len(all)-1]
+		if r.IntN(3) == 0 {
+			continue
+		}
+		o.finals = append(o.finals, api.InstanceTerminated)
+		if _, err := c.TerminateInstance(ctx, in.ID); err != nil {
+			return all
+		}
+		o.finals = []api.InstanceState{api.InstanceTerminated}
+	}
+}
+
+func TestSIGKILLLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	r := rand.New(rand.NewPCG(1, 2))
+	want := map[string][]api.InstanceState{}
+	p := serve(t, dir)
+	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}})
+	require.NoError(t, err)
+	for range 4 {
+		var mu sync.Mutex
+		var workers sync.WaitGroup
+		for i := range 3 {
+			workers.Go(func() {
+				done := work(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
+				mu.Lock()
+				defer mu.Unlock()
+				for _, o := range done {
+					want[o.id] = o.finals
+				}
+			})
+		}
+		// At least until there is something to lose; then at any moment.
+		require.Eventually(t, func() bool {
+			items, err := p.client.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}})
+			return err == nil && len(items) > 0
+		}, patience, time.Duration(1+r.IntN(20))*time.Millisecond)
+		p.kill()
+		workers.Wait()
+
+		p = serve(t, dir)
+		requireFinals(t, p.client, want)
+		requireLog(t, p.client, want)
+		found, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			c, err := net.Dial("tcp4", net.JoinHostPort(found.Address, "18080"))
+			if err == nil {
+				_ = c.Close()
+			}
+			return err == nil || errors.Is(err, syscall.ECONNRESET)
+		}, patience, 10*time.Millisecond, "the balancer listens again")
+	}
+	require.NotEmpty(t, want)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited, "SIGTERM ends it in good order")
+}
+
+func requireFinals(t *testing.T, c *client.Client, want map[string][]api.InstanceState) {
+	t.Helper()
+	require.EventuallyWithT(t, func(ct *assert.CollectT) {
+		items, err := c.ListInstances(t.Context(), client.InstanceFilter{})
+		if !assert.NoError(ct, err) {
+			return
+		}
+		got := map[string]api.InstanceState{}
+		for _, in := range items {
+			got[in.ID] = in.State
+		}
+		for id, finals := range want {
+			assert.Contains(ct, finals, got[id], id)
+		}
+	}, patience, 20*time.Millisecond)
+}
+
+// requireLog wants each resource's events to follow from one another and to end
+// where the resource is.
+func requireLog(t *testing.T, c *client.Client, want map[string][]api.InstanceState) {
+	t.Helper()
+	last := map[string]string{}
+	require.NoError(t, c.Watch(t.Context(), 0, false, func(e api.Event) error {
+		from, to := "", ""
+		if e.From != nil {
+			from = *e.From
+		}
+		if e.To != nil {
+			to = *e.To
+		}
+		if last[e.ID] != from {
+			return fmt.Errorf("event %d: %s went from %q, but was %q", e.Seq, e.ID, from, last[e.ID])
+		}
+		last[e.ID] = to
+		return nil
+	}))
+	for id, finals := range want {
+		require.Contains(t, finals, api.InstanceState(last[id]), id)
+	}
+}
+
+// run runs a client command against the process.
+func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	binary, err := build()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), "FAKECLOUD_URL="+p.url, "FAKECLOUD_TOKEN_FILE="+p.token)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestCommands(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2")
+	info, err := os.Stat(p.token)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	info, err = os.Stat(filepath.Dir(p.token))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	ok := func(args ...string) string {
+		t.Helper()
+		out, errs, code := p.run(t, args...)
+		require.Zero(t, code, errs)
+		return out
+	}
+	fails := func(code int, says string, args ...string) {
+		t.Helper()
+		_, errs, got := p.run(t, args...)
+		assert.Equal(t, code, got, args)
+		assert.Contains(t, errs, says)
+		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
+	}
+	assert.Equal(t, "NAME   REGION\nz1     nebula-1\nz2     nebula-1\n", ok("zones", "list"))
+	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
+	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+`+regexp.QuoteMeta(prefix(0))+`\.1\s+\ds$`, out)
+	ok("instances", "create", "--name", "true")
+	assert.Regexp(t, `(?m)^name: "true"$`, ok("instances", "get", "true", "-o", "yaml"))
+	var list api.InstanceList
+	require.NoError(t, json.Unmarshal([]byte(ok("instances", "list", "-o", "json", "--tag", "a=b", "--tag", "cluster=lab")), &list))
+	require.Len(t, list.Items, 1)
+	assert.Contains(t, ok("instances", "stop", "node-1", list.Items[0].ID, "--wait"), "stopped")
+	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running")
+	assert.Contains(t, ok("__complete", "instances", "stop", "no"), "node-1\n")
+
+	out = ok("load-balancers", "create", "web", "--listener", "18081:30080", "--target", "node-1")
+	assert.Contains(t, out, "provisioning")
+	assert.Contains(t, ok("load-balancers", "list"), "18081:30080/tcp")
+	assert.Contains(t, ok("load-balancers", "stats", "web"), "18081/tcp")
+	assert.Contains(t, ok("instances", "terminate", "node-1", "--wait"), "terminated")
+	assert.Contains(t, ok("load-balancers", "get", "web", "-o", "json"), `"targets": []`)
+	assert.Contains(t, ok("load-balancers", "delete", "web"), "deleting")
+	assert.NotContains(t, ok("instances", "list"), "node-1")
+	assert.Contains(t, ok("instances", "get", "node-1"), "terminated")
+	for line := range strings.Lines(ok("events", "-o", "json")) {
+		var e api.Event
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+	}
+	assert.Contains(t, ok("events", "--after", "1"), "pending -> running")
+	assert.Contains(t, ok("--version"), "fakecloud version")
+
+	fails(1, "already has the name", "instances", "create", "true")
+	fails(1, "no instance is named", "instances", "stop", "nobody")
+	fails(2, "unknown command", "instances", "fly")
+	fails(2, "unknown command", "fly")
+	fails(2, "unknown flag", "instances", "list", "--fast")
+	fails(2, "requires at least 1 arg", "instances", "stop")
+	fails(2, "choose table, json or yaml", "zones", "list", "-o", "xml")
+	fails(2, "only loopback addresses", "serve", "--listen", "0.0.0.0:8470")
+	fails(1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"))
+	fails(1, "FAKECLOUD_TOKEN_FILE", "zones", "list", "--token-file", filepath.Join(dir, "none"))
+
+	wrong := filepath.Join(dir, "wrong")
+	require.NoError(t, os.WriteFile(wrong, []byte("not-the-right-token"), 0o600))
+	fails(1, "unauthenticated", "zones", "list", "--token-file", wrong)
+	p.kill()
+	fails(1, "is `fakecloud serve` running?", "zones", "list")
+}
+
+func TestTokenFileThatChangesReplacesTheOldToken(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir)
+	old, err := os.ReadFile(p.token)
+	require.NoError(t, err)
+	p.kill()
+	require.NoError(t, os.WriteFile(p.token, []byte("a-token-of-my-own-choice\n"), 0o600))
+	p = serve(t, dir)
+	_, err = p.client.Project(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(p.token, old, 0o600))
+	_, err = p.client.Project(t.Context())
+	require.True(t, client.HasCode(err, api.Unauthenticated), err)
+}
+
+func TestFollowEndsWithCtrlC(t *testing.T) {
+	p := serve(t, t.TempDir(), "--profile", "instant")
+	binary, err := build()
+	require.NoError(t, err)
+	cmd := exec.Command(binary, "events", "--follow", "--url", p.url, "--token-file", p.token)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	_, err = p.client.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	assert.Contains(t, line, "-> pending")
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_, err = io.Copy(io.Discard, stdout)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+}

@@ -1,0 +1,556 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+const patience = 10 * time.Second
+
+// rig is a whole cloud behind real HTTP.
+type rig struct {
+	*client.Client // of project "default"
+	other          *client.Client
+	url            string
+	cloud          *cloud.Cloud
+	project        cloud.Project
+}
+
+const (
+	secret      = "a-secret-of-the-default-project"
+	otherSecret = "a-secret-of-another-project"
+)
+
+func newRig(t *testing.T, opts ...store.Option) *rig {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	st, err := store.Open(ctx, store.Memory, opts...)
+	require.NoError(t, err)
+	plane := dataplane.New(nil)
+	pid := os.Getpid()
+	c, err := cloud.New(cloud.Config{
+		Store: st, DataPlane: plane, Profile: cloud.Profiles[0],
+		InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
+		LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
+	})
+	require.NoError(t, err)
+	p, err := c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"})
+	require.NoError(t, err)
+	q, err := c.EnsureProject(ctx, "other", nil)
+	require.NoError(t, err)
+	require.NoError(t, c.EnsureToken(ctx, "operator", p, secret))
+	require.NoError(t, c.EnsureToken(ctx, "stranger", q, otherSecret))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
+	require.NoError(t, err)
+	h := httptest.NewServer(srv)
+	t.Cleanup(func() {
+		srv.Stop()
+		h.Close()
+		cancel()
+		assert.NoError(t, <-ended)
+		plane.Close()
+		assert.NoError(t, st.Close())
+	})
+	<-c.Ready()
+	return &rig{Client: newClient(t, h.URL, secret), other: newClient(t, h.URL, otherSecret), url: h.URL, cloud: c, project: p}
+}
+
+func newClient(t *testing.T, url, token string) *client.Client {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
+	c, err := client.New(client.Config{URL: url, TokenFile: file, UserAgent: "test"})
+	require.NoError(t, err)
+	return c
+}
+
+// call is a request as no generated client would send it.
+func (r *rig) call(t *testing.T, method, path, body string, header ...string) (*http.Response, api.Problem) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+secret)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	content, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	var p api.Problem
+	if resp.Header.Get("Content-Type") == "application/problem+json" {
+		require.NoError(t, json.Unmarshal(content, &p))
+		assert.Equal(t, resp.StatusCode, p.Status)
+		assert.Equal(t, resp.Header.Get("X-Request-Id"), p.RequestID)
+		assert.Equal(t, "urn:fakecloud:problem:"+string(p.Code), p.Type)
+		assert.NotEmpty(t, p.Detail)
+	}
+	return resp, p
+}
+
+func fields(p api.Problem) map[string]string {
+	m := map[string]string{}
+	if p.Fields != nil {
+		for _, f := range *p.Fields {
+			m[f.Field] = f.Message
+		}
+	}
+	return m
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func (r *rig) awaitInstance(t *testing.T, id string, want api.InstanceState) api.Instance {
+	t.Helper()
+	var in *api.Instance
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		var err error
+		in, err = r.GetInstance(t.Context(), id)
+		if assert.NoError(c, err) {
+			assert.Equal(c, want, in.State)
+		}
+	}, patience, 2*time.Millisecond)
+	return *in
+}
+
+func (r *rig) awaitBalancer(t *testing.T, id string, want api.LoadBalancerState) api.LoadBalancer {
+	t.Helper()
+	var lb *api.LoadBalancer
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		var err error
+		lb, err = r.GetLoadBalancer(t.Context(), id)
+		if assert.NoError(c, err) {
+			assert.Equal(c, want, lb.State, "reason: %v", lb.StateReason)
+		}
+	}, patience, 2*time.Millisecond)
+	return *lb
+}
+
+func TestWithoutToken(t *testing.T) {
+	r := newRig(t)
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec)} {
+		resp, err := http.Get(r.url + path)
+		require.NoError(t, err)
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Equal(t, want, string(body))
+	}
+	for _, auth := range []string{"", "Bearer", "Bearer nonsense", "Basic " + secret} {
+		resp, p := r.call(t, "GET", "/v1/zones", "", "Authorization", auth)
+		assert.Equal(t, 401, resp.StatusCode, auth)
+		assert.Equal(t, api.Unauthenticated, p.Code)
+		assert.Nil(t, p.Project)
+		assert.Contains(t, resp.Header.Get("WWW-Authenticate"), "Bearer")
+	}
+}
+
+func TestProjectAndZones(t *testing.T) {
+	r := newRig(t)
+	p, err := r.Project(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, api.Project{ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}}, *p)
+	zones, err := r.ListZones(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []api.Zone{{Name: "nebula-1a", Region: "nebula-1"}, {Name: "nebula-1b", Region: "nebula-1"}, {Name: "nebula-1c", Region: "nebula-1"}}, zones)
+}
+
+func TestUnknownPathsAndMethods(t *testing.T) {
+	r := newRig(t)
+	resp, p := r.call(t, "GET", "/v1/nonsense", "")
+	assert.Equal(t, 404, resp.StatusCode)
+	assert.Equal(t, api.NotFound, p.Code)
+	assert.Nil(t, p.Project, "no client may take this for the absence of a resource")
+	resp, p = r.call(t, "PUT", "/v1/instances", "")
+	assert.Equal(t, 405, resp.StatusCode)
+	assert.Equal(t, api.MethodNotAllowed, p.Code)
+	assert.Equal(t, "GET, POST", resp.Header.Get("Allow"))
+	assert.Equal(t, r.project.ID, *p.Project)
+}
+
+func TestRequestsMustFitTheSpec(t *testing.T) {
+	r := newRig(t)
+	for _, tc := range []struct {
+		method, path, body string
+		status             int
+		field              string
+	}{
+		{"POST", "/v1/instances", `{"nmae": "x"}`, 400, "nmae"},
+		{"POST", "/v1/instances", `{"name": "Not_DNS"}`, 400, "name"},
+		{"POST", "/v1/instances", `{"type": "huge"}`, 400, "type"},
+		{"POST", "/v1/instances", `{"tags": {"k": 1}}`, 400, "tags.k"},
+		{"POST", "/v1/instances", `{`, 400, "body"},
+		{"POST", "/v1/instances", ``, 400, "body"},
+		{"POST", "/v1/instances", `{"tags":{"k=v": "x"}}`, 400, "tags.k=v"},
+		{"POST", "/v1/load-balancers", `{"listeners": [{"protocol":"tcp","port":80,"targetPort":80}]}`, 400, "name"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":0,"targetPort":80}]}`, 400, "listeners.0.port"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": []}`, 400, "listeners"},
+		{"GET", "/v1/instances?limit=0", ``, 400, "limit"},
+		{"GET", "/v1/instances?limit=many", ``, 400, "limit"},
+		{"GET", "/v1/instances?state=asleep", ``, 400, "state.0"},
+		{"GET", "/v1/instances?pageToken=%21", ``, 400, "pageToken"},
+		{"GET", "/v1/load-balancers?pageToken=aS0x", ``, 400, "pageToken"},
+		{"GET", "/v1/events?after=-1", ``, 400, "after"},
+	} {
+		resp, p := r.call(t, tc.method, tc.path, tc.body)
+		assert.Equal(t, tc.status, resp.StatusCode, tc)
+		assert.Equal(t, api.InvalidRequest, p.Code, tc)
+		assert.Contains(t, fields(p), tc.field, "%v: %s", tc, p.Detail)
+		if assert.NotNil(t, p.Project) {
+			assert.Equal(t, r.project.ID, *p.Project)
+		}
+	}
+	resp, p := r.call(t, "POST", "/v1/instances", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`)
+	assert.Equal(t, 413, resp.StatusCode)
+	assert.Equal(t, api.TooLarge, p.Code)
+	resp, _ = r.call(t, "POST", "/v1/instances", `name: x`, "Content-Type", "application/yaml")
+	assert.Equal(t, 400, resp.StatusCode)
+}
+
+func TestInstanceLife(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1"), Tags: &api.Tags{"role": "worker"}})
+	require.NoError(t, err)
+	assert.Equal(t, api.InstancePending, in.State)
+	assert.Equal(t, api.Tags{"owner": "lab", "role": "worker"}, in.Tags)
+	assert.Equal(t, api.InstanceTypeSmall, in.Type)
+	assert.Equal(t, r.project.ID, in.Project)
+	assert.Equal(t, []api.Address{{Type: api.AddressInternal, IP: "127.51.0.1"}}, in.Addresses)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.True(t, client.HasCode(err, api.NameTaken), err)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: ptr("mars")})
+	require.True(t, client.HasCode(err, api.UnknownZone), err)
+
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	_, err = r.StartInstance(ctx, in.ID)
+	require.NoError(t, err, "starting what runs changes nothing")
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	stopped := r.awaitInstance(t, in.ID, api.InstanceStopped)
+	assert.Equal(t, in.Addresses, stopped.Addresses)
+	again, err := r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, stopped.Version, again.Version)
+	_, err = r.StartInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	gone := r.awaitInstance(t, in.ID, api.InstanceTerminated)
+	assert.Empty(t, gone.Addresses)
+	_, err = r.StartInstance(ctx, in.ID)
+	require.True(t, client.HasCode(err, api.WrongState), err)
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	second, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.NoError(t, err, "the name is free again")
+	assert.Equal(t, in.Addresses, second.Addresses, "and so is the address")
+}
+
+func TestAnotherProjectSeesNothing(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}})
+	require.NoError(t, err)
+	_, err = r.other.GetInstance(ctx, in.ID)
+	require.True(t, client.IsNotFound(err), err)
+	_, err = r.other.TerminateInstance(ctx, in.ID)
+	require.True(t, client.IsNotFound(err), err)
+	assert.NotEqual(t, r.project.ID, client.ProjectOf(err))
+	_, err = r.other.GetLoadBalancer(ctx, lb.ID)
+	require.True(t, client.IsNotFound(err), err)
+	_, err = r.other.LoadBalancerStats(ctx, lb.ID)
+	require.True(t, client.IsNotFound(err), err)
+	items, err := r.other.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, items)
+	_, err = r.other.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "thief", Listeners: lb.Listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
+	})
+	require.True(t, client.HasCode(err, api.UnknownInstance), err)
+	require.NoError(t, r.other.Watch(ctx, 0, false, func(e api.Event) error { return fmt.Errorf("saw %v", e) }))
+	_, err = r.GetInstance(ctx, "i-none")
+	require.True(t, client.IsNotFound(err), err)
+	assert.Equal(t, r.project.ID, client.ProjectOf(err))
+}
+
+func TestListsFilterAndPage(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	var ids []string
+	for i := range 6 {
+		in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}})
+		require.NoError(t, err)
+		assert.Equal(t, []string{"nebula-1a", "nebula-1b", "nebula-1c"}[i%3], in.Zone, "the emptiest zone, in order")
+		ids = append(ids, r.awaitInstance(t, in.ID, api.InstanceRunning).ID)
+	}
+	_, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.True(t, client.HasCode(err, api.AddressPoolExhausted), err)
+
+	var paged []string
+	token := ""
+	for {
+		resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/instances?limit=4"+token))
+		require.NoError(t, err)
+		var list api.InstanceList
+		require.NoError(t, json.NewDecoder(resp.Body).Decode(&list))
+		require.NoError(t, resp.Body.Close())
+		for _, in := range list.Items {
+			paged = append(paged, in.ID)
+		}
+		if list.NextPageToken == nil {
+			break
+		}
+		token = "&pageToken=" + *list.NextPageToken
+	}
+	assert.Equal(t, ids, paged)
+
+	_, err = r.StopInstance(ctx, ids[0])
+	require.NoError(t, err)
+	r.awaitInstance(t, ids[0], api.InstanceStopped)
+	for _, tc := range []struct {
+		f    client.InstanceFilter
+		want []int
+	}{
+		{client.InstanceFilter{Name: "n3"}, []int{3}},
+		{client.InstanceFilter{Zone: "nebula-1b"}, []int{1, 4}},
+		{client.InstanceFilter{Tags: []string{"parity=0"}}, []int{0, 2, 4}},
+		{client.InstanceFilter{Tags: []string{"parity", "owner=lab"}}, []int{0, 1, 2, 3, 4, 5}},
+		{client.InstanceFilter{Tags: []string{"parity=0", "absent"}}, nil},
+		{client.InstanceFilter{Tags: []string{"parity="}}, nil},
+		{client.InstanceFilter{States: []api.InstanceState{"stopped", "error"}}, []int{0}},
+		{client.InstanceFilter{States: []api.InstanceState{"running"}, Tags: []string{"parity=0"}}, []int{2, 4}},
+	} {
+		items, err := r.ListInstances(ctx, tc.f)
+		require.NoError(t, err)
+		var got []int
+		for _, in := range items {
+			got = append(got, int(in.Name[1]-'0'))
+		}
+		assert.Equal(t, tc.want, got, tc.f)
+	}
+}
+
+func authorized(t *testing.T, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+secret)
+	return req
+}
+
+func freePort(t *testing.T, host string) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", host+":0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestLoadBalancerLife(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	target, err := net.Listen("tcp4", in.Addresses[0].IP+":0")
+	require.NoError(t, err)
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }), ReadHeaderTimeout: patience}
+	go func() { _ = web.Serve(target) }()
+	t.Cleanup(func() { _ = web.Close() })
+
+	port := freePort(t, "127.0.0.1")
+	listeners := []api.Listener{{Protocol: "tcp", Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}}
+	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: "i-none"}}})
+	require.True(t, client.HasCode(err, api.UnknownInstance), err)
+	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)})
+	require.True(t, client.HasCode(err, api.ListenerConflict), err)
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}})
+	require.NoError(t, err)
+	assert.Equal(t, api.LoadBalancerProvisioning, lb.State)
+	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners})
+	require.True(t, client.HasCode(err, api.NameTaken), err)
+
+	active := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	assert.Equal(t, lb.Address, active.Address)
+	url := fmt.Sprintf("http://%s:%d/", lb.Address, port)
+	fetch := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := fetch.Get(url)
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, "hello", string(body))
+	stats, err := r.LoadBalancerStats(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Len(t, stats.Listeners, 1)
+	assert.EqualValues(t, 1, stats.Listeners[0].Connections)
+
+	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Listeners: &listeners})
+	require.NoError(t, err)
+	assert.Equal(t, active, *same)
+	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	assert.Equal(t, api.LoadBalancerUpdating, changed.State)
+	assert.Equal(t, api.Tags{"a": "b"}, changed.Tags)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceTerminated)
+	after, err := r.GetLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	assert.Empty(t, after.Targets, "a terminated target is dropped with its termination")
+	_, err = fetch.Get(url)
+	require.Error(t, err)
+
+	_, err = r.DeleteLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := r.GetLoadBalancer(ctx, lb.ID)
+		return client.IsNotFound(err)
+	}, patience, 2*time.Millisecond)
+	_, err = net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, port), patience)
+	require.Error(t, err)
+}
+
+func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	blocker, err := net.Listen("tcp4", ":0")
+	require.NoError(t, err)
+	defer func() { _ = blocker.Close() }()
+	taken := blocker.Addr().(*net.TCPAddr).Port
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: taken, TargetPort: 1}}})
+	require.NoError(t, err)
+	broken := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
+	require.NotNil(t, broken.StateReason)
+	assert.Contains(t, *broken.StateReason, "another server holds port")
+	require.NoError(t, blocker.Close())
+	healed := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	assert.Nil(t, healed.StateReason)
+	assert.Equal(t, broken.Version+1, healed.Version, "tries that change nothing make no version")
+}
+
+func TestEventsFollowAndResume(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	watch, stop := context.WithCancel(ctx)
+	events := make(chan api.Event, 100)
+	done := make(chan error, 1)
+	go func() {
+		done <- r.Watch(watch, 0, true, func(e api.Event) error { events <- e; return nil })
+	}()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.NoError(t, err)
+	next := func() api.Event {
+		select {
+		case e := <-events:
+			return e
+		case <-time.After(patience):
+			t.Fatal("no event came")
+			return api.Event{}
+		}
+	}
+	first, second := next(), next()
+	assert.Equal(t, api.EventCreated, first.Type)
+	assert.Nil(t, first.From)
+	assert.Equal(t, "pending", *first.To)
+	assert.Equal(t, in.ID, first.Instance.ID)
+	assert.Equal(t, *in, *first.Instance)
+	assert.Equal(t, "pending", *second.From)
+	assert.Equal(t, "running", *second.To)
+	assert.Greater(t, second.Seq, first.Seq)
+	stop()
+	<-done
+
+	var resumed []api.Event
+	require.NoError(t, r.Watch(ctx, first.Seq, false, func(e api.Event) error { resumed = append(resumed, e); return nil }))
+	require.Len(t, resumed, 1)
+	assert.Equal(t, second, resumed[0])
+	err = r.Watch(ctx, 1000, false, func(api.Event) error { return nil })
+	require.True(t, client.HasCode(err, api.EventsExpired), err)
+}
+
+func TestExpiredEventsAreGone(t *testing.T) {
+	r, ctx := newRig(t, store.KeepEvents(3)), t.Context()
+	for range 3 {
+		in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+		require.NoError(t, err)
+		r.awaitInstance(t, in.ID, api.InstanceRunning)
+	}
+	resp, p := r.call(t, "GET", "/v1/events?follow=false", "", "Last-Event-ID", "1")
+	assert.Equal(t, 410, resp.StatusCode)
+	assert.Equal(t, api.EventsExpired, p.Code)
+	resp, _ = r.call(t, "GET", "/v1/events?follow=false&after=4", "", "Last-Event-ID", "1")
+	assert.Equal(t, 200, resp.StatusCode, "after wins")
+	var n int
+	require.NoError(t, r.Watch(ctx, 0, false, func(api.Event) error { n++; return nil }))
+	assert.Equal(t, 3, n, "from the oldest kept")
+}
+
+func TestEventStreamShowsThatItLives(t *testing.T) {
+	r := newRig(t)
+	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	assert.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
+	lines := bufio.NewScanner(resp.Body)
+	comments := 0
+	for comments < 3 && lines.Scan() {
+		if strings.HasPrefix(lines.Text(), ":") {
+			comments++
+		}
+	}
+	require.Equal(t, 3, comments, lines.Err())
+}
+
+func TestServeEndsStreamsOnShutdown(t *testing.T) {
+	r := newRig(t)
+	srv, err := server.New(server.Config{Cloud: r.cloud})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l) }()
+	resp, err := http.DefaultClient.Do(authorized(t, "http://"+l.Addr().String()+"/v1/events"))
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	cancel()
+	_, err = io.ReadAll(resp.Body)
+	require.NoError(t, err, "the stream ends, it is not cut")
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		t.Fatal("the server did not stop")
+	}
+}
