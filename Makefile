@@ -23,17 +23,11 @@ lab-down: bin/lab ## Take the lab down; nothing of it is left
 	@bin/lab down --name $(NAME)
 
 .PHONY: build
-build: binaries ## Build everything: our binaries into bin/, upstream Kubernetes into bin/kube/
-	@if [ -z "$$LAB_KUBE_BIN" ]; then bin/lab build; fi
-
-.PHONY: binaries
-binaries: bin/lab
-	@$(GO) build -o bin/ ./cmd/fakecloud ./cmd/ccm ./cmd/lab
+build: ## Build everything: our programs into bin/, upstream Kubernetes into bin/kube/
+	@$(GO) run ./scripts/build
 
 bin/lab:
-	@mkdir -p bin
-	@echo "building fakecloud, ccm and lab (minutes on empty caches, then seconds)"
-	@$(GO) build -o bin/ ./cmd/fakecloud ./cmd/ccm ./cmd/lab
+	@$(MAKE) --no-print-directory build
 
 .PHONY: test
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them

@@ -83,7 +83,7 @@ nodes removed. No Docker, no root.`,
 		name = v
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
-	root.AddCommand(newUp(o), newDown(o), newStatus(o), newEnv(o), newKubeconfig(o), newLogs(o), newWatch(o), newDoctor(o), newCCM(o), newBuild(), newAgent())
+	root.AddCommand(newUp(o), newDown(o), newStatus(o), newEnv(o), newKubeconfig(o), newLogs(o), newWatch(o), newDoctor(o), newCCM(o), newAgent())
 	usageArgs(root)
 	return root
 }

@@ -14,7 +14,7 @@ import (
 
 // Steps prints one line per step when it has ended. On a terminal the step
 // that runs is shown with its time so far; elsewhere one that takes long is
-// announced once.
+// announced.
 type Steps struct {
 	w     io.Writer
 	start time.Time
@@ -77,12 +77,7 @@ func (s *Steps) progress(title string, began time.Time, done <-chan struct{}, st
 		return
 	}
 	if !s.tty {
-		select {
-		case <-done:
-		case <-time.After(longStep):
-			_, _ = fmt.Fprintf(s.w, " … %-16s %s\n", title, status())
-			<-done
-		}
+		s.announce(title, began, done, status)
 		return
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -93,6 +88,19 @@ func (s *Steps) progress(title string, began time.Time, done <-chan struct{}, st
 		case <-done:
 			return
 		case <-tick.C:
+		}
+	}
+}
+
+// announce is the progress where no line can be drawn over: one line after two
+// seconds, then each time the wait has doubled.
+func (s *Steps) announce(title string, began time.Time, done <-chan struct{}, status func() string) {
+	for wait := longStep; ; wait *= 2 {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Until(began.Add(wait))):
+			_, _ = fmt.Fprintf(s.w, " … %-16s %s (%s)\n", title, status(), time.Since(began).Round(time.Second))
 		}
 	}
 }

@@ -1,0 +1,50 @@
+// build makes everything that a lab runs: bin/ holds the project's programs,
+// bin/kube/ upstream's. `make build` calls it, from the root of a clone.
+// LAB_KUBE_BIN names a folder that has upstream's already; then only the
+// project's own are made.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/ccmlab/ccmlab/lab/build"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	steps := ui.New(os.Stderr, false)
+	if err := module(ctx, steps, "build", build.Own("."), "bin"); err != nil {
+		return err
+	}
+	if os.Getenv("LAB_KUBE_BIN") != "" {
+		return nil
+	}
+	kube, err := build.Kubernetes(".")
+	if err != nil {
+		return err
+	}
+	return module(ctx, steps, "build upstream", kube, "bin/kube")
+}
+
+func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {
+	return steps.Do(title, func(note func(string)) (string, error) {
+		built, err := m.Build(ctx, out, note)
+		if err == nil && !built {
+			return out + " is up to date", nil
+		}
+		return fmt.Sprintf("%d programs in %s", len(m.Mains), out), err
+	})
+}
