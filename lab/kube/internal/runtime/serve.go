@@ -48,7 +48,8 @@ func (i identity) sentence() string {
 
 // portServer serves all ports of one container.
 type portServer struct {
-	http *http.Server
+	http      *http.Server
+	listeners []net.Listener
 }
 
 // serve listens on all of the container's ports or on none. It needs r.mu, and
@@ -76,7 +77,7 @@ func (r *Runtime) serve(c *container) (*portServer, error) {
 	if len(listeners) == 0 {
 		return nil, nil
 	}
-	server := &portServer{http: &http.Server{
+	server := &portServer{listeners: listeners, http: &http.Server{
 		Handler:           r.handler(c),
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -184,7 +185,19 @@ func write(w http.ResponseWriter, request *http.Request, answer identity) {
 func (s *portServer) drain(grace time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
+	s.stopListening()
 	return s.http.Shutdown(ctx) == nil
 }
 
-func (s *portServer) close() { _ = s.http.Close() }
+func (s *portServer) close() {
+	s.stopListening()
+	_ = s.http.Close()
+}
+
+// stopListening frees the ports at once. http.Server knows a listener only when
+// its Serve has begun, and one that is closed before leaves it open for a moment.
+func (s *portServer) stopListening() {
+	for _, listener := range s.listeners {
+		_ = listener.Close()
+	}
+}

@@ -23,6 +23,7 @@ type healthPort struct {
 	number    uint16
 	endpoints atomic.Int64
 	server    *http.Server
+	listener  net.Listener
 }
 
 // syncHealthPorts needs p.mu.
@@ -56,13 +57,18 @@ func listenHealthPort(at netip.AddrPort, name types.NamespacedName) (*healthPort
 	if err != nil {
 		return nil, err
 	}
-	h := &healthPort{name: name, number: at.Port()}
+	h := &healthPort{name: name, number: at.Port(), listener: listener}
 	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = h.server.Serve(listener) }()
 	return h, nil
 }
 
-func (h *healthPort) close() { _ = h.server.Close() }
+// close frees the port at once, even if Serve has not begun and the server does
+// not know its listener yet.
+func (h *healthPort) close() {
+	_ = h.listener.Close()
+	_ = h.server.Close()
+}
 
 // ServeHTTP writes upstream's answer. The proxy is healthy whenever it answers:
 // it has no rules that could be out of date.
