@@ -164,8 +164,12 @@ func (r *Runtime) exitOnRequest(c *container, w http.ResponseWriter, request *ht
 			return
 		}
 	}
+	answer := fmt.Sprintf("container %s exits with code %d\n", c.name(), code)
+	// With its length known the answer is complete once flushed, whatever then
+	// becomes of the connection.
+	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 	w.Header().Set("Connection", "close")
-	fmt.Fprintf(w, "container %s exits with code %d\n", c.name(), code)
+	_, _ = io.WriteString(w, answer)
 	_ = http.NewResponseController(w).Flush()
 	go r.end(c, int32(code), "asked to exit by "+request.RemoteAddr)
 }
