@@ -13,6 +13,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
+// FromOldest, as a sequence number, starts with the oldest event kept.
+const FromOldest int64 = 0
+
 // Watch calls fn for each event after the given sequence number, in order.
 // With follow it goes on until ctx ends, the stream breaks or fn returns an
 // error; without, it ends after the events already stored. A broken stream is
