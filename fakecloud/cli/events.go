@@ -1,4 +1,5 @@
 // This file answers: how are events shown as they happen?
+
 package cli
 
 import (
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func (a *app) events() *cobra.Command {
@@ -30,15 +32,15 @@ func (a *app) events() *cobra.Command {
 			err = c.Follow(cmd.Context(), after, show, func(err error) {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
 			})
-			if cmd.Context().Err() != nil {
-				return nil // Ctrl-C is how following ends.
+			if cmd.Context().Err() == nil {
+				return err
 			}
-			return err
+			return nil // Ctrl-C is how following ends.
 		},
 	}
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
-	cmd.Flags().Int64Var(&after, "after", 0, "only events with a greater sequence number")
+	cmd.Flags().Int64Var(&after, "after", client.FromOldest, "only events with a greater sequence number; -1 starts with the oldest kept")
 	return cmd
 }
 

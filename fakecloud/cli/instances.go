@@ -1,4 +1,5 @@
 // This file answers: what can be done with instances from the command line?
+
 package cli
 
 import (

@@ -1,5 +1,6 @@
 // This file answers: what can be done with load balancers from the command
 // line?
+
 package cli
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how are results shown?
+
 package cli
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how is the cloud started?
+
 package cli
 
 import (

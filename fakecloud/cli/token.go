@@ -1,4 +1,5 @@
 // This file answers: where do tokens come from?
+
 package cli
 
 import (

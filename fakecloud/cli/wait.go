@@ -1,4 +1,5 @@
 // This file answers: how does --wait wait?
+
 package cli
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: who is it, and which project is theirs?
+
 package cloud
 
 import (

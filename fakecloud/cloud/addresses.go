@@ -1,4 +1,5 @@
 // This file answers: which address does a new resource get?
+
 package cloud
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how does the cloud refuse?
+
 package cloud
 
 import "fmt"

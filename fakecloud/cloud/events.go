@@ -1,4 +1,5 @@
 // This file answers: how is the event log read?
+
 package cloud
 
 import (
@@ -14,7 +15,7 @@ import (
 // eventBatch bounds what is held in memory for one reader.
 const eventBatch = 200
 
-// Oldest, as a number to read after, starts with the oldest event kept.
+// Oldest is the number to read after that starts with the oldest event kept.
 const Oldest int64 = -1
 
 // Events gives the project's next events after a number, and the number to go

@@ -1,4 +1,5 @@
 // This file answers: what can be done with instances?
+
 package cloud
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how do load balancers reach the data plane?
+
 package cloud
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how long does each thing take?
+
 package cloud
 
 import (

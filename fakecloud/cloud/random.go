@@ -1,4 +1,5 @@
 // This file answers: where do IDs, names and drawn delays come from?
+
 package cloud
 
 import (

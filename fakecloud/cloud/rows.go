@@ -1,4 +1,5 @@
 // This file answers: how do resources become rows, and each change an event?
+
 package cloud
 
 import (

@@ -1,5 +1,6 @@
 // This file answers: which states are there, and what leads from one to the
 // next? It is the whole truth: the code looks transitions up here.
+
 package cloud
 
 // InstanceState is where an instance is in its life.

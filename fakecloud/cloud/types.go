@@ -1,4 +1,5 @@
 // This file answers: what does the cloud consist of?
+
 package cloud
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: what happens by itself, and when?
+
 package cloud
 
 import (
@@ -22,11 +23,8 @@ func (c *Cloud) Run(ctx context.Context) error {
 		return fmt.Errorf("restoring load balancers: %w", err)
 	}
 	close(c.ready)
-	for {
+	for ctx.Err() == nil {
 		next, err := c.step(context.WithoutCancel(ctx))
-		if ctx.Err() != nil {
-			return nil
-		}
 		wait := afterTrouble
 		switch {
 		case err != nil:
@@ -43,10 +41,8 @@ func (c *Cloud) Run(ctx context.Context) error {
 		case <-c.wake:
 		}
 		timer.Stop()
-		if ctx.Err() != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 // restore brings back into force what was forwarding, or about to, when the

@@ -1,4 +1,5 @@
 // This file answers: what happens to one connection?
+
 package dataplane
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how do the cloud's types look in the API?
+
 package server
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: what does each operation of the API do?
+
 package server
 
 import (

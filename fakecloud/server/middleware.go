@@ -1,4 +1,5 @@
 // This file answers: what happens to every request before its handler?
+
 package server
 
 import (

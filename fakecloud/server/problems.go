@@ -1,4 +1,5 @@
 // This file answers: how do errors reach the caller?
+
 package server
 
 import (

@@ -89,7 +89,7 @@ func newClient(t *testing.T, url, token string) *client.Client {
 }
 
 // call is a request as no generated client would send it.
-func (r *rig) call(t *testing.T, method, path, body string, header ...string) (*http.Response, api.Problem) {
+func (r *rig) call(t *testing.T, method, path, body string, header ...string) (answer, api.Problem) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -113,7 +113,13 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (*
 		assert.Equal(t, "urn:fakecloud:problem:"+string(p.Code), p.Type)
 		assert.NotEmpty(t, p.Detail)
 	}
-	return resp, p
+	return answer{resp.StatusCode, resp.Header}, p
+}
+
+// answer is a response whose body has been read.
+type answer struct {
+	StatusCode int
+	Header     http.Header
 }
 
 func fields(p api.Problem) map[string]string {
@@ -204,7 +210,7 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		status             int
 		field              string
 	}{
-		{"POST", "/v1/instances", `{"nmae": "x"}`, 400, "nmae"},
+		{"POST", "/v1/instances", `{"nom": "x"}`, 400, "nom"},
 		{"POST", "/v1/instances", `{"name": "Not_DNS"}`, 400, "name"},
 		{"POST", "/v1/instances", `{"type": "huge"}`, 400, "type"},
 		{"POST", "/v1/instances", `{"tags": {"k": 1}}`, 400, "tags.k"},
@@ -363,7 +369,7 @@ func TestListsFilterAndPage(t *testing.T) {
 
 func authorized(t *testing.T, url string) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
 	req.Header.Set("Authorization", "Bearer "+secret)
 	return req
@@ -430,7 +436,10 @@ func TestLoadBalancerLife(t *testing.T) {
 	after, err := r.GetLoadBalancer(ctx, lb.ID)
 	require.NoError(t, err)
 	assert.Empty(t, after.Targets, "a terminated target is dropped with its termination")
-	_, err = fetch.Get(url)
+	refused, err := fetch.Get(url)
+	if err == nil {
+		assert.NoError(t, refused.Body.Close())
+	}
 	require.Error(t, err)
 
 	_, err = r.DeleteLoadBalancer(ctx, lb.ID)
@@ -489,7 +498,7 @@ func TestEventsFollowAndResume(t *testing.T) {
 	assert.Equal(t, "running", *second.To)
 	assert.Greater(t, second.Seq, first.Seq)
 	stop()
-	<-done
+	require.ErrorIs(t, <-done, context.Canceled)
 
 	var resumed []api.Event
 	require.NoError(t, r.Watch(ctx, first.Seq, false, func(e api.Event) error { resumed = append(resumed, e); return nil }))
@@ -512,7 +521,7 @@ func TestExpiredEventsAreGone(t *testing.T) {
 	resp, _ = r.call(t, "GET", "/v1/events?follow=false&after=4", "", "Last-Event-ID", "1")
 	assert.Equal(t, 200, resp.StatusCode, "after wins")
 	var n int
-	require.NoError(t, r.Watch(ctx, 0, false, func(api.Event) error { n++; return nil }))
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(api.Event) error { n++; return nil }))
 	assert.Equal(t, 3, n, "from the oldest kept")
 }
 

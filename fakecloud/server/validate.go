@@ -1,4 +1,5 @@
 // This file answers: does a request keep to the spec?
+
 package server
 
 import (

@@ -1,4 +1,5 @@
 // This file answers: how is the event log written, read and pruned?
+
 package store
 
 import (
