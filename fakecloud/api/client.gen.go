@@ -110,8 +110,8 @@ type ClientInterface interface {
 	// StreamEvents Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID` the stream starts
-	// with the oldest event kept. A comment line every 15 seconds shows that
+	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
+	// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
 	// the stream lives. A number older than what is kept, or one that this
 	// cloud has not given yet (its data was replaced), answers 410.
 	//
@@ -264,8 +264,8 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // StreamEvents Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID` the stream starts
-// with the oldest event kept. A comment line every 15 seconds shows that
+// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
+// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
 // the stream lives. A number older than what is kept, or one that this
 // cloud has not given yet (its data was replaced), answers 410.
 //
@@ -1414,8 +1414,8 @@ type ClientWithResponsesInterface interface {
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID` the stream starts
-	// with the oldest event kept. A comment line every 15 seconds shows that
+	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
+	// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
 	// the stream lives. A number older than what is kept, or one that this
 	// cloud has not given yet (its data was replaced), answers 410.
 	//
@@ -2408,8 +2408,8 @@ func (c *ClientWithResponses) GetReadyWithResponse(ctx context.Context, reqEdito
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID` the stream starts
-// with the oldest event kept. A comment line every 15 seconds shows that
+// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
+// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
 // the stream lives. A number older than what is kept, or one that this
 // cloud has not given yet (its data was replaced), answers 410.
 //

@@ -18,7 +18,7 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	s, err := store.Open(t.Context(), store.Memory)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
-	cfg := Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClock()}
+	cfg := Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch)}
 	if change != nil {
 		change(&cfg)
 	}
@@ -97,7 +97,7 @@ func TestTwoTokensMustDiffer(t *testing.T) {
 
 // Run alone drives everything: nothing but the clock moves.
 func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
-	clock := clockwork.NewFakeClock()
+	clock := clockwork.NewFakeClockAt(epoch)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Clock = clock })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

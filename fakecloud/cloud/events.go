@@ -24,7 +24,7 @@ const Oldest int64 = -1
 func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, int64, error) {
 	b, err := c.store.EventsAfter(ctx, p.ID, after, eventBatch)
 	if errors.Is(err, store.ErrEventsExpired) {
-		return nil, after, refuse(EventsExpired, "events after %d are not kept (or this cloud's data was replaced): list the resources anew, then follow without a number", after)
+		return nil, after, refuse(EventsExpired, "events after %d are not kept (or this cloud's data was replaced): list the resources anew, then follow from the oldest event kept", after)
 	}
 	if err != nil {
 		return nil, after, err

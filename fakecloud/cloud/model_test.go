@@ -21,6 +21,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
+// epoch is fixed, so that seeded IDs repeat.
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
 // fakePlane forwards nothing and refuses blocked ports, unless the balancer has
 // them already.
 type fakePlane struct {
@@ -387,7 +390,7 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 		dir, err := os.MkdirTemp("", "fakecloud-model-")
 		require.NoError(t, err)
 		w := &world{
-			t: t, dir: dir, clock: clockwork.NewFakeClock(), plane: newFakePlane(),
+			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(),
 			instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{},
 		}
 		w.open()
