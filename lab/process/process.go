@@ -50,8 +50,8 @@ type Process struct {
 	PID       int
 	LogFile   string
 	born      uint64        // start time in clock ticks since boot: with the PID, unique
-	done      chan struct{} // closed when it has ended; nil for one found in /proc
-	err       error
+	done      chan struct{} // closed once err is known; nil for one found in /proc
+	err       error         // exit status
 }
 
 // Start starts a process in a session of its own, so that the terminal's
@@ -168,14 +168,6 @@ func birth(pid int) (ticks uint64, alive bool) {
 
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {
-	if p.done != nil {
-		select {
-		case <-p.done:
-			return false
-		default:
-			return true
-		}
-	}
 	born, alive := birth(p.PID)
 	return alive && born == p.born
 }
@@ -284,6 +276,9 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 }
 
 func (p *Process) died() error {
+	if p.done != nil {
+		<-p.done // It has ended; its exit status is about to be known.
+	}
 	return fmt.Errorf("%s ended at its start (%v)\n%s", p.Component, p.err, p.logHint())
 }
 

@@ -1,0 +1,105 @@
+package process_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/process"
+)
+
+const bound = 20 * time.Second
+
+func start(t *testing.T, host process.Host, component, script string) *process.Process {
+	t.Helper()
+	p, err := host.Start(process.Spec{Component: component, Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(host.Lab, "logs", component+".log")})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
+	return p
+}
+
+func TestFoundByMarksAndStopped(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	other := process.Host{Lab: t.TempDir()}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	a := start(t, host, "a", "exec sleep 1000")
+	start(t, other, "a", "exec sleep 1000")
+
+	running, err := host.Running()
+	require.NoError(t, err)
+	require.Len(t, running, 1, "another lab's process is not ours")
+	assert.Equal(t, a.PID, running["a"].PID)
+
+	require.NoError(t, process.Stop(ctx, bound, running["a"]))
+	assert.False(t, a.Alive())
+	assert.False(t, running["a"].Alive())
+	running, err = host.Running()
+	require.NoError(t, err)
+	assert.Empty(t, running)
+	running, err = other.Running()
+	require.NoError(t, err)
+	assert.Len(t, running, 1, "and was left alone")
+}
+
+// One that ignores SIGTERM is killed after its grace.
+func TestStopKills(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	ready := filepath.Join(host.Lab, "ready")
+	p := start(t, host, "deaf", "trap '' TERM; touch "+ready+"; while :; do sleep 1000; done")
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	require.NoError(t, p.Await(ctx, "the trap to be set", func(context.Context) error {
+		_, err := os.Stat(ready)
+		return err
+	}))
+	require.NoError(t, process.Stop(ctx, 50*time.Millisecond, p))
+	assert.False(t, p.Alive())
+	// Its child, which has the marks too, is for Running to find.
+	running, err := host.Running()
+	require.NoError(t, err)
+	for _, orphan := range running {
+		require.NoError(t, process.Stop(ctx, 0, orphan))
+	}
+}
+
+// A process found in /proc whose PID now belongs to somebody else is left alone.
+func TestStrangerIsNeverSignalled(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	start(t, host, "a", "exec sleep 1000")
+	running, err := host.Running()
+	require.NoError(t, err)
+	stranger := *running["a"]
+	stranger.PID = os.Getpid() // The birth no longer fits.
+	require.NoError(t, stranger.Signal(syscall.SIGKILL))
+	assert.False(t, stranger.Alive())
+}
+
+func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	p := start(t, host, "broken", "echo the reason; exit 3")
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	err := p.Await(ctx, "it to be ready", func(context.Context) error { return errors.New("not yet") })
+	require.ErrorContains(t, err, "broken ended at its start (exit status 3)")
+	assert.ErrorContains(t, err, "the reason")
+	assert.ErrorContains(t, err, "broken.log")
+}
+
+func TestAwaitTellsWhatItWaitedFor(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	p := start(t, host, "slow", "echo still working; exec sleep 1000")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("gave up after 200ms"))
+	defer cancel()
+	err := p.Await(ctx, "slow to answer", func(context.Context) error { return errors.New("connection refused") })
+	for _, want := range []string{"waited for slow to answer", "gave up after 200ms", "connection refused", "slow.log"} {
+		assert.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,64 @@
+package state_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+func TestLifeOfALab(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "labs")
+	t.Setenv("CCMLAB_HOME", home)
+	_, err := state.Open("lab")
+	require.ErrorIs(t, err, state.ErrNone)
+	assert.ErrorContains(t, err, "`lab up` makes one")
+
+	l, err := state.Create("lab")
+	require.NoError(t, err)
+	_, err = state.Create("lab")
+	assert.ErrorContains(t, err, "another command is working on lab")
+	l.Slot, l.Ports["kube-apiserver"] = 42, 6443
+	require.NoError(t, l.Save())
+	l.Unlock()
+
+	again, err := state.Open("lab")
+	require.NoError(t, err)
+	assert.Equal(t, 42, again.Slot)
+	assert.Equal(t, map[string]int{"kube-apiserver": 6443}, again.Ports)
+	info, err := os.Stat(again.Path("lab.json"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	other, err := state.Create("other")
+	require.NoError(t, err)
+	require.NoError(t, again.Remove())
+	assert.DirExists(t, home, "another lab still lives there")
+	require.NoError(t, other.Remove())
+	assert.NoDirExists(t, home)
+}
+
+func TestDamagedRecord(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	l, err := state.Create("lab")
+	require.NoError(t, err)
+	require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte("{")))
+	_, err = state.Open("lab")
+	assert.ErrorContains(t, err, "`lab down --name lab` removes the lab")
+}
+
+func TestNames(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	for _, bad := range []string{"", "..", "a/b", "A", "-a", "a-", "a b", "this-name-is-longer-than-a-lab-may-be-named-here"} {
+		_, err := state.Dir(bad)
+		assert.ErrorContains(t, err, "lab name", "%q", bad)
+	}
+	for _, good := range []string{"a", "lab", "seat-12"} {
+		_, err := state.Dir(good)
+		assert.NoError(t, err)
+	}
+}

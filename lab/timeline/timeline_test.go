@@ -1,0 +1,110 @@
+package timeline_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+func node(ready corev1.ConditionStatus, taints ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelTopologyZone: "z"}}}
+	n.Spec.ProviderID = "fakecloud://i-1"
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	for _, key := range taints {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key})
+	}
+	return n
+}
+
+func whats(changes []timeline.Change) []string {
+	var out []string
+	for _, c := range changes {
+		out = append(out, c.What)
+	}
+	return out
+}
+
+func TestNodeChanges(t *testing.T) {
+	const uninitialized, shutdown = "node.cloudprovider.kubernetes.io/uninitialized", "node.cloudprovider.kubernetes.io/shutdown"
+	for name, tc := range map[string]struct {
+		before, after *corev1.Node
+		want          []string
+	}{
+		"registers tainted":        {nil, node("False", uninitialized), []string{"registered", "tainted"}},
+		"becomes ready":            {node("False", uninitialized), node("True", uninitialized), []string{"ready"}},
+		"is initialised":           {node("True", uninitialized), node("True"), []string{"initialized"}},
+		"heartbeat":                {node("True"), node("True"), nil},
+		"stops answering":          {node("True"), node("Unknown"), []string{"not-ready"}},
+		"shutdown taint":           {node("Unknown"), node("Unknown", shutdown), []string{"shutdown-taint"}},
+		"comes back":               {node("Unknown", shutdown), node("True"), []string{"shutdown-taint-lifted", "ready"}},
+		"is removed":               {node("Unknown"), nil, []string{"removed"}},
+		"another taint is no news": {node("True"), node("True", "other"), nil},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, whats(timeline.Node(tc.before, tc.after))) })
+	}
+}
+
+func TestServiceChanges(t *testing.T) {
+	pending := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	served := pending.DeepCopy()
+	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	internal := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
+	assert.Equal(t, []string{"created"}, whats(timeline.Service(nil, pending)))
+	assert.Equal(t, []string{"address"}, whats(timeline.Service(pending, served)))
+	assert.Empty(t, timeline.Service(served, served))
+	assert.Equal(t, []string{"deleted"}, whats(timeline.Service(served, nil)))
+	assert.Empty(t, timeline.Service(nil, internal))
+	assert.Empty(t, timeline.Service(internal, nil))
+}
+
+func TestCloudEvents(t *testing.T) {
+	lb := &api.LoadBalancer{Address: "192.0.2.1"}
+	for want, states := range map[string][2]string{
+		"requested": {"", "provisioning"}, "provisioned": {"provisioning", "active"}, "updating": {"active", "updating"},
+		"updated": {"updating", "active"}, "error": {"provisioning", "error"}, "deleting": {"active", "deleting"},
+	} {
+		ev := api.Event{LoadBalancer: lb, From: &states[0], To: &states[1], Type: api.EventUpdated}
+		assert.Equal(t, []string{want}, whats(timeline.Cloud(ev, "tag")))
+	}
+	assert.Equal(t, []string{"gone"}, whats(timeline.Cloud(api.Event{LoadBalancer: lb, Type: api.EventDeleted}, "tag")))
+}
+
+func TestFollow(t *testing.T) {
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: time.Now()}
+	entries, err := log.Read()
+	require.NoError(t, err, "no file is an empty timeline")
+	assert.Empty(t, entries)
+
+	require.NoError(t, log.Add("node/a", "registered", ""))
+	f, err := os.OpenFile(log.File, os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString("{\"cut short by a cra\n")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	enough := errors.New("enough")
+	var seen []string
+	err = log.Follow(ctx, true, func(e timeline.Entry) error {
+		seen = append(seen, e.Subject)
+		if len(seen) == 1 { // The next one comes while it waits.
+			require.NoError(t, log.Add("node/b", "ready", ""))
+			return nil
+		}
+		return enough
+	})
+	require.ErrorIs(t, err, enough)
+	assert.Equal(t, []string{"node/a", "node/b"}, seen)
+}
