@@ -267,7 +267,7 @@ func changedManagers(t *testing.T, before, after *corev1.Node) []string {
 	keyOf := func(e metav1.ManagedFieldsEntry) key { return key{e.Manager, string(e.Operation), e.Subresource} }
 	owns := func(e metav1.ManagedFieldsEntry) *fieldpath.Set {
 		set := &fieldpath.Set{}
-		require.NoError(t, set.FromJSON(bytes.NewReader(e.FieldsV1.Raw)))
+		require.NoError(t, set.FromJSON(e.FieldsV1.GetRawReader()))
 		return set
 	}
 	known := map[key]metav1.ManagedFieldsEntry{}

@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// FromOldest, as a sequence number, starts with the oldest event kept.
+// FromOldest is the sequence number that starts with the oldest event kept.
 const FromOldest int64 = 0
 
 // Watch calls fn for each event after the given sequence number, in order.

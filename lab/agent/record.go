@@ -74,7 +74,7 @@ type object interface {
 func watch[T object](r *Recorder, informer cache.SharedIndexInformer, kind string, diff func(before, after T) []timeline.Change) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			if o, ok := obj.(T); ok && !(initial && r.known[kind+"/"+o.GetName()]) {
+			if o, ok := obj.(T); ok && (!initial || !r.known[kind+"/"+o.GetName()]) {
 				r.add(diff(nil, o))
 			}
 		},

@@ -112,11 +112,10 @@ type outputFlag struct {
 	formats []string
 }
 
-func addOutput(cmd *cobra.Command, formats ...string) *outputFlag {
+func addOutput(cmd *cobra.Command, formats ...string) {
 	f := &outputFlag{value: formats[0], formats: formats}
 	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-	return f
 }
 
 func (f *outputFlag) String() string { return f.value }

@@ -276,10 +276,12 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 }
 
 func (p *Process) died() error {
+	how := "its exit status is not known"
 	if p.done != nil {
 		<-p.done // It has ended; its exit status is about to be known.
+		how = fmt.Sprint(p.err)
 	}
-	return fmt.Errorf("%s ended at its start (%v)\n%s", p.Component, p.err, p.logHint())
+	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, p.logHint())
 }
 
 func (p *Process) logHint() string {

@@ -142,17 +142,21 @@ func (p *Proxy) poke() {
 // distribution by zone, other endpoints may be due.
 func (p *Proxy) TopologyChanged() { p.poke() }
 
-// OnServiceAdd and the rest are called by upstream's informer plumbing.
+// OnServiceAdd takes in a new Service; upstream's informer plumbing calls it,
+// and those below.
 func (p *Proxy) OnServiceAdd(service *v1.Service) { p.OnServiceUpdate(nil, service) }
 
+// OnServiceUpdate takes in a changed Service.
 func (p *Proxy) OnServiceUpdate(old, service *v1.Service) {
 	if p.services.Update(old, service) {
 		p.poke()
 	}
 }
 
+// OnServiceDelete takes in the end of a Service.
 func (p *Proxy) OnServiceDelete(service *v1.Service) { p.OnServiceUpdate(service, nil) }
 
+// OnServiceSynced says that all Services are known.
 func (p *Proxy) OnServiceSynced() {
 	p.mu.Lock()
 	p.servicesSynced = true
@@ -160,22 +164,26 @@ func (p *Proxy) OnServiceSynced() {
 	p.poke()
 }
 
+// OnEndpointSliceAdd takes in a new slice.
 func (p *Proxy) OnEndpointSliceAdd(slice *discovery.EndpointSlice) {
 	if p.endpoints.EndpointSliceUpdate(slice, false) {
 		p.poke()
 	}
 }
 
+// OnEndpointSliceUpdate takes in a changed slice.
 func (p *Proxy) OnEndpointSliceUpdate(_, slice *discovery.EndpointSlice) {
 	p.OnEndpointSliceAdd(slice)
 }
 
+// OnEndpointSliceDelete takes in the end of a slice.
 func (p *Proxy) OnEndpointSliceDelete(slice *discovery.EndpointSlice) {
 	if p.endpoints.EndpointSliceUpdate(slice, true) {
 		p.poke()
 	}
 }
 
+// OnEndpointSlicesSynced says that all slices are known.
 func (p *Proxy) OnEndpointSlicesSynced() {
 	p.mu.Lock()
 	p.slicesSynced = true
