@@ -1,0 +1,199 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func newClient(t *testing.T, handler http.HandlerFunc) (*client.Client, string) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("first\n"), 0o600))
+	c, err := client.New(client.Config{URL: server.URL, TokenFile: token, UserAgent: "test/1"})
+	require.NoError(t, err)
+	return c, token
+}
+
+func problem(w http.ResponseWriter, status int, code api.ProblemCode) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	project := "p-1"
+	_ = json.NewEncoder(w).Encode(api.Problem{Status: status, Code: code, Detail: "said so", RequestID: "r1", Project: &project})
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func TestReadsAreRetriedAndChangesAreNot(t *testing.T) {
+	for name, tc := range map[string]struct {
+		call func(context.Context, *client.Client) error
+		want int32
+	}{
+		"get": {func(ctx context.Context, c *client.Client) error { _, err := c.GetInstance(ctx, "i-1"); return err }, 3},
+		"create": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
+			return err
+		}, 1},
+		"stop": {func(ctx context.Context, c *client.Client) error { _, err := c.StopInstance(ctx, "i-1"); return err }, 1},
+		"delete": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.DeleteLoadBalancer(ctx, "lb-1")
+			return err
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var calls atomic.Int32
+			c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+				calls.Add(1)
+				problem(w, http.StatusServiceUnavailable, api.Internal)
+			})
+			assert.Error(t, tc.call(t.Context(), c))
+			assert.Equal(t, tc.want, calls.Load())
+		})
+	}
+}
+
+func TestRefusalsAreNotRetried(t *testing.T) {
+	for _, status := range []int{400, 401, 403, 404, 409} {
+		var calls atomic.Int32
+		c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); problem(w, status, api.InvalidRequest) })
+		_, err := c.GetInstance(t.Context(), "i-1")
+		assert.ErrorContains(t, err, "said so (invalid-request, request r1)")
+		assert.Equal(t, int32(1), calls.Load())
+	}
+}
+
+func TestLongRetryAfterIsLeftToTheCaller(t *testing.T) {
+	var calls atomic.Int32
+	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	_, err := c.GetInstance(t.Context(), "i-1")
+	var refused *client.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, 7*time.Second, refused.RetryAfter)
+	assert.Equal(t, int32(1), calls.Load())
+}
+
+// Only the cloud's own "not found" is one.
+func TestWhatNotFoundMeans(t *testing.T) {
+	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/instances/ours":
+			problem(w, http.StatusNotFound, api.NotFound)
+		case "/v1/instances/proxy":
+			http.Error(w, "no backend", http.StatusNotFound)
+		default:
+			answer(w, map[string]any{"id": 42}) // Not what the API promises.
+		}
+	})
+	_, err := c.GetInstance(t.Context(), "ours")
+	assert.True(t, client.IsNotFound(err))
+	assert.Equal(t, "p-1", client.ProjectOf(err))
+	_, err = c.GetInstance(t.Context(), "proxy")
+	require.ErrorContains(t, err, "no backend")
+	assert.False(t, client.IsNotFound(err))
+	_, err = c.GetInstance(t.Context(), "garbage")
+	require.ErrorContains(t, err, "not what its API promises")
+	assert.False(t, client.IsNotFound(err))
+}
+
+func TestPages(t *testing.T) {
+	var broken atomic.Bool
+	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "500", r.URL.Query().Get("limit"))
+		assert.Equal(t, []string{"a=b"}, r.URL.Query()["tag"])
+		switch token := r.URL.Query().Get("pageToken"); {
+		case token == "":
+			next := "two"
+			answer(w, api.InstanceList{Items: []api.Instance{{ID: "i-1"}}, NextPageToken: &next})
+		case broken.Load():
+			problem(w, http.StatusForbidden, api.Unauthenticated)
+		default:
+			answer(w, api.InstanceList{Items: []api.Instance{{ID: "i-2"}}})
+		}
+	})
+	list, err := c.ListInstances(t.Context(), client.InstanceFilter{Tags: []string{"a=b"}})
+	require.NoError(t, err)
+	assert.Len(t, list, 2)
+	broken.Store(true)
+	list, err = c.ListInstances(t.Context(), client.InstanceFilter{Tags: []string{"a=b"}})
+	require.Error(t, err)
+	assert.Nil(t, list, "half a list is none")
+}
+
+func TestTokenIsReadForEachCall(t *testing.T) {
+	var seen []string
+	c, token := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, r.Header.Get("Authorization"))
+		assert.Equal(t, "test/1", r.UserAgent())
+		answer(w, api.Project{})
+	})
+	_, err := c.Project(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(token, []byte("second"), 0o600))
+	_, err = c.Project(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Bearer first", "Bearer second"}, seen)
+}
+
+// A stream that breaks is resumed after the last event seen; one that the
+// cloud refuses is not.
+func TestFollowResumes(t *testing.T) {
+	var connections atomic.Int32
+	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		n := connections.Add(1)
+		if n == 3 {
+			problem(w, http.StatusGone, api.EventsExpired)
+			return
+		}
+		assert.Equal(t, fmt.Sprint((n-1)*2), r.URL.Query().Get("after"))
+		w.Header().Set("Content-Type", "text/event-stream")
+		for seq := int64(n)*2 - 1; seq <= int64(n)*2; seq++ {
+			data, _ := json.Marshal(api.Event{Seq: seq})
+			_, _ = fmt.Fprintf(w, ": still here\n\nid: %d\nevent: updated\ndata: %s\n\n", seq, data)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var seen []int64
+	err := c.Follow(ctx, client.FromOldest, func(ev api.Event) error { seen = append(seen, ev.Seq); return nil }, nil)
+	assert.True(t, client.HasCode(err, api.EventsExpired), "%v", err)
+	assert.Equal(t, []int64{1, 2, 3, 4}, seen)
+}
+
+func TestFollowEndsWithItsCallback(t *testing.T) {
+	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+	})
+	enough := errors.New("enough")
+	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, url := range []string{"", "localhost:8470", "ftp://x", "http://"} {
+		_, err := client.New(client.Config{URL: url, TokenFile: "x"})
+		assert.ErrorContains(t, err, "want http://host:port", url)
+	}
+}
