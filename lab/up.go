@@ -31,9 +31,11 @@ import (
 const (
 	demoNamespace = "default"
 	demoName      = "web"
-	// stepBound is when a step gives up and says what it waited for. The
-	// slowest, the API server's start, takes seconds on a busy machine.
+	// stepBound is when a step gives up and says what it waited for; nodeBound
+	// comes on top for each node. They are for a machine that is busy: on an
+	// idle one a step takes seconds.
 	stepBound = 2 * time.Minute
+	nodeBound = 3 * time.Second
 	pollEvery = 50 * time.Millisecond
 )
 
@@ -116,7 +118,8 @@ func (u *up) run(ctx context.Context) error {
 			continue
 		}
 		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
-			ctx, cancel := context.WithTimeoutCause(ctx, stepBound, fmt.Errorf("gave up after %s", stepBound))
+			bound := stepBound + time.Duration(u.opts.Nodes)*nodeBound
+			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
 			return s.do(ctx, note)
 		})

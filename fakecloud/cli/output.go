@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/yaml"
 )
 
 // addOutput gives a command the flag -o.
@@ -58,29 +58,11 @@ func (a *app) print(out io.Writer, value any, header string, rows [][]string) er
 	return t.Flush()
 }
 
-// printYAML goes by way of JSON, so that names and absent fields are the same.
 func printYAML(out io.Writer, value any) error {
-	b, err := json.Marshal(value)
+	text, err := yaml.Marshal(value)
 	if err != nil {
 		return err
 	}
-	var node yaml.Node // JSON is YAML; a node keeps the order of the fields.
-	if err := yaml.Unmarshal(b, &node); err != nil {
-		return err
-	}
-	plainStyle(&node)
-	e := yaml.NewEncoder(out)
-	e.SetIndent(2)
-	if err := e.Encode(&node); err != nil {
-		return err
-	}
-	return e.Close()
-}
-
-// plainStyle turns JSON's brackets and quotes into YAML's own look.
-func plainStyle(n *yaml.Node) {
-	n.Style = 0 // The encoder still quotes what would be read as no string.
-	for _, c := range n.Content {
-		plainStyle(c)
-	}
+	_, err = out.Write(text)
+	return err
 }

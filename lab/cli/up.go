@@ -73,8 +73,8 @@ func checkUp(o lab.Options) error {
 	if _, err := state.Dir(o.Name); err != nil {
 		errs = append(errs, usageError{err})
 	}
-	if o.Nodes < 0 || o.Nodes > maxNodes {
-		errs = append(errs, usagef("--nodes %d: want 0 to %d", o.Nodes, maxNodes))
+	if o.Nodes < 1 || o.Nodes > maxNodes {
+		errs = append(errs, usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
 	}
 	switch o.Profile {
 	case "instant", "fast", "realistic":
