@@ -4,12 +4,14 @@ package ccm
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 )
 
 // Reasons of the Events on Nodes.
@@ -34,11 +36,13 @@ func (e *explainer) use(r record.EventRecorder) {
 	e.recorder = r
 }
 
-// node tells of err, or, with nil, that the cause is gone.
+// node tells why a Node stays uninitialised, or, with nil, that the cause is
+// gone. Of a Node that is initialised there is nothing to tell: the controller
+// asks again for its addresses every few minutes.
 func (e *explainer) node(node *corev1.Node, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err == nil {
+	if err == nil || !uninitialized(node) {
 		delete(e.said, node.UID)
 		return
 	}
@@ -50,10 +54,16 @@ func (e *explainer) node(node *corev1.Node, err error) {
 	e.recorder.Eventf(node, corev1.EventTypeWarning, reason, "Node stays uninitialized: %v", err)
 }
 
+func uninitialized(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == cloudproviderapi.TaintExternalCloudProvider
+	})
+}
+
 func nodeReason(err error) string {
 	var ambiguous *ambiguousError
 	switch {
-	case errors.Is(err, cloudprovider.InstanceNotFound):
+	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return reasonInstanceNotFound
 	case errors.As(err, &ambiguous):
 		return reasonInstanceAmbiguous

@@ -33,7 +33,9 @@ type instances struct {
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
 
 // InstanceExists is false only when the cloud said, for our project, that the
-// instance does not exist or has ended. A stopped instance exists.
+// instance does not exist or has ended. A stopped instance exists. For a Node
+// without a provider ID, a list without its name says nothing: only the sight
+// of its ended instance does.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
 	_, err := i.find(ctx, node)
 	if errors.Is(err, cloudprovider.InstanceNotFound) {
@@ -120,15 +122,23 @@ func (i *instances) byID(ctx context.Context, id string) (*api.Instance, error) 
 	return instance, nil
 }
 
+// errNoSuchName is not cloudprovider.InstanceNotFound: an empty list may be a
+// broken or a stale one.
+var errNoSuchName = errors.New("no instance has that name")
+
 // byName serves Nodes that have no provider ID yet.
 func (i *instances) byName(ctx context.Context, name string) (*api.Instance, error) {
 	all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: name})
 	if err != nil {
 		return nil, err
 	}
-	var live []api.Instance
+	var live, gone []api.Instance
 	for _, instance := range all {
-		if instance.Name == name && !ended(instance.State) {
+		switch {
+		case instance.Name != name:
+		case ended(instance.State):
+			gone = append(gone, instance)
+		default:
 			live = append(live, instance)
 		}
 	}
@@ -139,12 +149,13 @@ func (i *instances) byName(ctx context.Context, name string) (*api.Instance, err
 		}
 		return &live[0], nil
 	case 0:
-		// An empty list names no project and may be of another one. It is
-		// "not found" only once the cloud has told us whose list it is.
-		if err := i.project.check(ctx); err != nil {
+		if len(gone) == 0 {
+			return nil, fmt.Errorf("%w: %q", errNoSuchName, name)
+		}
+		if err := i.mustBeOurs(ctx, &gone[0]); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("no instance is named %q: %w", name, cloudprovider.InstanceNotFound)
+		return nil, fmt.Errorf("instance %s, named %q, is %s: %w", gone[0].ID, name, gone[0].State, cloudprovider.InstanceNotFound)
 	default:
 		return nil, &ambiguousError{name: name, instances: live}
 	}

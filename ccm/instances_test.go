@@ -11,13 +11,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func node(providerID string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	if providerID == "" {
+		n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
+	}
+	return n
 }
 
 func newInstances(f *fakeAPI) *instances {
@@ -98,10 +103,10 @@ func TestSwappedTokenNeverMeansGone(t *testing.T) {
 		listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return nil, nil },
 		project:       func() (*api.Project, error) { return &api.Project{ID: "p-other", Name: "other"}, nil },
 	}
-	for _, id := range []string{"fakecloud://i-1", ""} {
-		_, err := newInstances(f).InstanceExists(t.Context(), node(id))
-		require.ErrorContains(t, err, `configured for "lab"`)
-	}
+	_, err := newInstances(f).InstanceExists(t.Context(), node("fakecloud://i-1"))
+	require.ErrorContains(t, err, `configured for "lab"`)
+	_, err = newInstances(f).InstanceExists(t.Context(), node(""))
+	require.ErrorIs(t, err, errNoSuchName)
 }
 
 func TestLookupByName(t *testing.T) {
@@ -109,6 +114,9 @@ func TestLookupByName(t *testing.T) {
 	second.ID = "i-2"
 	ended := instance(api.InstanceTerminated)
 	ended.ID = "i-0"
+	strange := ended
+	strange.Project = "p-other"
+	const gone = "instance not found"
 	for name, tc := range map[string]struct {
 		list    []api.Instance
 		listErr error
@@ -117,11 +125,12 @@ func TestLookupByName(t *testing.T) {
 	}{
 		"one":                           {list: []api.Instance{instance(api.InstanceRunning)}, wantID: "i-1"},
 		"one beside an ended namesake":  {list: []api.Instance{ended, instance(api.InstanceRunning)}, wantID: "i-1"},
-		"none":                          {wantErr: "instance not found"},
-		"only an ended one":             {list: []api.Instance{ended}, wantErr: "instance not found"},
+		"none":                          {wantErr: "no instance has that name"},
+		"only an ended one":             {list: []api.Instance{ended}, wantErr: gone},
+		"an ended one of a stranger":    {list: []api.Instance{strange}, wantErr: "not ours"},
 		"two":                           {list: []api.Instance{instance(api.InstanceRunning), second}, wantErr: "2 instances are named"},
 		"the list fails":                {listErr: errors.New("boom"), wantErr: "boom"},
-		"the filter was not understood": {list: []api.Instance{{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}}, wantErr: "instance not found"},
+		"the filter was not understood": {list: []api.Instance{{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}}, wantErr: "no instance has that name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(f client.InstanceFilter) ([]api.Instance, error) {
@@ -131,6 +140,9 @@ func TestLookupByName(t *testing.T) {
 			found, err := i.find(t.Context(), node(""))
 			if tc.wantErr != "" {
 				require.ErrorContains(t, err, tc.wantErr)
+				exists, err := i.InstanceExists(t.Context(), node(""))
+				assert.False(t, exists)
+				assert.Equal(t, tc.wantErr == gone, err == nil, "only an ended instance of ours is known to be gone: %v", err)
 				return
 			}
 			require.NoError(t, err)

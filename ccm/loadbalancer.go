@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,10 @@ const (
 // provisioningRetry is when a balancer that is still being built is looked at
 // again. A plain error would wait 5 s, then up to 300 s.
 const provisioningRetry = 300 * time.Millisecond
+
+// errorRetry is when a balancer in error is looked at again: the cloud keeps
+// trying, and succeeds when, say, the port becomes free.
+const errorRetry = 5 * time.Second
 
 type loadBalancersAPI interface {
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
@@ -73,7 +78,7 @@ func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, 
 	case api.LoadBalancerActive:
 		return status(lb), nil
 	case api.LoadBalancerError:
-		return nil, fmt.Errorf("load balancer %s (%s) is in error: %s", lb.Name, lb.ID, reasonOf(lb))
+		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is in error: %s", lb.Name, lb.ID, reasonOf(lb)), errorRetry)
 	default:
 		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State), provisioningRetry)
 	}
@@ -119,6 +124,18 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	case have != nil && have.State == api.LoadBalancerDeleting:
 		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s is still being deleted", have.ID), provisioningRetry)
 	}
+	lb, err := l.apply(ctx, svc, have, want)
+	if gone := endedTargets(err, want.targets); len(gone) > 0 {
+		// Their Nodes go too, but later; the other targets must not wait.
+		klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", gone)
+		want.targets = slices.DeleteFunc(want.targets, func(t api.Target) bool { return slices.Contains(gone, t.InstanceID) })
+		lb, err = l.apply(ctx, svc, have, want)
+	}
+	return lb, err
+}
+
+func (l *loadBalancers) apply(ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancer) (*api.LoadBalancer, error) {
+	var err error
 	for _, step := range plan(have, want) {
 		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
 		if have, err = step.apply(ctx, l.api); err != nil {
@@ -126,6 +143,22 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 		}
 	}
 	return have, nil
+}
+
+// endedTargets are those that the cloud refused by name.
+func endedTargets(err error, targets api.Targets) []string {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Problem.Code != api.UnknownInstance || refused.Problem.Fields == nil {
+		return nil
+	}
+	var gone []string
+	for _, f := range *refused.Problem.Fields {
+		var n int
+		if _, err := fmt.Sscanf(f.Field, "targets.%d.instanceId", &n); err == nil && n < len(targets) {
+			gone = append(gone, targets[n].InstanceID)
+		}
+	}
+	return gone
 }
 
 // find returns the Service's balancer, nil if the cloud has none, and an error

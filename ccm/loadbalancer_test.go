@@ -1,7 +1,9 @@
 package ccm
 
 import (
+	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,7 +87,7 @@ func TestEnsureByState(t *testing.T) {
 		"provisioning": {state: api.LoadBalancerProvisioning, wantRetry: true},
 		"updating":     {state: api.LoadBalancerUpdating, wantRetry: true},
 		"deleting":     {state: api.LoadBalancerDeleting, wantRetry: true},
-		"error":        {state: api.LoadBalancerError, wantErr: reason},
+		"error":        {state: api.LoadBalancerError, wantErr: reason, wantRetry: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lb := built(t, tc.state, "fakecloud://i-1")
@@ -149,7 +151,7 @@ func TestUnsupportedServices(t *testing.T) {
 	svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
 	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	for _, want := range []string{"protocol UDP (port 8443)", "port 8080 without a node port", "loadBalancerSourceRanges", "externalTrafficPolicy Local", "sessionAffinity ClientIP", "IP family IPv6"} {
+	for _, want := range []string{"protocol UDP (port 8443)", "port 8080 without a node port", "source ranges", "externalTrafficPolicy Local", "sessionAffinity ClientIP", "IP family IPv6"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -196,4 +198,30 @@ func TestEmptyListOfAnotherProject(t *testing.T) {
 	require.ErrorContains(t, err, "configured for")
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	require.ErrorContains(t, err, "configured for")
+}
+
+// The annotation, which upstream's helpers still read, is not overlooked.
+func TestSourceRangesByAnnotation(t *testing.T) {
+	svc := service()
+	svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24"}
+	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+	assert.ErrorContains(t, err, "source ranges")
+}
+
+// A target whose instance has ended is left out; the others are served.
+func TestEndedTargetsAreLeftOut(t *testing.T) {
+	f := &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
+	var asked []api.Targets
+	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		asked = append(asked, slices.Clone(*u.Targets))
+		if len(*u.Targets) == 3 {
+			err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance}}
+			require.NoError(t, json.Unmarshal([]byte(`[{"field":"targets.1.instanceId","message":"is terminated"}]`), &err.Problem.Fields))
+			return nil, err
+		}
+		return built(t, api.LoadBalancerUpdating), nil
+	}
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3")))
+	require.Len(t, asked, 2)
+	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-3"}}, asked[1])
 }

@@ -62,8 +62,8 @@ func validate(svc *corev1.Service) error {
 			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, or set nodePort", p.Port)
 		}
 	}
-	if len(svc.Spec.LoadBalancerSourceRanges) > 0 {
-		unsupported("loadBalancerSourceRanges; nothing is exposed rather than too much")
+	if _, annotated := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]; annotated || len(svc.Spec.LoadBalancerSourceRanges) > 0 {
+		unsupported("source ranges; a new load balancer is not built rather than open to all, one that is there stays as it was")
 	}
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		unsupported("externalTrafficPolicy Local; use Cluster")
