@@ -4,6 +4,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,9 @@ const (
 	readAttempts = 3
 	// maxErrorBody bounds what is kept of an answer that is no problem+json.
 	maxErrorBody = 512
+
+	defaultTimeout = 10 * time.Second
+	defaultSilence = 45 * time.Second
 )
 
 // Config says where the cloud is and who is calling.
@@ -40,16 +44,20 @@ type Config struct {
 	// UserAgent names the caller in the cloud's log.
 	UserAgent string
 	// Timeout bounds one attempt of one call; 10 s when zero. The event stream
-	// is bounded by its context alone.
+	// is bounded by Silence instead.
 	Timeout time.Duration
+	// Silence is how long the event stream may say nothing, not even that it
+	// lives, before it counts as broken; 45 s when zero: three of the cloud's
+	// heartbeats.
+	Silence time.Duration
 	// Transport is http.DefaultTransport when nil.
 	Transport http.RoundTripper
 }
 
 // Client calls one cloud in the name of one token. Safe for concurrent use.
 type Client struct {
-	raw     *api.Client
-	timeout time.Duration
+	raw              *api.Client
+	timeout, silence time.Duration
 }
 
 // New checks the configuration; it does not call the cloud.
@@ -60,10 +68,6 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.TokenFile == "" {
 		return nil, errors.New("no token file given")
-	}
-	timeout := cfg.Timeout
-	if timeout == 0 {
-		timeout = 10 * time.Second
 	}
 	raw, err := api.NewClient(cfg.URL,
 		api.WithHTTPClient(&http.Client{Transport: cfg.Transport}),
@@ -81,7 +85,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{raw: raw, timeout: timeout}, nil
+	return &Client{raw: raw, timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence)}, nil
 }
 
 // Error is an answer of the cloud that is not a success.
@@ -117,10 +121,11 @@ func HasCode(err error, code api.ProblemCode) bool {
 }
 
 // IsNotFound tells whether the cloud itself said that the resource does not
-// exist. A 404 of anything else on the way is not that.
+// exist. A 404 of anything else on the way is not that, nor is one for a path
+// that the cloud's API does not have: it names no project that was looked in.
 func IsNotFound(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Problem.Code == api.NotFound
+	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Problem.Code == api.NotFound && e.Problem.Project != nil
 }
 
 // ProjectOf is the project that the answer behind err speaks of, or "".
@@ -143,6 +148,8 @@ func read[T any](ctx context.Context, c *Client, do call) (*T, error) {
 		switch {
 		case err == nil:
 			return out, nil
+		case errors.Is(err, errNoID):
+			return nil, backoff.Permanent(err)
 		case errors.As(err, &e) && e.Status < 500 && e.Status != http.StatusTooManyRequests:
 			return nil, backoff.Permanent(err)
 		case e != nil && e.RetryAfter > time.Second:

@@ -101,6 +101,10 @@ func TestWhatNotFoundMeans(t *testing.T) {
 		switch r.URL.Path {
 		case "/v1/instances/ours":
 			problem(w, http.StatusNotFound, api.NotFound)
+		case "/v1/instances/old":
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(api.Problem{Status: http.StatusNotFound, Code: api.NotFound, Detail: "no such path"})
 		case "/v1/instances/proxy":
 			http.Error(w, "no backend", http.StatusNotFound)
 		default:
@@ -110,6 +114,9 @@ func TestWhatNotFoundMeans(t *testing.T) {
 	_, err := c.GetInstance(t.Context(), "ours")
 	assert.True(t, client.IsNotFound(err))
 	assert.Equal(t, "p-1", client.ProjectOf(err))
+	_, err = c.GetInstance(t.Context(), "old")
+	require.ErrorContains(t, err, "no such path")
+	assert.False(t, client.IsNotFound(err), "names no project")
 	_, err = c.GetInstance(t.Context(), "proxy")
 	require.ErrorContains(t, err, "no backend")
 	assert.False(t, client.IsNotFound(err))
@@ -196,4 +203,82 @@ func TestConfigIsChecked(t *testing.T) {
 		_, err := client.New(client.Config{URL: url, TokenFile: "x"})
 		assert.ErrorContains(t, err, "want http://host:port", url)
 	}
+}
+
+// Without an ID, a call would be about something else.
+func TestEmptyIDsAreRefusedBeforeAnyCall(t *testing.T) {
+	c, _ := newClient(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("called %s %s", r.Method, r.URL) })
+	ctx := t.Context()
+	for name, call := range map[string]func() error{
+		"get instance":    func() error { _, err := c.GetInstance(ctx, ""); return err },
+		"start":           func() error { _, err := c.StartInstance(ctx, ""); return err },
+		"stop":            func() error { _, err := c.StopInstance(ctx, ""); return err },
+		"terminate":       func() error { _, err := c.TerminateInstance(ctx, ""); return err },
+		"get balancer":    func() error { _, err := c.GetLoadBalancer(ctx, ""); return err },
+		"stats":           func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
+		"update balancer": func() error { _, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{}); return err },
+		"delete balancer": func() error { _, err := c.DeleteLoadBalancer(ctx, ""); return err },
+	} {
+		assert.ErrorContains(t, call(), "no ID given", name)
+	}
+}
+
+// A cloud that stops answering, before the stream begins or within it, is
+// noticed; one that only says that it lives is waited for.
+func TestFollowNoticesSilence(t *testing.T) {
+	const beats = 10
+	var connections atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := connections.Add(1)
+		if n == 1 {
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := func() { _ = http.NewResponseController(w).Flush() }
+		flush()
+		if n >= 3 {
+			beat := time.NewTicker(50 * time.Millisecond)
+			defer beat.Stop()
+			for range beats {
+				<-beat.C
+				_, _ = fmt.Fprint(w, ": still here\n\n")
+				flush()
+			}
+			_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+			flush()
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("first\n"), 0o600))
+	c, err := client.New(client.Config{URL: server.URL, TokenFile: token, Silence: 400 * time.Millisecond})
+	require.NoError(t, err)
+	var breaks []string
+	enough := errors.New("enough")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err = c.Follow(ctx, client.FromOldest, func(api.Event) error { return enough }, func(err error) { breaks = append(breaks, err.Error()) })
+	require.ErrorIs(t, err, enough)
+	require.GreaterOrEqual(t, len(breaks), 2)
+	assert.Contains(t, breaks[0], "fallen silent")
+	assert.Contains(t, breaks[1], "fallen silent")
+}
+
+func TestFollowComesBackAfterBeingThrottled(t *testing.T) {
+	var connections atomic.Int32
+	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		if connections.Add(1) == 1 {
+			w.Header().Set("Retry-After", "0.3")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+	})
+	enough := errors.New("enough")
+	start := time.Now()
+	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
+	assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
 }

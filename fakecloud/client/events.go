@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -19,20 +21,25 @@ const FromOldest int64 = 0
 // Watch calls fn for each event after the given sequence number, in order.
 // With follow it goes on until ctx ends, the stream breaks or fn returns an
 // error; without, it ends after the events already stored. A broken stream is
-// an error; the caller resumes from the last number it saw. HasCode(err,
-// api.EventsExpired) means that the number is older than what the cloud keeps:
-// list anew, then watch.
+// an error, and so is one that falls silent; the caller resumes from the last
+// number it saw. HasCode(err, api.EventsExpired) means that the number is older
+// than what the cloud keeps: list anew, then watch.
 func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error) error {
-	resp, err := c.raw.StreamEvents(ctx, &api.StreamEventsParams{After: &after, Follow: &follow})
+	stream, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	dog := time.AfterFunc(c.silence, func() { cancel(errSilent) })
+	defer dog.Stop()
+	resp, err := c.raw.StreamEvents(stream, &api.StreamEventsParams{After: &after, Follow: &follow})
 	if err != nil {
-		return err
+		return orSilent(stream, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if err := asError(resp); err != nil {
-		return err
+		return orSilent(stream, err)
 	}
-	for msg, err := range sse.Read(resp.Body, &sse.ReadConfig{MaxEventSize: 1 << 20}) {
-		if err != nil {
+	body := &watched{from: resp.Body, dog: dog, limit: c.silence}
+	for msg, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: 1 << 20}) {
+		if err := orSilent(stream, err); err != nil {
 			return fmt.Errorf("reading the event stream: %w", err)
 		}
 		var ev api.Event
@@ -49,10 +56,37 @@ func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(ap
 	return ctx.Err()
 }
 
-var errStreamEnded = errors.New("the cloud ended the event stream")
+var (
+	errStreamEnded = errors.New("the cloud ended the event stream")
+	errSilent      = errors.New("the cloud has fallen silent")
+)
+
+// orSilent names the silence that ended a stream, which err only shows as a
+// cancelled call.
+func orSilent(stream context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(stream), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
+// watched lets the dog loose while a read lasts. What the reader does between
+// two reads is not the cloud's silence.
+type watched struct {
+	from  io.Reader
+	dog   *time.Timer
+	limit time.Duration
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.dog.Reset(w.limit)
+	defer w.dog.Stop()
+	return w.from.Read(p)
+}
 
 // Follow is Watch that resumes after a broken stream, until ctx ends, fn
-// returns an error, or the cloud refuses (no such token, events expired).
+// returns an error, or the cloud refuses (no such token, events expired). Being
+// told to come back later is no refusal.
 // onBreak, when not nil, is told of each break.
 func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error)) error {
 	wait := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second}
@@ -73,8 +107,12 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) err
 			return own
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.As(err, &refused) && refused.Status < 500:
+		case errors.As(err, &refused) && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
 			return err
+		}
+		pause := wait.NextBackOff()
+		if refused != nil {
+			pause = max(pause, refused.RetryAfter)
 		}
 		if onBreak != nil {
 			onBreak(err)
@@ -82,7 +120,7 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) err
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait.NextBackOff()):
+		case <-time.After(pause):
 		}
 	}
 }

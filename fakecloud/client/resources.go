@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -49,9 +50,22 @@ func pages[T any](page func(token *string) ([]T, *string, error)) ([]T, error) {
 	}
 }
 
+var errNoID = errors.New("no ID given")
+
+// of is a call about one resource. Without an ID it would be about another path
+// altogether, so that one is not sent.
+func of(id string, do func(context.Context, string, ...api.RequestEditorFn) (*http.Response, error)) call {
+	return func(ctx context.Context) (*http.Response, error) {
+		if id == "" {
+			return nil, errNoID
+		}
+		return do(ctx, id)
+	}
+}
+
 // GetInstance asks for one instance by its ID.
 func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return read[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetInstance(ctx, id) })
+	return read[api.Instance](ctx, c, of(id, c.raw.GetInstance))
 }
 
 // CreateInstance asks for a new instance; it is pending in the reply.
@@ -61,17 +75,17 @@ func (c *Client) CreateInstance(ctx context.Context, in api.InstanceCreate) (*ap
 
 // StartInstance starts a stopped instance.
 func (c *Client) StartInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.StartInstance(ctx, id) })
+	return write[api.Instance](ctx, c, of(id, c.raw.StartInstance))
 }
 
 // StopInstance stops a running instance.
 func (c *Client) StopInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.StopInstance(ctx, id) })
+	return write[api.Instance](ctx, c, of(id, c.raw.StopInstance))
 }
 
 // TerminateInstance ends an instance for good.
 func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.TerminateInstance(ctx, id) })
+	return write[api.Instance](ctx, c, of(id, c.raw.TerminateInstance))
 }
 
 // LoadBalancerFilter narrows a list; zero fields do not.
@@ -99,12 +113,12 @@ func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([
 
 // GetLoadBalancer asks for one balancer by its ID.
 func (c *Client) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return read[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetLoadBalancer(ctx, id) })
+	return read[api.LoadBalancer](ctx, c, of(id, c.raw.GetLoadBalancer))
 }
 
 // LoadBalancerStats are one balancer's counters.
 func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error) {
-	return read[api.LoadBalancerStats](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetLoadBalancerStats(ctx, id) })
+	return read[api.LoadBalancerStats](ctx, c, of(id, c.raw.GetLoadBalancerStats))
 }
 
 // CreateLoadBalancer asks for a new balancer; it is provisioning in the reply.
@@ -114,10 +128,12 @@ func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCrea
 
 // UpdateLoadBalancer replaces the fields that are not nil.
 func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.UpdateLoadBalancer(ctx, id, u) })
+	return write[api.LoadBalancer](ctx, c, of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+		return c.raw.UpdateLoadBalancer(ctx, id, u, edit...)
+	}))
 }
 
 // DeleteLoadBalancer asks for a balancer's end; it is deleting in the reply.
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteLoadBalancer(ctx, id) })
+	return write[api.LoadBalancer](ctx, c, of(id, c.raw.DeleteLoadBalancer))
 }
