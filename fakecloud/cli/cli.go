@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,7 +43,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	_, _ = fmt.Fprintf(stderr, "fakecloud: %v\n", a.explain(err)) // There is nobody else to tell.
+	for line := range strings.Lines(a.explain(err).Error()) { // Several errors are several lines.
+		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n")) // There is nobody else to tell.
+	}
 	var usage usageError
 	if !a.started || errors.As(err, &usage) {
 		return exitUsage
@@ -136,6 +140,47 @@ func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Com
 	return g
 }
 
+// each runs do for every reference, whatever becomes of the others; for none if
+// the command line makes no sense.
+func each[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
+	if slices.Contains(refs, "") {
+		return nil, errNoRef
+	}
+	var done []T
+	var errs []error
+	for _, ref := range refs {
+		one, err := do(ref)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		done = append(done, *one)
+	}
+	return done, errors.Join(errs...)
+}
+
+// errNoRef is for a reference that would match everything.
+var errNoRef = misuse("an empty name or ID refers to nothing: give one")
+
+// complete offers the names that list gives, but those given already. A cloud
+// that does not answer soon has none to offer.
+func (a *app) complete(list func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+		c, err := a.client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		names, err := list(ctx, c)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(given, n) })
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 func (a *app) client() (*client.Client, error) {
 	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, UserAgent: "fakecloud-cli/" + version()})
 }
@@ -145,11 +190,11 @@ func (a *app) explain(err error) error {
 	var transport *url.Error
 	switch {
 	case errors.Is(err, os.ErrNotExist) && errors.As(err, new(*os.PathError)):
-		return fmt.Errorf("%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE, or run: eval \"$(bin/lab env)\"", err)
+		return fmt.Errorf("%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE to the token file of the one that is", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL, or run: eval \"$(bin/lab env)\"", a.url)
+		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
 	case client.HasCode(err, api.Unauthenticated):
-		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE, or run: eval \"$(bin/lab env)\"", err, a.tokenFile)
+		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case errors.As(err, &transport) && transport.Timeout():

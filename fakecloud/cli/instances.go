@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,6 +92,9 @@ func orEmpty[T any](v []T) []T {
 // resolveInstance finds an instance by ID, or by name: the one of that name
 // that is not terminated, else the one that was terminated last.
 func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.Instance, error) {
+	if ref == "" {
+		return nil, errNoRef
+	}
 	items, err := c.ListInstances(ctx, client.InstanceFilter{Name: ref})
 	if err != nil {
 		return nil, err
@@ -117,48 +119,28 @@ func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.In
 	return &last, nil
 }
 
-// completeInstances offers the names of instances that are not terminated.
-func (a *app) completeInstances(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
-	c, err := a.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-	defer cancel()
-	items, err := c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, in := range items {
-		if !slices.Contains(given, in.Name) {
+func (a *app) completeInstances() cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		items, err := c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+		for _, in := range items {
 			names = append(names, in.Name)
 		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+		return names, err
+	})
 }
 
 func (a *app) instancesGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get NAME|ID...", Short: "Show instances", Args: cobra.MinimumNArgs(1),
 		Example:           "  fakecloud instances get node-1 -o yaml",
-		ValidArgsFunction: a.completeInstances,
+		ValidArgsFunction: a.completeInstances(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
 			}
-			var found []api.Instance
-			var errs []error
-			for _, ref := range args {
-				in, err := resolveInstance(cmd.Context(), c, ref)
-				if err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				found = append(found, *in)
-			}
-			return errors.Join(append([]error{a.printFound(cmd, found, len(args))}, errs...)...)
+			found, err := each(args, func(ref string) (*api.Instance, error) { return resolveInstance(cmd.Context(), c, ref) })
+			return errors.Join(err, a.printFound(cmd, found, len(args)))
 		},
 	}
 	a.addOutput(cmd)
@@ -241,27 +223,21 @@ func (a *app) instancesAct(verb, short string, final api.InstanceState, do insta
 	cmd := &cobra.Command{
 		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1),
 		Example:           fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb),
-		ValidArgsFunction: a.completeInstances,
+		ValidArgsFunction: a.completeInstances(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
 			}
-			var changed []api.Instance
-			var errs []error
-			for _, ref := range args {
+			changed, err := each(args, func(ref string) (*api.Instance, error) {
 				in, err := resolveInstance(cmd.Context(), c, ref)
-				if err == nil {
-					in, err = do(c, cmd.Context(), in.ID)
-				}
 				if err != nil {
-					errs = append(errs, err)
-					continue
+					return nil, err
 				}
-				changed = append(changed, *in)
-			}
-			done, err := w.await(cmd, c, changed, final)
-			return errors.Join(append(errs, err, a.printFound(cmd, done, len(args)))...)
+				return do(c, cmd.Context(), in.ID)
+			})
+			done, late := w.await(cmd, c, changed, final)
+			return errors.Join(err, late, a.printFound(cmd, done, len(args)))
 		},
 	}
 	a.addOutput(cmd)

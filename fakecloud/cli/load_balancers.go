@@ -65,6 +65,9 @@ func (a *app) balancersList() *cobra.Command {
 
 // resolveBalancer finds a load balancer by name or ID.
 func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.LoadBalancer, error) {
+	if ref == "" {
+		return nil, errNoRef
+	}
 	items, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
 	switch {
 	case err != nil:
@@ -77,69 +80,47 @@ func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.Lo
 	return nil, fmt.Errorf("no load balancer is named %q; `fakecloud load-balancers list` shows those there are", ref)
 }
 
-func (a *app) completeBalancers(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	var names []string
-	if c, err := a.client(); err == nil {
-		items, err := c.ListLoadBalancers(cmd.Context(), client.LoadBalancerFilter{})
-		if err == nil {
-			for _, lb := range items {
-				names = append(names, lb.Name)
-			}
+func (a *app) completeBalancers() cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		items, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		for _, lb := range items {
+			names = append(names, lb.Name)
 		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// eachBalancer runs do for each reference and shows what it gives.
-func (a *app) eachBalancer(cmd *cobra.Command, refs []string, do func(context.Context, *client.Client, *api.LoadBalancer) (*api.LoadBalancer, error)) error {
-	c, err := a.client()
-	if err != nil {
-		return usageError{err}
-	}
-	var done []api.LoadBalancer
-	var errs []error
-	for _, ref := range refs {
-		lb, err := resolveBalancer(cmd.Context(), c, ref)
-		if err == nil {
-			lb, err = do(cmd.Context(), c, lb)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		done = append(done, *lb)
-	}
-	switch {
-	case len(refs) == 1 && len(done) == 1:
-		errs = append(errs, a.printBalancers(cmd, done[0], done))
-	case len(done) > 0:
-		errs = append(errs, a.printBalancers(cmd, api.LoadBalancerList{Items: done}, done))
-	}
-	return errors.Join(errs...)
+		return names, err
+	})
 }
 
 func (a *app) balancersGet() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "get NAME|ID...", Short: "Show load balancers", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud load-balancers get web -o yaml", ValidArgsFunction: a.completeBalancers,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.eachBalancer(cmd, args, func(_ context.Context, _ *client.Client, lb *api.LoadBalancer) (*api.LoadBalancer, error) {
-				return lb, nil
-			})
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
+	return a.eachBalancer("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", (*client.Client).GetLoadBalancer)
 }
 
 func (a *app) balancersDelete() *cobra.Command {
+	return a.eachBalancer("delete", "Delete load balancers", "  fakecloud load-balancers delete web", (*client.Client).DeleteLoadBalancer)
+}
+
+// eachBalancer is a command that does one thing with each balancer named.
+func (a *app) eachBalancer(verb, short, example string, do func(*client.Client, context.Context, string) (*api.LoadBalancer, error)) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete NAME|ID...", Short: "Delete load balancers", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud load-balancers delete web", ValidArgsFunction: a.completeBalancers,
+		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: a.completeBalancers(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.eachBalancer(cmd, args, func(ctx context.Context, c *client.Client, lb *api.LoadBalancer) (*api.LoadBalancer, error) {
-				return c.DeleteLoadBalancer(ctx, lb.ID)
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			done, err := each(args, func(ref string) (*api.LoadBalancer, error) {
+				lb, err := resolveBalancer(cmd.Context(), c, ref)
+				if err != nil {
+					return nil, err
+				}
+				return do(c, cmd.Context(), lb.ID)
 			})
+			switch {
+			case len(done) == 0:
+				return err
+			case len(args) == 1:
+				return a.printBalancers(cmd, done[0], done)
+			}
+			return errors.Join(err, a.printBalancers(cmd, api.LoadBalancerList{Items: done}, done))
 		},
 	}
 	a.addOutput(cmd)
@@ -213,7 +194,7 @@ func (a *app) balancersStats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats NAME|ID", Short: "Show what each listener carried since the cloud started", Args: cobra.ExactArgs(1),
 		Long:    "Show what each listener carried since the cloud started. Bytes count once a connection's direction has ended.",
-		Example: "  fakecloud load-balancers stats web -o json", ValidArgsFunction: a.completeBalancers,
+		Example: "  fakecloud load-balancers stats web -o json", ValidArgsFunction: a.completeBalancers(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {

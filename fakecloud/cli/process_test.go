@@ -298,6 +298,16 @@ func TestCommands(t *testing.T) {
 
 	fails(1, "already has the name", "instances", "create", "true")
 	fails(1, "no instance is named", "instances", "stop", "nobody")
+	fails(1, "\nfakecloud: no instance is named \"nothing\"", "instances", "stop", "nobody", "nothing")
+	ok("load-balancers", "create", "kept", "--listener", "18082:30080")
+	for _, args := range [][]string{
+		{"instances", "get", ""}, {"instances", "terminate", ""}, {"load-balancers", "delete", "kept", ""}, {"load-balancers", "stats", ""},
+		{"load-balancers", "create", "more", "--listener", "18083:30080", "--target", ""},
+	} {
+		fails(2, "an empty name or ID", args...)
+	}
+	assert.NotContains(t, ok("load-balancers", "list"), "deleting")
+	assert.Contains(t, ok("__complete", "load-balancers", "get", ""), "kept\n")
 	fails(2, "unknown command", "instances", "fly")
 	fails(2, "unknown command", "fly")
 	fails(2, "unknown flag", "instances", "list", "--fast")
