@@ -4,11 +4,10 @@ SHELL := /bin/bash
 GO ?= go
 TOOLS := $(CURDIR)/scripts/tools/go.mod
 GOTOOL := $(GO) tool -modfile=$(TOOLS)
-export GOFLAGS := $(GOFLAGS)
 
 NAME ?= lab
-NODES ?= 3
-PROFILE ?= fast
+NODES ?=
+PROFILE ?=
 
 .PHONY: help
 help: ## Show this help
@@ -16,7 +15,7 @@ help: ## Show this help
 
 .PHONY: lab-up
 lab-up: build ## Build what is missing and bring the lab up (NAME=lab NODES=3 PROFILE=fast)
-	@bin/lab up --name $(NAME) --nodes $(NODES) --profile $(PROFILE)
+	@bin/lab up --name $(NAME) $(if $(NODES),--nodes $(NODES)) $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: lab-down
 lab-down: bin/lab ## Take the lab down; nothing of it is left
@@ -31,8 +30,8 @@ bin/lab:
 
 .PHONY: test
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
-	$(GO) test -race ./...
-	cd lab/kube && $(GO) test -race ./...
+	$(GO) test -race -timeout 20m ./...
+	cd lab/kube && $(GO) test -race -timeout 20m ./...
 
 .PHONY: lint
 lint: ## Check format and style

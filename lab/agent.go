@@ -7,12 +7,15 @@ import (
 	"os"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/agent"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// RunAgent is the lab's background process: machines for instances, and the
-// timeline. It holds the slot's lock, which it inherits as descriptor 3, for
+// RunAgent is the lab's background process: machines for instances, the CCM
+// kept running as a Deployment would, and the timeline. It holds the slot's lock, which it inherits as descriptor 3, for
 // as long as it lives.
 func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	if lock := os.NewFile(3, "slot"); lock != nil {
@@ -37,9 +40,33 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	machines := agent.New(cloud, l.Cluster, l.Tag(), log)
+	providerID := func(ctx context.Context, name string) (string, error) {
+		node, err := kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		return node.Spec.ProviderID, nil
+	}
+	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
+	group.Go(func() error { return l.ccmKeeper(log).Run(ctx) })
 	return group.Wait()
+}
+
+// ccmKeeper restarts a CCM that ends by itself: upstream's exits whenever it
+// loses its lease, after a laptop's sleep for one.
+func (l *Lab) ccmKeeper(log *slog.Logger) agent.Keeper {
+	return agent.Keeper{
+		Mark: l.ccmMark(), Log: log,
+		Running: func() (*process.Process, error) {
+			running, err := l.host.Running()
+			return running[componentCCM], err
+		},
+		Start: func() (*process.Process, error) { return l.Cluster.StartCCM(l.State.Path("cloud-config.yaml")) },
+	}
 }

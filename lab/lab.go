@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,9 @@ const (
 // downGrace is how long processes have to end by themselves when everything
 // they hold is about to be deleted.
 const downGrace = 1500 * time.Millisecond
+
+// ccmBound is how long the CCM may take to start.
+const ccmBound = 30 * time.Second
 
 // reclaimBound is how long a lab that comes back waits for its addresses.
 const reclaimBound = 3 * time.Second
@@ -93,11 +97,21 @@ func (l *Lab) BinDirs() []string { return []string{l.bin.Dir, l.bin.Kube} }
 
 // Options of Up.
 type Options struct {
-	Name       string
-	Nodes      int
+	Name string
+	// Nodes is the number of instances to begin with; 0 is as many as the lab
+	// was brought up with before, or DefaultNodes.
+	Nodes int
+	// Profile is the cloud's; "" is the one that the lab has, or
+	// DefaultProfile.
 	Profile    string
 	WithoutCCM bool
 }
+
+// What a new lab is like.
+const (
+	DefaultNodes   = 3
+	DefaultProfile = "fast"
+)
 
 // create records a new lab in a slot of its own. The slot's lock must be
 // passed on to the agent or closed.
@@ -111,20 +125,32 @@ func create(o Options) (*Lab, *net.TCPListener, error) {
 		return nil, nil, errors.Join(err, st.Remove())
 	}
 	st.Slot, st.Ports = slot.Number, slot.Ports
-	st.Profile = o.Profile
+	st.Profile, st.Nodes = cmp.Or(o.Profile, DefaultProfile), cmp.Or(o.Nodes, DefaultNodes)
 	st.StartedAt = time.Now()
-	if err := st.Save(); err != nil {
+	l, err := attach(st)
+	if err == nil {
+		err = errors.Join(l.Cluster.CheckFolder(), st.Save(), l.Timeline().Create())
+	}
+	if err != nil {
 		return nil, nil, errors.Join(err, slot.Lock.Close(), st.Remove())
 	}
-	l, err := attach(st)
-	return l, slot.Lock, err
+	return l, slot.Lock, nil
 }
 
 // resume takes hold of a lab that is there, whole or in pieces. lock is nil
 // if the agent still holds the slot.
-func resume(ctx context.Context, st *state.Lab) (*Lab, *net.TCPListener, error) {
+func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, *net.TCPListener, error) {
+	if o.Profile != "" && o.Profile != st.Profile {
+		return nil, nil, fmt.Errorf("lab %q has profile %s and cannot take %s; `lab down --name %s` first", st.Name, st.Profile, o.Profile, st.Name)
+	}
 	if err := st.Lock(); err != nil {
 		return nil, nil, err
+	}
+	if o.Nodes != 0 && o.Nodes != st.Nodes {
+		st.Nodes = o.Nodes
+		if err := st.Save(); err != nil {
+			return nil, nil, err
+		}
 	}
 	l, err := attach(st)
 	if err != nil {
@@ -198,41 +224,53 @@ func stopAll(ctx context.Context, host process.Host) (int, error) {
 	}
 }
 
-// StartCCM starts the CCM of a lab that is up.
+// StartCCM has the agent start the CCM, and keep it running, and returns when
+// it serves.
 func (l *Lab) StartCCM(ctx context.Context) error {
 	running, err := l.host.Running()
 	if err != nil {
 		return err
 	}
-	if running["kube-apiserver"] == nil {
-		return fmt.Errorf("lab %q has no API server running; `lab up --name %s` completes it", l.State.Name, l.State.Name)
+	if running["kube-apiserver"] == nil || running[componentAgent] == nil {
+		return fmt.Errorf("lab %q is not whole; `lab up --name %s` completes it", l.State.Name, l.State.Name)
 	}
-	p, err := l.startCCM()
-	if err != nil {
+	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", l.Cluster.CloudURL(), l.Cluster.TokenFile("ccm"), l.State.Name)
+	if err := state.WriteFile(l.State.Path("cloud-config.yaml"), []byte(config)); err != nil {
 		return err
 	}
-	return p.Await(ctx, "the CCM to live through its start", l.ccmServes)
-}
-
-// StopCCM ends the CCM; the cluster stays as it is.
-func (l *Lab) StopCCM(ctx context.Context) error {
-	running, err := l.host.Running()
-	if err != nil {
+	if err := state.WriteFile(l.ccmMark(), nil); err != nil {
 		return err
 	}
-	if p := running[componentCCM]; p != nil {
-		return process.Stop(ctx, downGrace, p)
+	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
+	defer cancel()
+	if err := poll(ctx, "the CCM to serve on "+l.Cluster.CCMAddress(), l.ccmServes); err != nil {
+		return fmt.Errorf("%w\n%s", err, process.LogHint(l.Cluster.LogFile(componentCCM)))
 	}
 	return nil
 }
 
-func (l *Lab) startCCM() (*process.Process, error) {
-	file := l.State.Path("cloud-config.yaml")
-	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", l.Cluster.CloudURL(), l.Cluster.TokenFile("ccm"), l.State.Name)
-	if err := state.WriteFile(file, []byte(config)); err != nil {
-		return nil, err
+// ccmMark is there while the CCM should run.
+func (l *Lab) ccmMark() string { return l.State.Path("ccm.wanted") }
+
+func (l *Lab) ccmWanted() bool {
+	_, err := os.Stat(l.ccmMark())
+	return err == nil
+}
+
+// StopCCM ends the CCM; the cluster stays as it is.
+func (l *Lab) StopCCM(ctx context.Context) error {
+	if err := os.Remove(l.ccmMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return l.Cluster.StartCCM(file)
+	for {
+		running, err := l.host.Running()
+		if err != nil || running[componentCCM] == nil {
+			return err
+		}
+		if err := process.Stop(ctx, downGrace, running[componentCCM]); err != nil {
+			return err
+		}
+	}
 }
 
 // startAgent hands the slot's lock to the agent, which holds it from then on.

@@ -87,7 +87,7 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 		c := Component{Name: name, State: "stopped"}
 		if p := running[name]; p != nil {
 			c.PID, c.State = p.PID, "running"
-		} else if name != componentCCM {
+		} else if name != componentCCM || l.ccmWanted() {
 			st.State = "incomplete"
 		}
 		st.Components = append(st.Components, c)

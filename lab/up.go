@@ -5,6 +5,7 @@ package lab
 // completes it.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -48,7 +51,8 @@ type up struct {
 	kube   *kubernetes.Clientset
 	lock   *net.TCPListener
 	fresh  bool
-	answer string
+	nodes  int    // that should be Ready
+	answer string // URL of the demo
 }
 
 // Up brings the lab up, or completes it.
@@ -65,7 +69,7 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 	switch {
 	case err == nil:
 		return u.Lab, nil
-	case errors.Is(context.Cause(ctx), context.Canceled) && u.fresh:
+	case ctx.Err() != nil && u.fresh:
 		steps.Say("\nInterrupted: taking down what was started.")
 		_, stopErr := stopAll(context.WithoutCancel(ctx), u.host)
 		return nil, errors.Join(errors.New("interrupted"), stopErr, u.State.Remove())
@@ -82,7 +86,7 @@ func begin(ctx context.Context, o Options, steps *ui.Steps) (*up, error) {
 		u.fresh = true
 		u.Lab, u.lock, err = create(o)
 	case err == nil:
-		u.Lab, u.lock, err = resume(ctx, st)
+		u.Lab, u.lock, err = resume(ctx, st, o)
 	}
 	if err != nil {
 		return nil, err
@@ -118,7 +122,7 @@ func (u *up) run(ctx context.Context) error {
 			continue
 		}
 		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
-			bound := stepBound + time.Duration(u.opts.Nodes)*nodeBound
+			bound := stepBound + time.Duration(u.State.Nodes)*nodeBound
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
 			return s.do(ctx, note)
@@ -187,7 +191,7 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 		return "", err
 	}
 	var made []string
-	for i := range u.opts.Nodes {
+	for i := range u.State.Nodes {
 		name := fmt.Sprintf("node-%d", i+1)
 		if slices.ContainsFunc(have, func(inst api.Instance) bool { return inst.Name == name }) {
 			continue
@@ -219,23 +223,23 @@ func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
 
 // awaitNodes waits for a Ready node on each instance that runs or is about to.
 func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
-	var tainted, ready, want int
-	err := poll(ctx, "every running instance to have a Ready node", func(ctx context.Context) error {
+	var tainted, ready int
+	err := poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
 		instances, err := u.liveInstances(ctx)
 		if err != nil {
 			return err
 		}
-		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		alive, err := u.aliveNodes(ctx)
 		if err != nil {
 			return err
 		}
-		tainted, ready, want = 0, 0, 0
+		u.nodes, tainted, ready = 0, 0, 0
 		for _, i := range instances {
 			if i.State == api.InstancePending || i.State == api.InstanceRunning {
-				want++
+				u.nodes++
 			}
 		}
-		for _, n := range nodes.Items {
+		for _, n := range alive {
 			if timeline.Uninitialized(&n) {
 				tainted++
 			}
@@ -243,18 +247,37 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 				ready++
 			}
 		}
-		note(fmt.Sprintf("%d of %d Ready", ready, want))
-		if ready < want {
-			return fmt.Errorf("%d of %d nodes are Ready; `lab logs` has a log per node", ready, want)
+		note(fmt.Sprintf("%d of %d Ready", ready, u.nodes))
+		if ready < u.nodes {
+			return fmt.Errorf("%d of %d nodes are Ready", ready, u.nodes)
 		}
 		return nil
 	})
 	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", ready, tainted), err
 }
 
+// aliveNodes are those whose kubelet renews its lease now. After a crash, what
+// a Node says of itself is still what it said before.
+func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
+	leases, err := u.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	renewed := map[string]bool{}
+	for _, l := range leases.Items {
+		renewed[l.Name] = l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil &&
+			time.Since(l.Spec.RenewTime.Time) < time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
+	}
+	nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !renewed[n.Name] }), nil
+}
+
 func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
 	if err := poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
-		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), manifests.Demo)
+		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), u.demo())
 	}); err != nil {
 		return "", err
 	}
@@ -293,6 +316,13 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 	return said, err
 }
 
+// demo is the manifest, on another port where the usual one is held by
+// somebody on 0.0.0.0.
+func (u *up) demo() []byte {
+	port := u.State.Ports[embedded.PortDemo]
+	return bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte(strconv.Itoa(port)))
+}
+
 func firstSentence(s string) string {
 	if i := strings.Index(s, ". "); i > 0 {
 		s = s[:i]
@@ -313,18 +343,12 @@ func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
 
 // startController starts the CCM and sees the taints lift.
 func (u *up) startController(ctx context.Context, note func(string)) (string, error) {
-	if err := u.State.Save(); err != nil {
-		return "", err
-	}
-	p, err := u.startCCM()
-	if err != nil {
-		return "", err
-	}
-	if err := p.Await(ctx, "the CCM to serve", u.ccmServes); err != nil {
+	note("starting")
+	if err := u.StartCCM(ctx); err != nil {
 		return "", err
 	}
 	var initialized int
-	err = p.Await(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
+	err := poll(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
 		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -370,10 +394,10 @@ func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 			}
 		}
 		note(fmt.Sprintf("%d of %d Ready", running, len(pods)))
-		// One ready pod makes the Service answer; all of them are expected
-		// only where each has a node.
-		if want := min(len(pods), max(1, u.opts.Nodes)); running < want {
-			return fmt.Errorf("%d of %d pods are Ready", running, want)
+		// Every node that runs has one, up to their number: see the demo's
+		// topologySpreadConstraints. Those of a stopped node wait for it.
+		if want := min(len(pods), u.nodes); running < want || running == 0 {
+			return fmt.Errorf("%d of %d pods are Ready", running, max(1, want))
 		}
 		return nil
 	})
@@ -389,10 +413,18 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if timeline.IngressIP(svc) == "" {
-			return errors.New("its address is pending")
+		if timeline.IngressIP(svc) != "" {
+			return nil
 		}
-		return nil
+		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagServiceUID + "=" + string(svc.UID)}})
+		if err != nil || len(balancers) == 0 {
+			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
+		}
+		lb := balancers[0]
+		if lb.StateReason != nil {
+			return fmt.Errorf("its load balancer %s is %s: %s", lb.ID, lb.State, *lb.StateReason)
+		}
+		return fmt.Errorf("its load balancer %s is %s", lb.ID, lb.State)
 	})
 	if err != nil {
 		return "", err
@@ -411,7 +443,7 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return body, u.Timeline().Add("service/"+demoName, "first-answer", body)
+	return body, u.Timeline().Add(timeline.Change{Subject: "service/" + demoName, What: "first-answer", Detail: body})
 }
 
 // get fetches a page once, over a connection of its own, as curl would.

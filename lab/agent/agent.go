@@ -35,22 +35,30 @@ type machines interface {
 	Machines() (map[embedded.Machine]*process.Process, error)
 }
 
+// nodes tells the provider ID of the Node object of a name, "" if there is no
+// such Node or it has none yet.
+type nodes func(ctx context.Context, name string) (providerID string, err error)
+
 // Agent keeps machines in step with instances.
 type Agent struct {
 	cloud    cloud
 	machines machines
+	nodes    nodes
 	tag      string // key=value that marks the cluster's instances
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	want    map[string]api.Instance // by instance ID: those that should run
-	running map[embedded.Machine]*process.Process
-	wake    chan struct{}
+	seq int64 // of the newest event seen
+
+	mu       sync.Mutex
+	known    map[string]api.Instance // by ID, newest version
+	listedAt time.Time               // when known was last a complete list
+	running  map[embedded.Machine]*process.Process
+	wake     chan struct{}
 }
 
 // New makes an agent for the instances that carry the tag.
-func New(c cloud, m machines, tag string, log *slog.Logger) *Agent {
-	return &Agent{cloud: c, machines: m, tag: tag, log: log, want: map[string]api.Instance{}, wake: make(chan struct{}, 1)}
+func New(c cloud, m machines, n nodes, tag string, log *slog.Logger) *Agent {
+	return &Agent{cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1)}
 }
 
 // Run works until ctx ends. onEvent is told of each event of the cloud.
@@ -65,8 +73,12 @@ func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 	}
 	go a.converge(ctx)
 	for ctx.Err() == nil {
-		if err := a.follow(ctx, onEvent); err != nil && ctx.Err() == nil {
-			a.log.Warn("the cloud's events cannot be followed; trying again", "error", err)
+		err := a.follow(ctx, onEvent)
+		if client.HasCode(err, api.EventsExpired) {
+			a.seq = client.FromOldest
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("the cloud cannot be followed; trying again", "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(restartDelay):
@@ -76,35 +88,36 @@ func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 	return nil
 }
 
-// follow replays the cloud's history, which is how one learns what is there
-// now without missing what comes, and goes on from there. Where the history's
-// beginning is no longer kept, a list comes first.
+// follow lists what there is, and then follows the events from where it was.
+// Those that are older than the list change nothing: see note.
 func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
 	if err := a.relist(ctx); err != nil {
 		return err
 	}
-	return a.cloud.Follow(ctx, client.FromOldest, func(ev api.Event) error {
+	return a.cloud.Follow(ctx, a.seq, func(ev api.Event) error {
+		a.seq = ev.Seq
 		onEvent(ev)
-		if ev.Instance == nil || !a.ours(*ev.Instance) {
-			return nil
+		if ev.Instance != nil && a.ours(*ev.Instance) {
+			a.note(ev)
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.note(*ev.Instance)
 		return nil
 	}, func(err error) { a.log.Info("the cloud's event stream broke; resuming", "error", err) })
 }
 
+// relist replaces what is known: an instance that is on no list is gone.
 func (a *Agent) relist(ctx context.Context) error {
+	began := time.Now()
 	list, err := a.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{a.tag}})
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.known, a.listedAt = map[string]api.Instance{}, began
 	for _, instance := range list {
-		a.note(instance)
+		a.known[instance.ID] = instance
 	}
+	a.poke()
 	return nil
 }
 
@@ -113,13 +126,21 @@ func (a *Agent) ours(i api.Instance) bool {
 	return i.Tags[key] == value
 }
 
-// note takes in an instance's newest version; an older one, as a replayed
-// event holds, changes nothing.
-func (a *Agent) note(i api.Instance) {
-	if known, ok := a.want[i.ID]; ok && known.Version >= i.Version {
+// note takes in an instance's newest version. An older one, as history holds,
+// changes nothing; nor does the history of one that the list no longer had.
+func (a *Agent) note(ev api.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := *ev.Instance
+	known, ok := a.known[i.ID]
+	if ok && known.Version >= i.Version || !ok && ev.Time.Before(a.listedAt) {
 		return
 	}
-	a.want[i.ID] = i
+	a.known[i.ID] = i
+	a.poke()
+}
+
+func (a *Agent) poke() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -155,10 +176,13 @@ func (a *Agent) converge(ctx context.Context) {
 func (a *Agent) plan() (boot []embedded.Machine, halt map[embedded.Machine]*process.Process) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.known == nil {
+		return nil, nil // Nothing is known before the first list; nothing is stopped for that.
+	}
 	want := map[embedded.Machine]bool{}
-	for _, i := range a.want {
+	for _, i := range a.known {
 		if i.State == api.InstanceRunning && len(i.Addresses) > 0 {
-			want[embedded.Machine{Name: i.Name, Address: i.Addresses[0].IP}] = true
+			want[embedded.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}] = true
 		}
 	}
 	halt = map[embedded.Machine]*process.Process{}
@@ -175,7 +199,15 @@ func (a *Agent) plan() (boot []embedded.Machine, halt map[embedded.Machine]*proc
 	return boot, halt
 }
 
+// boot starts a machine's node. As long as the Node object of an earlier
+// machine of that name is there, it waits for the CCM to remove it: a kubelet
+// would take it for its own, and its provider ID can never be changed.
 func (a *Agent) boot(ctx context.Context, m embedded.Machine) {
+	if have, err := a.nodes(ctx, m.Name); err != nil || (have != "" && have != m.ProviderID()) {
+		a.log.Info("machine waits for the Node of its name to go", "name", m.Name, "id", m.ID, "node", have, "error", err)
+		a.wakeAfter(ctx, restartDelay)
+		return
+	}
 	p, err := a.machines.Boot(m)
 	if err != nil {
 		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
@@ -212,10 +244,7 @@ func (a *Agent) wakeAfter(ctx context.Context, d time.Duration) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(d):
-			select {
-			case a.wake <- struct{}{}:
-			default:
-			}
+			a.poke()
 		}
 	}()
 }

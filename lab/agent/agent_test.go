@@ -80,7 +80,19 @@ func inst(id, name string, version int64, state api.InstanceState) api.Instance 
 func TestInstancesAreMachines(t *testing.T) {
 	cloud := &fakeCloud{listed: []api.Instance{inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
 	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}}
-	a := New(cloud, s, "cluster=lab", slog.New(slog.DiscardHandler))
+	var mu sync.Mutex
+	nodeObjects := map[string]string{}
+	providerID := func(_ context.Context, name string) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return nodeObjects[name], nil
+	}
+	setNode := func(name, id string) {
+		mu.Lock()
+		defer mu.Unlock()
+		nodeObjects[name] = id
+	}
+	a := New(cloud, s, providerID, "cluster=lab", slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- a.Run(ctx, func(api.Event) {}) }()
@@ -93,7 +105,11 @@ func TestInstancesAreMachines(t *testing.T) {
 			assert.NoError(t, process.Stop(context.Background(), 0, p))
 		}
 	})
-	send := func(i api.Instance) { cloud.events <- api.Event{Instance: &i, ID: i.ID} }
+	seq := int64(0)
+	send := func(i api.Instance) {
+		seq++
+		cloud.events <- api.Event{Seq: seq, Time: time.Now(), Instance: &i, ID: i.ID}
+	}
 	until := func(what string, ok func() bool) {
 		t.Helper()
 		require.Eventually(t, ok, bound, 10*time.Millisecond, what)
@@ -102,6 +118,8 @@ func TestInstancesAreMachines(t *testing.T) {
 	until("the listed instance to run", func() bool { return s.pid("one") != 0 })
 
 	send(inst("i-1", "one", 1, api.InstanceStopped)) // Older than the list: history.
+	purged := inst("i-0", "zero", 1, api.InstanceRunning)
+	cloud.events <- api.Event{Time: time.Now().Add(-time.Hour), Instance: &purged}
 	foreign := inst("i-9", "nine", 1, api.InstanceRunning)
 	foreign.Tags = api.Tags{"cluster": "other"}
 	send(foreign)
@@ -110,6 +128,7 @@ func TestInstancesAreMachines(t *testing.T) {
 	until("a new instance to run", func() bool { return s.pid("two") != 0 })
 	assert.NotZero(t, s.pid("one"), "an old event stops nothing")
 	assert.Zero(t, s.pid("nine"), "another cluster's instance is no machine of ours")
+	assert.Zero(t, s.pid("zero"), "nor is one that is only history")
 
 	send(inst("i-2", "two", 3, api.InstanceStopped))
 	until("a stopped instance to end", func() bool { return s.pid("two") == 0 })
@@ -124,24 +143,41 @@ func TestInstancesAreMachines(t *testing.T) {
 
 	send(inst("i-1", "one", 3, api.InstanceTerminated))
 	until("a terminated one to end", func() bool { return s.pid("one") == 0 })
+
+	setNode("one", "fakecloud://i-1")
+	send(inst("i-3", "one", 1, api.InstanceRunning))
+	send(inst("i-4", "four", 1, api.InstanceRunning))
+	until("another machine to run", func() bool { return s.pid("four") != 0 })
+	assert.Zero(t, s.pid("one"), "it waits while the old machine's Node is there")
+	setNode("one", "")
+	until("the new machine to run", func() bool { return s.pid("one") != 0 })
+}
+
+// An agent that comes back while the cloud is away stops nothing.
+func TestNothingIsStoppedBeforeTheFirstList(t *testing.T) {
+	a := New(nil, nil, nil, "cluster=lab", slog.New(slog.DiscardHandler))
+	a.running = map[embedded.Machine]*process.Process{{ID: "i-1", Name: "one"}: {}}
+	boot, halt := a.plan()
+	assert.Empty(t, boot)
+	assert.Empty(t, halt)
 }
 
 // After a restart the recorder goes on where the file ends.
 func TestRecorderDoesNotRepeatItself(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
-	event := func(at time.Time, n int) api.Event {
-		i := inst("i-1", fmt.Sprint("n", n), 1, api.InstanceRunning)
+	event := func(seq int64) api.Event {
+		i := inst("i-1", fmt.Sprint("n", seq), 1, api.InstanceRunning)
 		from, to := "pending", "running"
-		return api.Event{Time: at, Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
+		return api.Event{Seq: seq, Time: time.Now().Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
 	}
 	first, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	old := event(time.Now(), 1)
+	old := event(1)
 	first.Event(old)
 	second, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	second.Event(old)
-	second.Event(event(time.Now().Add(time.Second), 2))
+	second.Event(event(2))
 	entries, err := log.Read()
 	require.NoError(t, err)
 	require.Len(t, entries, 2)

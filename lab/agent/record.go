@@ -21,7 +21,7 @@ type Recorder struct {
 	serviceTag string
 	slog       *slog.Logger
 
-	last  timeline.Entry  // newest entry of an earlier run
+	seq   int64           // newest event of the cloud that is told
 	known map[string]bool // subjects of an earlier run
 }
 
@@ -30,7 +30,7 @@ func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Rec
 	r := &Recorder{log: log, serviceTag: serviceTag, slog: logger, known: map[string]bool{}}
 	entries, err := log.Read()
 	for _, e := range entries {
-		r.last = e
+		r.seq = max(r.seq, e.CloudSeq)
 		r.known[e.Subject] = true
 	}
 	return r, err
@@ -38,16 +38,24 @@ func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Rec
 
 func (r *Recorder) add(changes []timeline.Change) {
 	for _, c := range changes {
-		if err := r.log.Add(c.Subject, c.What, c.Detail); err != nil {
-			r.slog.Error("writing the timeline", "error", err)
-		}
+		r.check(r.log.Add(c))
 	}
 }
 
-// Event takes an event of the cloud.
+func (r *Recorder) check(err error) {
+	if err != nil {
+		r.slog.Error("writing the timeline", "error", err)
+	}
+}
+
+// Event takes an event of the cloud; one that was told already is passed over.
 func (r *Recorder) Event(ev api.Event) {
-	if ev.Time.After(r.last.Time) {
-		r.add(timeline.Cloud(ev, r.serviceTag))
+	if ev.Seq <= r.seq {
+		return
+	}
+	r.seq = ev.Seq
+	for _, c := range timeline.Cloud(ev, r.serviceTag) {
+		r.check(r.log.AddAt(ev.Time, ev.Seq, c))
 	}
 }
 
@@ -55,8 +63,8 @@ func (r *Recorder) Event(ev api.Event) {
 // there it waits, as informers do.
 func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
-	err1 := watch(r, factory.Core().V1().Nodes().Informer(), "node", timeline.Node)
-	err2 := watch(r, factory.Core().V1().Services().Informer(), "service", timeline.Service)
+	err1 := watch(r, factory.Core().V1().Nodes().Informer(), func(n *corev1.Node) string { return "node/" + n.Name }, timeline.Node)
+	err2 := watch(r, factory.Core().V1().Services().Informer(), timeline.ServiceSubject, timeline.Service)
 	if err1 != nil || err2 != nil {
 		return fmt.Errorf("watching the cluster: %w, %w", err1, err2)
 	}
@@ -66,15 +74,10 @@ func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-type object interface {
-	*corev1.Node | *corev1.Service
-	GetName() string
-}
-
-func watch[T object](r *Recorder, informer cache.SharedIndexInformer, kind string, diff func(before, after T) []timeline.Change) error {
+func watch[T *corev1.Node | *corev1.Service](r *Recorder, informer cache.SharedIndexInformer, subject func(T) string, diff func(before, after T) []timeline.Change) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			if o, ok := obj.(T); ok && (!initial || !r.known[kind+"/"+o.GetName()]) {
+			if o, ok := obj.(T); ok && (!initial || !r.known[subject(o)]) {
 				r.add(diff(nil, o))
 			}
 		},

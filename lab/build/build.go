@@ -107,6 +107,11 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return false, err
 	}
+	if left, err := filepath.Glob(filepath.Join(out, ".build-*")); err == nil {
+		for _, dir := range left { // Of a build that was killed.
+			_ = os.RemoveAll(dir)
+		}
+	}
 	note("looking at what is compiled already, downloading what is missing")
 	stale, err := m.countStale(ctx)
 	if err != nil {
@@ -217,8 +222,12 @@ func (m Module) compile(ctx context.Context, out string, stale int, note func(st
 	}
 	var said []string
 	began := time.Now()
-	for sc := bufio.NewScanner(stderr); sc.Scan(); {
-		said = append(said, sc.Text())
+	for r := bufio.NewReader(stderr); ; {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			break
+		}
+		said = append(said, strings.TrimRight(line, "\n"))
 		note(progress(len(said), stale, time.Since(began)))
 	}
 	if err := cmd.Wait(); err != nil {

@@ -19,7 +19,11 @@ import (
 )
 
 // finding is what one check saw. A fix makes it a problem.
-type finding struct{ Check, Seen, Fix string }
+type finding struct {
+	Check string `json:"check"`
+	Seen  string `json:"seen"`
+	Fix   string `json:"fix,omitempty"`
+}
 
 // needMemoryMB is what a lab of three nodes takes, with some room.
 const needMemoryMB = 1500

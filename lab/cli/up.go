@@ -34,7 +34,7 @@ answer through the load balancer. On a lab that is up it adds what is missing.`,
   lab up --without-ccm          # see what waits for a CCM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
-			if err := checkUp(opts); err != nil {
+			if err := checkUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
 			format := cmd.Flag("output").Value.String()
@@ -56,8 +56,8 @@ answer through the load balancer. On a lab that is up it adds what is missing.`,
 			return closing(cmd, l, st, opts)
 		},
 	}
-	cmd.Flags().IntVar(&opts.Nodes, "nodes", 3, "number of instances to begin with")
-	cmd.Flags().StringVar(&opts.Profile, "profile", "fast", "how long the cloud takes for things: instant, fast or realistic")
+	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, fmt.Sprintf("number of instances to see to (default %d, or as before)", lab.DefaultNodes))
+	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print problems only")
 	addOutput(cmd, "table", "json", "yaml")
@@ -65,7 +65,7 @@ answer through the load balancer. On a lab that is up it adds what is missing.`,
 	return cmd
 }
 
-func checkUp(o lab.Options) error {
+func checkUp(o lab.Options, nodesGiven bool) error {
 	var errs []error
 	if runtime.GOOS != "linux" {
 		errs = append(errs, fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS))
@@ -73,11 +73,11 @@ func checkUp(o lab.Options) error {
 	if _, err := state.Dir(o.Name); err != nil {
 		errs = append(errs, usageError{err})
 	}
-	if o.Nodes < 1 || o.Nodes > maxNodes {
+	if nodesGiven && (o.Nodes < 1 || o.Nodes > maxNodes) {
 		errs = append(errs, usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
 	}
 	switch o.Profile {
-	case "instant", "fast", "realistic":
+	case "", "instant", "fast", "realistic":
 	default:
 		errs = append(errs, usagef("--profile %q: want instant, fast or realistic", o.Profile))
 	}
@@ -161,6 +161,10 @@ func newCCM(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := l.State.Lock(); err != nil {
+				return err
+			}
+			defer l.State.Unlock()
 			return ui.New(os.Stderr, false).Do("ccm "+use, func(func(string)) (string, error) {
 				for _, action := range actions {
 					if err := action(cmd, l); err != nil {

@@ -36,8 +36,6 @@ type Spec struct {
 	Component string
 	Path      string
 	Args      []string
-	// Env is added to the environment.
-	Env []string
 	// LogFile gets stdout and stderr, appended.
 	LogFile string
 	// Inherit are open files the process gets, from descriptor 3 on.
@@ -66,7 +64,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
-	cmd.Env = append(append(os.Environ(), s.Env...), envLab+"="+h.Lab, envComponent+"="+s.Component)
+	cmd.Env = append(environment(), envLab+"="+h.Lab, envComponent+"="+s.Component)
 	cmd.Dir = h.Lab
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
@@ -81,6 +79,18 @@ func (h Host) Start(s Spec) (*Process, error) {
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// environment is what a component gets of the person's: nothing that could
+// configure it. A FAKECLOUD_URL of another lab, for one, would.
+func environment() []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOTRACEBACK"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
 }
 
 // Running maps each component of the lab that runs to its process.
@@ -136,8 +146,6 @@ func identity(pid int) (lab, component string, ok bool) {
 	if err != nil {
 		return "", "", false
 	}
-	// The last of equal names counts: a lab started from within another
-	// lab's process inherits that one's marks first.
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		if v, found := strings.CutPrefix(string(kv), envLab+"="); found {
 			lab = v
@@ -288,11 +296,16 @@ func (p *Process) logHint() string {
 	if p.LogFile == "" {
 		return ""
 	}
-	lines, err := Tail(p.LogFile, 8)
+	return LogHint(p.LogFile)
+}
+
+// LogHint says where a log is, and how it ends.
+func LogHint(file string) string {
+	lines, err := Tail(file, 8)
 	if err != nil {
 		return "its log cannot be read: " + err.Error()
 	}
-	return "last lines of " + p.LogFile + ":\n  " + strings.Join(lines, "\n  ")
+	return "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
 // Tail returns the last n lines of a file.

@@ -25,6 +25,8 @@ type Lab struct {
 	Ports map[string]int `json:"ports"`
 	// Profile is the cloud's latency profile.
 	Profile string `json:"profile"`
+	// Nodes is the number of instances that `lab up` sees to.
+	Nodes int `json:"nodes"`
 	// StartedAt is the zero of the timeline.
 	StartedAt time.Time `json:"startedAt"`
 
@@ -43,7 +45,8 @@ func Root() (string, error) {
 	if dir := os.Getenv("CCMLAB_HOME"); dir != "" {
 		return filepath.Abs(dir)
 	}
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+	// The specification has relative paths ignored.
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "ccmlab"), nil
 	}
 	home, err := os.UserHomeDir()
@@ -136,12 +139,14 @@ func (l *Lab) Unlock() {
 }
 
 // Remove deletes the lab's folder, and the folder of all labs if this was the
-// last one.
+// last one and nobody but us made it.
 func (l *Lab) Remove() error {
 	if err := os.RemoveAll(l.dir); err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(l.dir)) // Fails while other labs are in it, as it should.
+	if os.Getenv("CCMLAB_HOME") == "" {
+		_ = os.Remove(filepath.Dir(l.dir)) // Fails while other labs are in it, as it should.
+	}
 	return nil
 }
 

@@ -2,7 +2,6 @@ package state_test
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,9 +11,11 @@ import (
 )
 
 func TestLifeOfALab(t *testing.T) {
-	home := filepath.Join(t.TempDir(), "labs")
-	t.Setenv("CCMLAB_HOME", home)
-	_, err := state.Open("lab")
+	t.Setenv("CCMLAB_HOME", "")
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	home, err := state.Root()
+	require.NoError(t, err)
+	_, err = state.Open("lab")
 	require.ErrorIs(t, err, state.ErrNone)
 	assert.ErrorContains(t, err, "`lab up` makes one")
 

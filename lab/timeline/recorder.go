@@ -75,20 +75,28 @@ func Service(before, after *corev1.Service) []Change {
 		if before.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			return nil
 		}
-		return []Change{{"service/" + before.Name, "deleted", ""}}
+		return []Change{{ServiceSubject(before), "deleted", ""}}
 	}
 	if after.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
 	}
 	var out []Change
 	if before == nil {
-		out = append(out, Change{"service/" + after.Name, "created", "type LoadBalancer, address pending"})
+		out = append(out, Change{ServiceSubject(after), "created", "type LoadBalancer, address pending"})
 		before = &corev1.Service{}
 	}
 	if was, is := IngressIP(before), IngressIP(after); was != is && is != "" {
-		out = append(out, Change{"service/" + after.Name, "address", is})
+		out = append(out, Change{ServiceSubject(after), "address", is})
 	}
 	return out
+}
+
+// ServiceSubject names a Service, with its namespace unless it is "default".
+func ServiceSubject(s *corev1.Service) string {
+	if s.Namespace == corev1.NamespaceDefault || s.Namespace == "" {
+		return "service/" + s.Name
+	}
+	return "service/" + s.Namespace + "/" + s.Name
 }
 
 // IngressIP is the balancer's address in a Service's status, or "".

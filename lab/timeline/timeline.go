@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -27,6 +28,8 @@ type Entry struct {
 	What string `json:"what"`
 	// Detail says more.
 	Detail string `json:"detail,omitempty"`
+	// CloudSeq is the number of the cloud's event that told it, if one did.
+	CloudSeq int64 `json:"cloudSeq,omitempty"`
 }
 
 // Log is a timeline's file.
@@ -35,11 +38,26 @@ type Log struct {
 	Start time.Time
 }
 
-// Add appends an entry. A single write of a short line with O_APPEND is not
-// torn by another process's.
-func (l Log) Add(subject, what, detail string) error {
-	now := time.Now()
-	line, err := json.Marshal(Entry{Time: now, Seconds: round(now.Sub(l.Start).Seconds()), Subject: subject, What: what, Detail: detail})
+// Create makes the file, so that it can be followed from the beginning.
+func (l Log) Create() error {
+	f, err := os.OpenFile(l.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Add appends what happened now.
+func (l Log) Add(c Change) error { return l.AddAt(time.Now(), 0, c) }
+
+// AddAt appends what happened then, as the cloud's event of that number tells
+// it. A single write of a short line with O_APPEND is not torn by another
+// process's.
+func (l Log) AddAt(then time.Time, cloudSeq int64, c Change) error {
+	line, err := json.Marshal(Entry{
+		Time: then, Seconds: round(then.Sub(l.Start).Seconds()), CloudSeq: cloudSeq,
+		Subject: c.Subject, What: c.What, Detail: c.Detail,
+	})
 	if err != nil {
 		return err
 	}
@@ -106,8 +124,10 @@ func (l Log) Follow(ctx context.Context, more bool, fn func(Entry) error) error 
 			return noEOF(err)
 		}
 		select {
-		case ev := <-changed:
-			if ev.Has(fsnotify.Remove) {
+		case <-changed:
+			// We hold the file open, so its removal shows as a change of
+			// attributes: no name links to it any more.
+			if info, err := f.Stat(); err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0 {
 				return nil // The lab went down.
 			}
 		case <-ctx.Done():

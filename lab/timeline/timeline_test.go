@@ -86,7 +86,7 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, err, "no file is an empty timeline")
 	assert.Empty(t, entries)
 
-	require.NoError(t, log.Add("node/a", "registered", ""))
+	require.NoError(t, log.Add(timeline.Change{Subject: "node/a", What: "registered"}))
 	f, err := os.OpenFile(log.File, os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString("{\"cut short by a cra\n")
@@ -100,11 +100,21 @@ func TestFollow(t *testing.T) {
 	err = log.Follow(ctx, true, func(e timeline.Entry) error {
 		seen = append(seen, e.Subject)
 		if len(seen) == 1 { // The next one comes while it waits.
-			require.NoError(t, log.Add("node/b", "ready", ""))
+			require.NoError(t, log.Add(timeline.Change{Subject: "node/b", What: "ready"}))
 			return nil
 		}
 		return enough
 	})
 	require.ErrorIs(t, err, enough)
 	assert.Equal(t, []string{"node/a", "node/b"}, seen)
+}
+
+// `lab watch` ends by itself when the lab goes down.
+func TestFollowEndsWithTheFile(t *testing.T) {
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: time.Now()}
+	require.NoError(t, log.Create())
+	require.NoError(t, log.Add(timeline.Change{Subject: "node/a", What: "registered"}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, log.Follow(ctx, true, func(timeline.Entry) error { return os.Remove(log.File) }))
 }

@@ -112,9 +112,6 @@ func (s *Steps) Say(format string, args ...any) {
 	}
 }
 
-// Bold is text that stands out on a terminal.
-func (s *Steps) Bold(text string) string { return s.paint("1", text) }
-
 func (s *Steps) paint(code, text string) string {
 	if !s.color {
 		return text

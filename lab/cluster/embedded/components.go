@@ -5,6 +5,7 @@ package embedded
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/process"
@@ -63,7 +64,7 @@ func (c *Cluster) apiserver() process.Spec {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+tokens.Cert, "--service-account-signing-key-file="+tokens.Key,
-		"--service-cluster-ip-range="+serviceCIDR,
+		"--service-cluster-ip-range="+c.serviceCIDR(),
 		// Loopback is not allowed in EndpointSlices, and nothing in this
 		// cluster could reach a ClusterIP anyway.
 		"--endpoint-reconciler-type=none",
@@ -73,11 +74,16 @@ func (c *Cluster) apiserver() process.Spec {
 	)
 }
 
-const serviceCIDR = "10.96.0.0/16"
+// serviceCIDR is the half of 10.X.0.0/16 that pods leave.
+func (c *Cluster) serviceCIDR() string { return fmt.Sprintf("10.%d.0.0/17", c.lab.Slot) }
 
-// nodePodBits gives each node 126 pods, above the kubelet's 110, and a lab 256
-// nodes.
+// nodePodBits gives each node 125 pod addresses, above the kubelet's 110, and
+// a lab 256 nodes.
 const nodePodBits = 25
+
+// kubeletPort is where a kubelet listens by custom; another port is taken
+// where somebody, a real kubelet perhaps, holds it on 0.0.0.0.
+const kubeletPort = 10250
 
 func (c *Cluster) controllerManager() process.Spec {
 	args := c.serving(portKCM, userKCM)
@@ -90,7 +96,7 @@ func (c *Cluster) controllerManager() process.Spec {
 		"--service-account-private-key-file="+pairAt(c.pki(), "service-account").Key,
 		"--allocate-node-cidrs", "--cluster-cidr="+c.PodCIDR(), fmt.Sprintf("--node-cidr-mask-size=%d", nodePodBits),
 		"--configure-cloud-routes=false",
-		"--service-cluster-ip-range="+serviceCIDR,
+		"--service-cluster-ip-range="+c.serviceCIDR(),
 		"--node-monitor-period=1s", "--node-monitor-grace-period=8s",
 		// At its start every controller fetches a token; the default of 20 a
 		// second would make the nodes wait for their pod ranges.
@@ -129,14 +135,38 @@ func (c *Cluster) serving(port, user string) []string {
 	}
 }
 
-// Machine is an instance that is to run a node.
-type Machine struct{ Name, Address string }
+// Machine is an instance that is to run a node. Its ID is what makes it one
+// machine: a new instance may have an old one's name and address.
+type Machine struct{ ID, Name, Address string }
 
 const nodePrefix = "node/"
 
-// component names the machine's process. With the address in it, a new
-// instance of an old name is not taken for the old one's process.
-func (m Machine) component() string { return nodePrefix + m.Name + "@" + m.Address }
+// component names the machine's process, with all that identifies it.
+func (m Machine) component() string { return nodePrefix + m.Name + "@" + m.Address + "#" + m.ID }
+
+// ProviderID is what the CCM writes on the machine's Node.
+func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
+
+// disk is the machine's folder. Its name is short: a Unix socket's path, which
+// the kubelet has below it, may have 107 bytes (unix(7)). The end of an ID is
+// its random part.
+func (c *Cluster) disk(m Machine) string { return c.lab.Path("n", m.ID[max(0, len(m.ID)-8):]) }
+
+// socketBytes is what the kubelet adds to a machine's folder for its longest
+// socket: /root/pod-resources/ and a number of up to ten digits.
+const socketBytes = 30
+
+// maxSocketPath is Linux's limit for the path of a Unix socket.
+const maxSocketPath = 107
+
+// CheckFolder is an error when the lab's folder lies too deep.
+func (c *Cluster) CheckFolder() error {
+	disk := c.disk(Machine{ID: "12345678"})
+	if n := len(disk) + socketBytes; n > maxSocketPath {
+		return fmt.Errorf("the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one", c.lab.Path(), n-maxSocketPath)
+	}
+	return nil
+}
 
 // Machines are the machines whose process runs.
 func (c *Cluster) Machines() (map[Machine]*process.Process, error) {
@@ -147,8 +177,9 @@ func (c *Cluster) Machines() (map[Machine]*process.Process, error) {
 	found := map[Machine]*process.Process{}
 	for component, p := range running {
 		if id, ok := strings.CutPrefix(component, nodePrefix); ok {
-			name, addr, _ := strings.Cut(id, "@")
-			found[Machine{Name: name, Address: addr}] = p
+			name, rest, _ := strings.Cut(id, "@")
+			addr, id, _ := strings.Cut(rest, "#")
+			found[Machine{ID: id, Name: name, Address: addr}] = p
 		}
 	}
 	return found, nil
@@ -161,14 +192,13 @@ func (c *Cluster) Boot(m Machine) (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := c.lab.Path("nodes", m.Name)
+	dir := c.disk(m)
 	user := "node-" + m.Name
 	client, err := ca.ensure(dir, "kubelet-client", identity{name: "system:node:" + m.Name, groups: []string{"system:nodes"}})
 	if err != nil {
 		return nil, err
 	}
-	// An instance of the same name may come back with another address.
-	serving, err := ca.ensure(dir, "kubelet-"+m.Address, identity{
+	serving, err := ca.ensure(dir, "kubelet", identity{
 		name: "system:node:" + m.Name, groups: []string{"system:nodes"},
 		addresses: []string{m.Address}, dnsNames: []string{m.Name},
 	})
@@ -182,10 +212,10 @@ func (c *Cluster) Boot(m Machine) (*process.Process, error) {
 		"--name="+m.Name,
 		"--kubeconfig="+c.Kubeconfig(user),
 		"--proxy-kubeconfig="+c.Kubeconfig(userProxy),
-		"--address="+m.Address, "--port=10250",
+		"--address="+m.Address, fmt.Sprintf("--port=%d", freePort(m.Address, kubeletPort)),
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
-		"--root-dir="+c.lab.Path("nodes", m.Name, "root"),
+		"--root-dir="+filepath.Join(dir, "root"),
 		"--node-status-update-frequency=2s",
 		"--node-lease-duration-seconds=4",
 	))

@@ -145,9 +145,6 @@ func (c *Cluster) Operator() (*kubernetes.Clientset, error) { return c.client(us
 // Observer is a client that may only read.
 func (c *Cluster) Observer() (*kubernetes.Clientset, error) { return c.client(userObserver) }
 
-// CCM is a client with the CCM's rights, to see what they are.
-func (c *Cluster) CCM() (*kubernetes.Clientset, error) { return c.client(userCCM) }
-
 func (c *Cluster) client(user string) (*kubernetes.Clientset, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig(user))
 	if err != nil {

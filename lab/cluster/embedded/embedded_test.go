@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,25 +28,41 @@ func newCluster(t *testing.T) *Cluster {
 	for name, port := range preferredPorts {
 		lab.Ports[name] = port
 	}
+	lab.Ports[portLock] = lockPorts[0]
 	return New(lab, Binaries{Dir: "/bin-dir", Kube: "/bin-dir/kube"})
 }
 
-// Two labs that start at once get different slots; a slot is free again when
-// its lock is closed.
+// Two labs that start at once get different slots.
 func TestSlotsAreDisjoint(t *testing.T) {
 	a, err := ClaimSlot()
 	require.NoError(t, err)
+	defer func() { _ = a.Lock.Close() }()
 	b, err := ClaimSlot()
 	require.NoError(t, err)
 	defer func() { _ = b.Lock.Close() }()
 	assert.NotEqual(t, a.Number, b.Number)
+}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+// testSlot is outside of what ClaimSlot gives, so that no lab of a test beside
+// this one takes it.
+func testSlot() int { return lastSlot + 1 + os.Getpid()%100 }
+
+// A slot is free again when its lock is closed; until then a lab that comes
+// back waits for it.
+func TestReclaim(t *testing.T) {
+	ports, err := freePorts()
+	require.NoError(t, err)
+	held, err := claim(testSlot(), ports, false)
+	require.NoError(t, err)
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err = ReclaimSlot(ctx, a.Number, a.Ports, false)
+	_, err = ReclaimSlot(short, testSlot(), ports, false)
 	require.ErrorIs(t, err, errTaken)
-	require.NoError(t, a.Lock.Close())
-	again, err := ReclaimSlot(t.Context(), a.Number, a.Ports, false)
+
+	long, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, held.Lock.Close())
+	again, err := ReclaimSlot(long, testSlot(), ports, false)
 	require.NoError(t, err)
 	require.NoError(t, again.Lock.Close())
 }
@@ -53,15 +70,14 @@ func TestSlotsAreDisjoint(t *testing.T) {
 // A slot in which any of the lab's ports is held belongs to somebody: a lab
 // whose agent has died, for one.
 func TestSlotWithAHeldPortIsTaken(t *testing.T) {
-	s, err := ClaimSlot()
+	ports, err := freePorts()
 	require.NoError(t, err)
-	require.NoError(t, s.Lock.Close())
-	held, err := listen(address(s.Number), s.Ports[portEtcd])
+	held, err := listen(address(testSlot()), ports[portEtcd])
 	require.NoError(t, err)
 	defer func() { _ = held.Close() }()
-	_, err = claim(s.Number, s.Ports, false)
+	_, err = claim(testSlot(), ports, false)
 	assert.ErrorIs(t, err, errTaken)
-	mine, err := claim(s.Number, s.Ports, true)
+	mine, err := claim(testSlot(), ports, true)
 	require.NoError(t, err, "but its own lab may come back to it")
 	require.NoError(t, mine.Lock.Close())
 }
@@ -140,8 +156,17 @@ func TestComponents(t *testing.T) {
 	assert.Contains(t, c.controllerManager().Args, "--cloud-provider=external")
 	assert.NotContains(t, strings.Join(c.apiserver().Args, " "), "--cloud-provider", "the flag is gone")
 	assert.Contains(t, c.apiserver().Args, "--authorization-mode=Node,RBAC")
-	assert.Equal(t, "node/node-1@127.30.16.1", Machine{Name: "node-1", Address: "127.30.16.1"}.component())
-	assert.Equal(t, c.LogFile("node/node-1"), c.LogFile("node/node-1@127.30.16.1"))
+	assert.Equal(t, "node/node-1@127.30.16.1#i-1", Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}.component())
+	assert.Equal(t, c.LogFile("node/node-1"), c.LogFile("node/node-1@127.30.16.1#i-1"))
+}
+
+func TestFolderTooDeepForSockets(t *testing.T) {
+	assert.NoError(t, newCluster(t).CheckFolder())
+	t.Setenv("CCMLAB_HOME", filepath.Join(t.TempDir(), strings.Repeat("deep", 20)))
+	lab, err := state.Create("lab")
+	require.NoError(t, err)
+	t.Cleanup(lab.Unlock)
+	assert.ErrorContains(t, New(lab, Binaries{}).CheckFolder(), "set CCMLAB_HOME to a shorter one")
 }
 
 func TestMissingBinaries(t *testing.T) {

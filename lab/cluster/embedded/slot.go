@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -18,15 +20,12 @@ import (
 const (
 	firstSlot = 30
 	lastSlot  = 99
-	// wildcardProbe is an address no lab uses: a port that cannot be bound
-	// here is held by a server on 0.0.0.0, and so in every slot.
-	wildcardProbe = "127.29.255.254"
 )
 
 // Ports a lab likes to have on 127.X.0.1; another is taken where one of them
 // is held by somebody on 0.0.0.0.
 var preferredPorts = map[string]int{
-	portLock:      8469,
+	portLock:      0, // One of lockPorts.
 	portCloud:     8470,
 	portEtcd:      2379,
 	portEtcdPeer:  2380,
@@ -34,7 +33,12 @@ var preferredPorts = map[string]int{
 	portKCM:       10257,
 	portCCM:       10258,
 	portScheduler: 10259,
+	PortDemo:      8080,
 }
+
+// lockPorts are tried in this order and no other, so that all labs of a
+// machine agree on one.
+var lockPorts = []int{8469, 18469, 28469}
 
 const (
 	portLock      = "lock"
@@ -45,6 +49,8 @@ const (
 	portKCM       = "kube-controller-manager"
 	portCCM       = "ccm"
 	portScheduler = "kube-scheduler"
+	// PortDemo is the demo's, on its balancer and its pods.
+	PortDemo = "demo"
 )
 
 // Slot is a claimed range. Its lock is a bound listener: whoever holds it owns
@@ -101,7 +107,7 @@ func claim(x int, ports map[string]int, running bool) (*Slot, error) {
 		return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
 	}
 	for name, port := range ports {
-		if name == portLock || running {
+		if name == portLock || name == PortDemo || running {
 			continue
 		}
 		l, err := listen(host, port)
@@ -116,18 +122,37 @@ func claim(x int, ports map[string]int, running bool) (*Slot, error) {
 
 // freePorts are the preferred ports, or another where one is held on 0.0.0.0.
 func freePorts() (map[string]int, error) {
+	// An address no lab uses, and no other process of this machine probes: a
+	// port that cannot be bound there is held in every slot.
+	pid := os.Getpid()
+	probe := fmt.Sprintf("127.29.%d.%d", pid>>8&0xff, max(1, min(254, pid&0xff)))
 	ports := map[string]int{}
 	for name, port := range preferredPorts {
-		l, err := listen(wildcardProbe, port)
-		if err != nil {
-			if l, err = listen(wildcardProbe, 0); err != nil {
-				return nil, fmt.Errorf("cannot listen on loopback at all: %w", err)
+		if name == portLock {
+			i := slices.IndexFunc(lockPorts, func(p int) bool { return freePort(probe, p) == p })
+			if i < 0 {
+				return nil, fmt.Errorf("ports %v are all held on 0.0.0.0, or loopback cannot be listened on; `lab doctor` tells more", lockPorts)
 			}
+			ports[name] = lockPorts[i]
+			continue
 		}
-		ports[name] = l.Addr().(*net.TCPAddr).Port
-		_ = l.Close()
+		if ports[name] = freePort(probe, port); ports[name] == 0 {
+			return nil, fmt.Errorf("no port can be listened on at %s; `lab doctor` tells more", probe)
+		}
 	}
 	return ports, nil
+}
+
+// freePort is the preferred port if it can be bound, else another; 0 if none
+// can.
+func freePort(host string, preferred int) int {
+	for _, port := range []int{preferred, 0} {
+		if l, err := listen(host, port); err == nil {
+			defer func() { _ = l.Close() }()
+			return l.Addr().(*net.TCPAddr).Port
+		}
+	}
+	return 0
 }
 
 func listen(host string, port int) (*net.TCPListener, error) {
