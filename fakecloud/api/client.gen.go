@@ -110,10 +110,12 @@ type ClientInterface interface {
 	// StreamEvents Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
-	// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
-	// the stream lives. A number older than what is kept, or one that this
-	// cloud has not given yet (its data was replaced), answers 410.
+	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
+	// stream starts with the oldest event kept. A comment line every 15
+	// seconds shows that the stream lives. Numbers grow by one; a cloud's
+	// first is the Unix time in milliseconds at which its data was created, so
+	// that no two clouds give the same. A number older than what is kept, or
+	// one that this cloud has not given (its data was replaced), answers 410.
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -264,10 +266,12 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // StreamEvents Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
-// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
-// the stream lives. A number older than what is kept, or one that this
-// cloud has not given yet (its data was replaced), answers 410.
+// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
+// stream starts with the oldest event kept. A comment line every 15
+// seconds shows that the stream lives. Numbers grow by one; a cloud's
+// first is the Unix time in milliseconds at which its data was created, so
+// that no two clouds give the same. A number older than what is kept, or
+// one that this cloud has not given (its data was replaced), answers 410.
 //
 // Corresponds with GET /v1/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1414,10 +1418,12 @@ type ClientWithResponsesInterface interface {
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
-	// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
-	// the stream lives. A number older than what is kept, or one that this
-	// cloud has not given yet (its data was replaced), answers 410.
+	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
+	// stream starts with the oldest event kept. A comment line every 15
+	// seconds shows that the stream lives. Numbers grow by one; a cloud's
+	// first is the Unix time in milliseconds at which its data was created, so
+	// that no two clouds give the same. A number older than what is kept, or
+	// one that this cloud has not given (its data was replaced), answers 410.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2408,10 +2414,12 @@ func (c *ClientWithResponses) GetReadyWithResponse(ctx context.Context, reqEdito
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID`, or with
-// 0, the stream starts with the oldest event kept. A comment line every 15 seconds shows that
-// the stream lives. A number older than what is kept, or one that this
-// cloud has not given yet (its data was replaced), answers 410.
+// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
+// stream starts with the oldest event kept. A comment line every 15
+// seconds shows that the stream lives. Numbers grow by one; a cloud's
+// first is the Unix time in milliseconds at which its data was created, so
+// that no two clouds give the same. A number older than what is kept, or
+// one that this cloud has not given (its data was replaced), answers 410.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -325,6 +325,25 @@ type Listener struct {
 	TargetPort int `json:"targetPort"`
 }
 
+// ListenerStats defines model for ListenerStats.
+type ListenerStats struct {
+	ActiveConnections int64 `json:"activeConnections"`
+
+	// BytesIn From clients to targets. Counted when that direction of a connection ends.
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut From targets to clients. Counted when that direction of a connection ends.
+	BytesOut int64 `json:"bytesOut"`
+
+	// Connections Accepted from clients.
+	Connections int64 `json:"connections"`
+
+	// FailedConnections Accepted but closed because no target could be reached.
+	FailedConnections int64    `json:"failedConnections"`
+	Port              int      `json:"port"`
+	Protocol          Protocol `json:"protocol"`
+}
+
 // Listeners defines model for Listeners.
 type Listeners = []Listener
 
@@ -383,23 +402,7 @@ type LoadBalancerState string
 
 // LoadBalancerStats defines model for LoadBalancerStats.
 type LoadBalancerStats struct {
-	Listeners []struct {
-		ActiveConnections int64 `json:"activeConnections"`
-
-		// BytesIn From clients to targets. Counted when that direction of a connection ends.
-		BytesIn int64 `json:"bytesIn"`
-
-		// BytesOut From targets to clients. Counted when that direction of a connection ends.
-		BytesOut int64 `json:"bytesOut"`
-
-		// Connections Accepted from clients.
-		Connections int64 `json:"connections"`
-
-		// FailedConnections Accepted but closed because no target could be reached.
-		FailedConnections int64    `json:"failedConnections"`
-		Port              int      `json:"port"`
-		Protocol          Protocol `json:"protocol"`
-	} `json:"listeners"`
+	Listeners []ListenerStats `json:"listeners"`
 }
 
 // LoadBalancerUpdate defines model for LoadBalancerUpdate.
@@ -423,13 +426,7 @@ type Problem struct {
 	Detail string `json:"detail"`
 
 	// Fields The offending fields of the request.
-	Fields *[]struct {
-		// Field Example: listeners.0.port
-		Field string `json:"field"`
-
-		// Message Example: must be at least 1
-		Message string `json:"message"`
-	} `json:"fields,omitempty"`
+	Fields *[]ProblemField `json:"fields,omitempty"`
 
 	// Project The project that was looked in. A "not found" is definite only if this is the project the caller meant.
 	Project *string `json:"project,omitempty"`
@@ -449,6 +446,15 @@ type Problem struct {
 
 // ProblemCode Stable; safe to program against.
 type ProblemCode string
+
+// ProblemField defines model for ProblemField.
+type ProblemField struct {
+	// Field Example: listeners.0.port
+	Field string `json:"field"`
+
+	// Message Example: must be at least 1
+	Message string `json:"message"`
+}
 
 // Project defines model for Project.
 type Project struct {
@@ -510,13 +516,13 @@ type Tag = []string
 
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
-	// After Only events with a greater sequence number. Wins over `Last-Event-ID`.
+	// After Only events with a greater sequence number. `Last-Event-ID` wins over it.
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Follow Keep the stream open for what comes. With `false` it ends after the events already stored.
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 
-	// LastEventID What a reconnecting browser sends; the same meaning as `after`.
+	// LastEventID What a reconnecting browser sends, beside the `after` it began with: the same meaning, and it wins.
 	LastEventID *int64 `json:"Last-Event-ID,omitempty"`
 }
 

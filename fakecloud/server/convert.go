@@ -56,6 +56,14 @@ func listenerOf(l cloud.Listener) api.Listener {
 	return api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort}
 }
 
+func statsOf(s cloud.ListenerStats) api.ListenerStats {
+	return api.ListenerStats{
+		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
+		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
+		BytesIn: s.BytesIn, BytesOut: s.BytesOut,
+	}
+}
+
 func toListener(l api.Listener) cloud.Listener {
 	return cloud.Listener{Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort}
 }

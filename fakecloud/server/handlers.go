@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -254,13 +253,5 @@ func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id
 		s.fail(w, r, err)
 		return
 	}
-	var out api.LoadBalancerStats
-	out.Listeners = slices.Grow(out.Listeners, len(stats))[:len(stats)]
-	for i, st := range stats {
-		l := &out.Listeners[i]
-		l.Protocol, l.Port = api.Protocol(st.Listener.Protocol), st.Listener.Port
-		l.Connections, l.ActiveConnections, l.FailedConnections = st.Connections, st.Active, st.Failed
-		l.BytesIn, l.BytesOut = st.BytesIn, st.BytesOut
-	}
-	s.reply(w, r, http.StatusOK, out)
+	s.reply(w, r, http.StatusOK, api.LoadBalancerStats{Listeners: each(stats, statsOf)})
 }

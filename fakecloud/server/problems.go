@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -60,14 +59,7 @@ func (s *Server) newProblem(r *http.Request, status int, code api.ProblemCode, d
 		Code: code, Detail: detail, RequestID: callOf(r).id,
 	}
 	if len(fields) > 0 {
-		p.Fields = &[]struct {
-			Field   string `json:"field"`
-			Message string `json:"message"`
-		}{}
-		list := slices.Grow(*p.Fields, len(fields))[:len(fields)]
-		for i, f := range fields {
-			list[i].Field, list[i].Message = f.Path, f.Message
-		}
+		list := each(fields, func(f cloud.Field) api.ProblemField { return api.ProblemField{Field: f.Path, Message: f.Message} })
 		p.Fields = &list
 	}
 	return p
