@@ -64,7 +64,7 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 		if ev.Reason != nil {
 			change += ": " + *ev.Reason
 		}
-		_, err := fmt.Fprintf(out, "%-6d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
+		_, err := fmt.Fprintf(out, "%-13d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
 		return err
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -31,12 +32,11 @@ import (
 
 const patience = 20 * time.Second
 
+// binDir is where the binary is built, if a test needs it.
+var binDir string
+
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fakecloud-bin-")
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, "fakecloud")
+	binary := filepath.Join(binDir, "fakecloud")
 	out, err := exec.Command("go", "build", "-o", binary, "github.com/ccmlab/ccmlab/cmd/fakecloud").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("building fakecloud: %w\n%s", err, out)
@@ -45,10 +45,12 @@ var build = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if binary, err := build(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(binary))
+	var err error
+	if binDir, err = os.MkdirTemp("", "fakecloud-bin-"); err != nil {
+		panic(err)
 	}
+	code := m.Run()
+	_ = os.RemoveAll(binDir)
 	os.Exit(code)
 }
 
@@ -61,10 +63,13 @@ type process struct {
 	exited chan error
 }
 
-// prefix gives each process of the tests addresses of its own.
-func prefix(n byte) string {
+// Nobody listens on the addresses of instances here; those of balancers are each
+// test process's own.
+const instanceCIDR = "127.90.0.0/16"
+
+func balancerCIDR() string {
 	pid := os.Getpid()
-	return fmt.Sprintf("127.%d.%d", 128+(pid>>8+int(n)*32)%120, byte(pid))
+	return fmt.Sprintf("127.%d.%d.0/24", 128+(pid>>8)%120, byte(pid))
 }
 
 var readyLine = regexp.MustCompile(`^fakecloud is ready at (http://\S+);`)
@@ -76,7 +81,7 @@ func serve(t *testing.T, dir string, args ...string) *process {
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator=" + p.token,
-		"--instance-cidr", prefix(0) + ".0/25", "--load-balancer-cidr", prefix(0) + ".128/25",
+		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
@@ -111,38 +116,73 @@ func (p *process) kill() {
 	}
 }
 
-// outcome is what one worker of the crash test was told.
-type outcome struct {
-	id string
-	// finals are the states the instance may come to rest in: one, or two when
-	// the last call was never answered.
-	finals []api.InstanceState
+// gone is the state of what is not there any more.
+const gone = ""
+
+// outcomes are, by the ID of what the workers of the crash test were told of,
+// the states it may come to rest in: one, or two when the last call about it was
+// never answered.
+type outcomes map[string][]string
+
+// work creates, changes and ends instances and balancers until the cloud is
+// gone. A refusal is an error.
+func work(ctx context.Context, c *client.Client, r *rand.Rand) (outcomes, error) {
+	all := outcomes{}
+	var refused *client.Error
+	var lb *api.LoadBalancer
+	for {
+		err := workOnce(ctx, c, r, all, &lb)
+		switch {
+		case errors.As(err, &refused):
+			return all, err
+		case err != nil:
+			return all, nil //nolint:nilerr // The cloud is gone, as it was to be.
+		}
+	}
 }
 
-// work creates an instance and acts on it until the cloud is gone.
-func work(ctx context.Context, c *client.Client, r *rand.Rand) (all []outcome) {
-	for {
-		in, err := c.CreateInstance(ctx, api.InstanceCreate{})
-		if err != nil {
-			return all
-		}
-		all = append(all, outcome{in.ID, []api.InstanceState{api.InstanceRunning}})
-		o := &all[len(all)-1]
-		if r.IntN(3) == 0 {
-			continue
-		}
-		o.finals = append(o.finals, api.InstanceTerminated)
-		if _, err := c.TerminateInstance(ctx, in.ID); err != nil {
-			return all
-		}
-		o.finals = []api.InstanceState{api.InstanceTerminated}
+func workOnce(ctx context.Context, c *client.Client, r *rand.Rand, all outcomes, lb **api.LoadBalancer) error {
+	in, err := c.CreateInstance(ctx, api.InstanceCreate{})
+	if err != nil {
+		return err
 	}
+	all[in.ID] = []string{"running"}
+	targets := []api.Target{{InstanceID: in.ID}}
+	switch {
+	case *lb == nil:
+		listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 18084, TargetPort: 30080}}
+		if *lb, err = c.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "for-" + in.ID, Listeners: listeners, Targets: &targets}); err != nil {
+			return err
+		}
+		all[(*lb).ID] = []string{"active"}
+	case r.IntN(4) > 0:
+		if _, err = c.UpdateLoadBalancer(ctx, (*lb).ID, api.LoadBalancerUpdate{Targets: &targets}); err != nil {
+			return err
+		}
+	default:
+		id := (*lb).ID
+		*lb = nil
+		all[id] = []string{"active", gone}
+		if _, err := c.DeleteLoadBalancer(ctx, id); err != nil {
+			return err
+		}
+		all[id] = []string{gone}
+	}
+	if r.IntN(3) == 0 {
+		return nil
+	}
+	all[in.ID] = []string{"running", "terminated"}
+	if _, err := c.TerminateInstance(ctx, in.ID); err != nil {
+		return err
+	}
+	all[in.ID] = []string{"terminated"}
+	return nil
 }
 
 func TestSIGKILLLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := rand.New(rand.NewPCG(1, 2))
-	want := map[string][]api.InstanceState{}
+	want := outcomes{}
 	p := serve(t, dir)
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}})
 	require.NoError(t, err)
@@ -151,12 +191,11 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 		var workers sync.WaitGroup
 		for i := range 3 {
 			workers.Go(func() {
-				done := work(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
+				done, err := work(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
+				assert.NoError(t, err, "what is asked here is never refused")
 				mu.Lock()
 				defer mu.Unlock()
-				for _, o := range done {
-					want[o.id] = o.finals
-				}
+				maps.Copy(want, done)
 			})
 		}
 		// At least until there is something to lose; then at any moment.
@@ -185,16 +224,19 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 	require.NoError(t, <-p.exited, "SIGTERM ends it in good order")
 }
 
-func requireFinals(t *testing.T, c *client.Client, want map[string][]api.InstanceState) {
+func requireFinals(t *testing.T, c *client.Client, want outcomes) {
 	t.Helper()
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {
-		items, err := c.ListInstances(t.Context(), client.InstanceFilter{})
-		if !assert.NoError(ct, err) {
-			return
+		instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
+		require.NoError(ct, err)
+		balancers, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+		require.NoError(ct, err)
+		got := map[string]string{}
+		for _, in := range instances {
+			got[in.ID] = string(in.State)
 		}
-		got := map[string]api.InstanceState{}
-		for _, in := range items {
-			got[in.ID] = in.State
+		for _, lb := range balancers {
+			got[lb.ID] = string(lb.State)
 		}
 		for id, finals := range want {
 			assert.Contains(ct, finals, got[id], id)
@@ -204,7 +246,7 @@ func requireFinals(t *testing.T, c *client.Client, want map[string][]api.Instanc
 
 // requireLog wants each resource's events to follow from one another and to end
 // where the resource is.
-func requireLog(t *testing.T, c *client.Client, want map[string][]api.InstanceState) {
+func requireLog(t *testing.T, c *client.Client, want outcomes) {
 	t.Helper()
 	last := map[string]string{}
 	require.NoError(t, c.Watch(t.Context(), 0, false, func(e api.Event) error {
@@ -222,7 +264,7 @@ func requireLog(t *testing.T, c *client.Client, want map[string][]api.InstanceSt
 		return nil
 	}))
 	for id, finals := range want {
-		require.Contains(t, finals, api.InstanceState(last[id]), id)
+		require.Contains(t, finals, last[id], id)
 	}
 }
 
@@ -270,7 +312,7 @@ func TestCommands(t *testing.T) {
 	}
 	assert.Equal(t, "NAME   REGION\nz1     nebula-1\nz2     nebula-1\n", ok("zones", "list"))
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
-	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+`+regexp.QuoteMeta(prefix(0))+`\.1\s+\ds$`, out)
+	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
 	ok("instances", "create", "--name", "true")
 	assert.Regexp(t, `(?m)^name: "true"$`, ok("instances", "get", "true", "-o", "yaml"))
 	var list api.InstanceList
@@ -289,11 +331,18 @@ func TestCommands(t *testing.T) {
 	assert.Contains(t, ok("load-balancers", "delete", "web"), "deleting")
 	assert.NotContains(t, ok("instances", "list"), "node-1")
 	assert.Contains(t, ok("instances", "get", "node-1"), "terminated")
+	var first api.Event
 	for line := range strings.Lines(ok("events", "-o", "json")) {
 		var e api.Event
 		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		if first.Seq == 0 {
+			first = e
+		}
 	}
-	assert.Contains(t, ok("events", "--after", "1"), "pending -> running")
+	assert.Regexp(t, fmt.Sprintf(`^%d .*created .* - -> pending\n`, first.Seq), ok("events"))
+	out = ok("events", "--after", fmt.Sprint(first.Seq))
+	assert.Contains(t, out, "pending -> running")
+	assert.NotContains(t, out, fmt.Sprint(first.Seq))
 	assert.Contains(t, ok("--version"), "fakecloud version")
 
 	fails(1, "already has the name", "instances", "create", "true")
@@ -314,6 +363,10 @@ func TestCommands(t *testing.T) {
 	fails(2, "requires at least 1 arg", "instances", "stop")
 	fails(2, "choose table, json or yaml", "zones", "list", "-o", "xml")
 	fails(2, "only loopback addresses", "serve", "--listen", "0.0.0.0:8470")
+	spare := []string{"serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a=" + filepath.Join(dir, "spare")}
+	fails(2, "--default-tag: tag key", append(spare, "--default-tag", "=x")...)
+	fails(2, "cannot be negative", append(spare, "--retention", "-1s")...)
+	fails(1, "the same secret", append(spare, "--token", "b="+filepath.Join(dir, "spare"))...)
 	fails(1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"))
 	fails(1, "FAKECLOUD_TOKEN_FILE", "zones", "list", "--token-file", filepath.Join(dir, "none"))
 
@@ -337,6 +390,29 @@ func TestTokenFileThatChangesReplacesTheOldToken(t *testing.T) {
 	require.NoError(t, os.WriteFile(p.token, old, 0o600))
 	_, err = p.client.Project(t.Context())
 	require.True(t, client.HasCode(err, api.Unauthenticated), err)
+}
+
+func TestTokensCanBeSwappedAndLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	valid := func(p *process, file string) bool {
+		c, err := client.New(client.Config{URL: p.url, TokenFile: file})
+		require.NoError(t, err)
+		_, err = c.Project(t.Context())
+		if !client.HasCode(err, api.Unauthenticated) {
+			require.NoError(t, err)
+		}
+		return err == nil
+	}
+	p := serve(t, dir, "--token", "a="+a, "--token", "b="+b)
+	assert.True(t, valid(p, a) && valid(p, b))
+	p.kill()
+	p = serve(t, dir, "--token", "a="+b, "--token", "b="+a)
+	assert.True(t, valid(p, a) && valid(p, b))
+	p.kill()
+	p = serve(t, dir, "--token", "c="+b)
+	assert.True(t, valid(p, b))
+	assert.False(t, valid(p, a), "not given any more")
 }
 
 func TestFollowEndsWithCtrlC(t *testing.T) {

@@ -48,7 +48,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", defaultListen, "loopback address and port of the API; port 0 takes any free one")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
-	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; repeatable")
+	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
 	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
@@ -56,8 +56,8 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "where instances' addresses come from")
 	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
-	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable")
-	f.Int64Var(&o.seed, "seed", 0, "makes IDs, names and drawn delays repeatable; 0 does not")
+	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
+	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	noFiles(cmd, map[string][]string{
@@ -96,18 +96,36 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	p, err := c.EnsureProject(ctx, o.project, o.defaultTags)
-	if err != nil {
+	if err := o.admit(ctx, c, tokens); err != nil {
 		return err
-	}
-	for _, t := range tokens {
-		if err := t.ensure(ctx, c, p); err != nil {
-			return err
-		}
 	}
 	return serveCloud(ctx, c, listener, log, func() {
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at http://%s; token in %s\n", listener.Addr(), tokens[0].file)
 	})
+}
+
+// admit sets up the project and those who may use it.
+func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token) error {
+	p, err := c.EnsureProject(ctx, o.project, o.defaultTags)
+	var refused *cloud.Error
+	switch {
+	case errors.As(err, &refused):
+		return misuse("--project, --default-tag: %w", err)
+	case err != nil:
+		return err
+	}
+	var tokens []cloud.Token
+	for _, f := range files {
+		t, err := f.read()
+		if err != nil {
+			return err
+		}
+		tokens = append(tokens, t)
+	}
+	if err := c.SetTokens(ctx, p, tokens); err != nil {
+		return fmt.Errorf("--token: %w", err)
+	}
+	return nil
 }
 
 // serveCloud runs the cloud and its API until ctx ends or either fails.

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -17,21 +16,18 @@ import (
 // token is a bearer token, by name, and the file that holds it.
 type token struct{ name, file string }
 
-// ensure registers what the file holds under the token's name; a missing file
-// is created first, with a new secret.
-func (t token) ensure(ctx context.Context, c *cloud.Cloud, p cloud.Project) error {
+// read gives what the file holds; a missing file is created first, with a new
+// secret.
+func (t token) read() (cloud.Token, error) {
 	content, err := os.ReadFile(t.file)
 	if errors.Is(err, os.ErrNotExist) {
 		content = []byte("fc_" + strings.ToLower(rand.Text()+rand.Text()) + "\n")
 		err = writeSecret(t.file, content)
 	}
 	if err != nil {
-		return fmt.Errorf("token %s: %w", t.name, err)
+		return cloud.Token{}, fmt.Errorf("token %s: %w", t.name, err)
 	}
-	if err := c.EnsureToken(ctx, t.name, p, strings.TrimSpace(string(content))); err != nil {
-		return fmt.Errorf("token file %s: %w", t.file, err)
-	}
-	return nil
+	return cloud.Token{Name: t.name, Secret: strings.TrimSpace(string(content))}, nil
 }
 
 // writeSecret makes a file that only its owner reads, wholly or not at all.

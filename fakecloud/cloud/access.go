@@ -15,6 +15,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
+// minSecret is the least length of a token, in bytes.
+const minSecret = 16
+
 // Principal is who a token speaks for.
 type Principal struct {
 	Token   string // the token's name, never its secret
@@ -26,6 +29,9 @@ type Principal struct {
 func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
 	if name == "" {
 		return Project{}, refuse(InvalidRequest, "a project needs a name").at("name", "must not be empty")
+	}
+	if err := checkTags(defaultTags); err != nil {
+		return Project{}, err
 	}
 	var p Project
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
@@ -45,21 +51,38 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 	return p, err
 }
 
-// EnsureToken makes secret the token of that name, in place of an earlier one.
-func (c *Cloud) EnsureToken(ctx context.Context, name string, p Project, secret string) error {
-	if len(secret) < 16 {
-		return refuse(InvalidRequest, "token %q is too short to be a secret: it has %d characters, 16 are the least", name, len(secret))
+// Token is a secret that opens a project, and the name it goes by in logs.
+type Token struct{ Name, Secret string }
+
+// SetTokens makes these the project's tokens, and no others.
+func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []Token) error {
+	names := map[string]bool{}
+	bySecret := map[string]string{}
+	for _, t := range tokens {
+		if names[t.Name] {
+			return refuse(InvalidRequest, "two tokens have the name %q: give each one of its own", t.Name)
+		}
+		names[t.Name] = true
+		if len(t.Secret) < minSecret {
+			return refuse(InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name, len(t.Secret), minSecret)
+		}
+		if other, twice := bySecret[t.Secret]; twice {
+			return refuse(InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name)
+		}
+		bySecret[t.Secret] = t.Name
 	}
-	hash := sha256.Sum256([]byte(secret))
 	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		other, err := tx.TokenNameByHash(ctx, hash[:])
-		switch {
-		case err == nil && other != name:
-			return refuse(InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, name)
-		case err != nil && !errors.Is(err, sql.ErrNoRows):
+		if err := tx.DeleteTokens(ctx, p.ID); err != nil {
 			return err
 		}
-		return tx.UpsertToken(ctx, db.UpsertTokenParams{Name: name, ProjectID: p.ID, Hash: hash[:], CreatedAt: now.UnixMilli()})
+		for _, t := range tokens {
+			hash := sha256.Sum256([]byte(t.Secret))
+			// A name or secret of another project's token becomes this project's.
+			if err := tx.InsertToken(ctx, db.InsertTokenParams{Name: t.Name, ProjectID: p.ID, Hash: hash[:], CreatedAt: now.UnixMilli()}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -17,10 +17,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// Defaults of Config.
 const (
+	// DefaultRegion is the region when none is given.
+	DefaultRegion = "nebula-1"
+	// DefaultRetention is what to choose as Config.Retention for want of reasons.
 	DefaultRetention = time.Hour
-	DefaultRegion    = "nebula-1"
 )
 
 // The default address pools. On Linux all of 127/8 is there without root.
@@ -42,9 +43,12 @@ type Config struct {
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
 	LoadBalancerCIDR netip.Prefix
-	// Retention is how long a terminated instance stays readable.
+	// Retention is how long a terminated instance stays readable; not at all
+	// when zero.
 	Retention time.Duration
-	// Seed makes IDs, names and drawn delays repeatable; 0 does not.
+	// Seed, unless 0, repeats what is drawn, in the order in which it is drawn:
+	// delays, made-up names and the random part of IDs. The other part of an ID
+	// is the clock's, and calls that come at once have no order.
 	Seed int64
 }
 
@@ -63,6 +67,7 @@ type Cloud struct {
 	// inside, a transaction.
 	planeMu sync.Mutex
 	inForce map[string]forced // by balancer ID
+	dirty   map[string]bool   // in force, but with targets that could not be refreshed
 }
 
 // New checks the configuration.
@@ -71,6 +76,9 @@ func New(cfg Config) (*Cloud, error) {
 		return nil, errors.New("a cloud needs a store, a data plane and a profile")
 	}
 	cfg.setDefaults()
+	if cfg.Retention < 0 {
+		return nil, fmt.Errorf("retention %s: cannot be negative", cfg.Retention)
+	}
 	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR); err != nil {
 		return nil, err
 	}
@@ -87,6 +95,7 @@ func New(cfg Config) (*Cloud, error) {
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
 		inForce: map[string]forced{},
+		dirty:   map[string]bool{},
 	}, nil
 }
 
@@ -108,9 +117,6 @@ func (cfg *Config) setDefaults() {
 	}
 	if !cfg.LoadBalancerCIDR.IsValid() {
 		cfg.LoadBalancerCIDR = DefaultLoadBalancerCIDR
-	}
-	if cfg.Retention == 0 {
-		cfg.Retention = DefaultRetention
 	}
 }
 
@@ -136,12 +142,20 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *sto
 	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
 		return err
 	}
+	c.nudge()
+	return nil
+}
+
+// nudge lets the worker look for what is to be done.
+func (c *Cloud) nudge() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // It has been told already.
 	}
-	return nil
 }
+
+// isDue tells whether a state with that end, if any, has come to it.
+func isDue(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
 // after is when a state that was entered now ends, or nil if it lasts.
 func (c *Cloud) after(now time.Time, wait Delay) *time.Time {

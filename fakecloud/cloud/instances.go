@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,19 @@ import (
 const (
 	maxTagKey   = 128
 	maxTagValue = 256
+	maxName     = 253
 )
+
+// validName is a DNS subdomain.
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func checkName(name string) error {
+	if len(name) > maxName || !validName.MatchString(name) {
+		return refuse(InvalidRequest, "%q cannot be a name: names are DNS subdomains, of lower-case letters, digits, \"-\" and \".\", such as node-1", name).
+			at("name", "must be a DNS subdomain of at most %d characters", maxName)
+	}
+	return nil
+}
 
 // CreateInstance gives the new instance in state pending.
 func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, error) {
@@ -65,6 +78,11 @@ func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 	}
 	if spec.Type != "" && !slices.Contains([]InstanceType{Small, Medium, Large}, spec.Type) {
 		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).at("type", "is not an instance type")
+	}
+	if spec.Name != "" {
+		if err := checkName(spec.Name); err != nil {
+			return err
+		}
 	}
 	return checkTags(spec.Tags)
 }
@@ -206,6 +224,7 @@ func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (In
 
 func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Action) (Instance, error) {
 	var in Instance
+	var moved bool
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
 		if in, err = loadInstance(ctx, tx, p, id); err != nil {
 			return err
@@ -217,12 +236,15 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		case rule.Same:
 			return nil
 		}
+		moved = true
 		return c.moveInstance(ctx, tx, &in, rule, now)
 	})
 	if err != nil {
 		return Instance{}, err
 	}
-	c.retarget(context.WithoutCancel(ctx), in.ID)
+	if moved {
+		c.retarget(context.WithoutCancel(ctx), in.ID)
+	}
 	return in, nil
 }
 

@@ -72,10 +72,11 @@ func checkListeners(listeners []Listener) error {
 	return nil
 }
 
-// checkBalancerName makes sure that no other balancer than self has the name.
+// checkBalancerName makes sure that it is a name, and that no other balancer
+// than self has it.
 func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
-	if name == "" {
-		return refuse(InvalidRequest, "a load balancer needs a name").at("name", "must not be empty")
+	if err := checkName(name); err != nil {
+		return err
 	}
 	id, err := tx.LoadBalancerNamed(ctx, db.LoadBalancerNamedParams{ProjectID: p.ID, Name: name})
 	switch {
@@ -160,12 +161,16 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 			lb = old
 			return nil
 		}
-		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
-		if err := tx.DeleteTargets(ctx, lb.ID); err != nil {
-			return err
+		lb.State, lb.StateReason = rule.To, ""
+		if lb.State != old.State || old.due == nil {
+			// One that is being built is not put off: changes that keep coming would
+			// keep it from ever being built.
+			lb.due = c.after(now, rule.Wait)
 		}
-		if err := insertTargets(ctx, tx, lb); err != nil {
-			return err
+		if !slices.Equal(lb.Targets, old.Targets) {
+			if err := replaceTargets(ctx, tx, lb); err != nil {
+				return err
+			}
 		}
 		return saveLoadBalancer(ctx, tx, old.State, &lb, now)
 	})

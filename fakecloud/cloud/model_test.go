@@ -27,6 +27,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // fakePlane forwards nothing and refuses blocked ports, unless the balancer has
 // them already.
 type fakePlane struct {
+	broken  error // what everything ends with
 	blocked map[int]bool
 	applied map[string]Forwarding
 }
@@ -36,6 +37,9 @@ func newFakePlane() *fakePlane {
 }
 
 func (p *fakePlane) Apply(f Forwarding) error {
+	if p.broken != nil {
+		return p.broken
+	}
 	for _, l := range f.Listeners {
 		has := slices.ContainsFunc(p.applied[f.ID].Listeners, func(h Listener) bool { return h.Port == l.Port })
 		if p.blocked[l.Port] && !has {
@@ -366,13 +370,12 @@ func (w *world) updateBalancer(t *rapid.T) {
 	default:
 		require.NoError(t, err)
 		require.Equal(t, before.Version+1, lb.Version)
-		wait := 50 * time.Millisecond
-		if m.state == "provisioning" {
-			wait = 400 * time.Millisecond
-		} else {
-			m.state = "updating"
+		m.port, m.targets = port, set(ids)
+		switch m.state {
+		case "provisioning", "updating": // It is done when it would have been.
+		default:
+			m.state, m.due = "updating", w.clock.Now().Add(50*time.Millisecond)
 		}
-		m.port, m.targets, m.due = port, set(ids), w.clock.Now().Add(wait)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -43,8 +44,8 @@ type forced struct {
 }
 
 // build brings a balancer's stored configuration into force and records how
-// that ended.
-func (c *Cloud) build(ctx context.Context, id string) error {
+// that ended. One that is not due is left alone, unless it is to be early.
+func (c *Cloud) build(ctx context.Context, id string, early bool) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	var lb LoadBalancer
@@ -69,9 +70,13 @@ func (c *Cloud) build(ctx context.Context, id string) error {
 	if _, ok := find(LoadBalancerRules, lb.State, Built); !ok {
 		return nil // It is being deleted.
 	}
+	if !early && !isDue(lb.due, c.now()) {
+		return nil // It has been changed meanwhile.
+	}
 	failure := c.cfg.DataPlane.Apply(Forwarding{ID: id, Address: lb.Address, Listeners: lb.Listeners, Backends: backends})
 	if failure == nil {
 		c.inForce[id] = forced{lb.Address, lb.Listeners, lb.Targets}
+		delete(c.dirty, id)
 	}
 	return c.recordBuild(ctx, lb, failure)
 }
@@ -123,15 +128,35 @@ func (c *Cloud) retarget(ctx context.Context, instance string) {
 	defer c.planeMu.Unlock()
 	for id, f := range c.inForce {
 		for _, t := range f.targets {
-			if t == instance {
-				c.refresh(ctx, id, f)
+			if t != instance {
+				continue
+			}
+			if err := c.refresh(ctx, id, f); err != nil {
+				c.log.Error("targets are not as they should be and will be tried again", "err", err)
+				c.dirty[id] = true
+				c.nudge()
 			}
 		}
 	}
 }
 
+// refreshDirty tries again what retarget could not do.
+func (c *Cloud) refreshDirty(ctx context.Context) error {
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	var errs []error
+	for id := range c.dirty {
+		if err := c.refresh(ctx, id, c.inForce[id]); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(c.dirty, id)
+	}
+	return errors.Join(errs...)
+}
+
 // refresh forwards as before, to those targets that run now.
-func (c *Cloud) refresh(ctx context.Context, id string, f forced) {
+func (c *Cloud) refresh(ctx context.Context, id string, f forced) error {
 	var backends []netip.Addr
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		backends, err = runningOf(ctx, tx, f.targets)
@@ -141,8 +166,9 @@ func (c *Cloud) refresh(ctx context.Context, id string, f forced) {
 		err = c.cfg.DataPlane.Apply(Forwarding{ID: id, Address: f.address, Listeners: f.listeners, Backends: backends})
 	}
 	if err != nil {
-		c.log.Error("load balancer keeps targets that do not run", "id", id, "err", err)
+		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", id, err)
 	}
+	return nil
 }
 
 // unforce ends a balancer's forwarding.
@@ -151,4 +177,5 @@ func (c *Cloud) unforce(id string) {
 	defer c.planeMu.Unlock()
 	c.cfg.DataPlane.Remove(id)
 	delete(c.inForce, id)
+	delete(c.dirty, id)
 }

@@ -14,14 +14,15 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// random is the cloud's only source of chance, so that a seed repeats it.
+// random is the cloud's only source of chance. A seed repeats what is drawn, in
+// the order of the calls; the time in an ID is not drawn.
 type random struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	entropy *ulid.MonotonicEntropy
 }
 
-// newRandom is repeatable unless seed is 0.
+// newRandom draws the same each time unless seed is 0.
 func newRandom(seed int64) *random {
 	var key [32]byte
 	if seed == 0 {

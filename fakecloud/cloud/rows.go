@@ -177,6 +177,13 @@ func insertTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return nil
 }
 
+func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
+	if err := tx.DeleteTargets(ctx, lb.ID); err != nil {
+		return err
+	}
+	return insertTargets(ctx, tx, lb)
+}
+
 // updateLoadBalancerRow writes all but the targets, and tells of it nobody.
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{

@@ -55,7 +55,8 @@ type Rule[S ~string] struct {
 	From S
 	On   Action
 	To   S
-	// Wait is the delay after which To ends by itself; without it, To lasts.
+	// Wait is the delay after which To ends by itself; without it, To lasts. A
+	// balancer's update that leads to the state it is in does not start it anew.
 	Wait Delay
 	// Same means that the action is welcome and changes nothing.
 	Same bool

@@ -24,7 +24,7 @@ func (c *Cloud) Run(ctx context.Context) error {
 	}
 	close(c.ready)
 	for ctx.Err() == nil {
-		next, err := c.step(context.WithoutCancel(ctx))
+		next, err := c.step(ctx)
 		wait := afterTrouble
 		switch {
 		case err != nil:
@@ -70,7 +70,7 @@ func (c *Cloud) restore(ctx context.Context) error {
 		return err
 	}
 	for _, id := range ids {
-		if err := c.build(ctx, id); err != nil {
+		if err := c.build(ctx, id, true); err != nil {
 			return err
 		}
 	}
@@ -78,8 +78,10 @@ func (c *Cloud) restore(ctx context.Context) error {
 }
 
 // step makes every transition that is due and says when the next will be; zero
-// when none is under way.
+// when none is under way. When ctx ends, the transition under way is its last.
 func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
+	ending := ctx.Done()
+	ctx = context.WithoutCancel(ctx)
 	now := c.now().UnixMilli()
 	var instances, balancers []string
 	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
@@ -92,16 +94,29 @@ func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	for _, id := range instances {
-		err = errors.Join(err, c.elapseInstance(ctx, id))
-	}
-	for _, id := range balancers {
-		err = errors.Join(err, c.elapseLoadBalancer(ctx, id))
-	}
+	err = errors.Join(
+		c.refreshDirty(ctx),
+		eachUntil(ending, instances, func(id string) error { return c.elapseInstance(ctx, id) }),
+		eachUntil(ending, balancers, func(id string) error { return c.elapseLoadBalancer(ctx, id) }),
+	)
 	if err != nil {
 		return time.Time{}, err
 	}
 	return c.nextDue(ctx)
+}
+
+// eachUntil stops between two items once ending is closed.
+func eachUntil(ending <-chan struct{}, ids []string, do func(id string) error) error {
+	var errs []error
+	for _, id := range ids {
+		select {
+		case <-ending:
+			return errors.Join(errs...)
+		default:
+		}
+		errs = append(errs, do(id))
+	}
+	return errors.Join(errs...)
 }
 
 // elapseInstance ends the state an instance is in, if its time has come.
@@ -115,7 +130,7 @@ func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
 			return err
 		}
 		in, err := instanceFrom(row)
-		if err != nil || in.due == nil || in.due.After(now) {
+		if err != nil || !isDue(in.due, now) {
 			return err
 		}
 		rule, ok := find(InstanceRules, in.State, Elapsed)
@@ -131,20 +146,22 @@ func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
 }
 
 // elapseLoadBalancer builds a balancer that is due, or lets a deleted one go.
+// What was due when it was looked up may have been given a new time since.
 func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
-	var deleting bool
+	var due, deleting bool
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetLoadBalancer(ctx, id)
+		due = isDue(dueFrom(row.DueAt), c.now())
 		_, deleting = find(LoadBalancerRules, LoadBalancerState(row.State), Elapsed)
 		return err
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
-	case err != nil:
+	case err != nil || !due:
 		return err
 	case !deleting:
-		return c.build(ctx, id)
+		return c.build(ctx, id, false)
 	}
 	// The sockets go first: the next balancer may get the address at once.
 	c.unforce(id)

@@ -18,7 +18,7 @@ import (
 // takes too long; it resumes from the last number it saw.
 func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
 	after := cloud.Oldest
-	if from := cmp.Or(params.After, params.LastEventID); from != nil && *from > 0 {
+	if from := cmp.Or(params.LastEventID, params.After); from != nil && *from > 0 {
 		after = *from
 	}
 	more := s.cloud.MoreEvents()

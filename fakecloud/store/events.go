@@ -39,12 +39,15 @@ type Batch struct {
 func (s *Store) EventsAfter(ctx context.Context, project string, after, limit int64) (Batch, error) {
 	var b Batch
 	err := s.Read(ctx, func(tx *Tx) error {
-		newest, err := orZero(tx.NewestEvent(ctx))
+		newest, err := tx.newestEvent(ctx)
 		if err != nil {
 			return err
 		}
-		oldest, err := orZero(tx.OldestEvent(ctx))
-		if err != nil {
+		oldest, err := tx.OldestEvent(ctx)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			oldest = newest + 1 // None is kept: the next to come.
+		case err != nil:
 			return err
 		}
 		if after >= 0 && (after > newest || after < oldest-1) {
@@ -61,11 +64,11 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 	return b, err
 }
 
-func orZero(n int64, err error) (int64, error) {
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return n, err
+// newestEvent is the last number given, or the one before the first: numbers of
+// a new log do not start at 1 (migration 2). sqlc does not know SQLite's table.
+func (tx *Tx) newestEvent(ctx context.Context) (seq int64, err error) {
+	err = tx.sql.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
+	return seq, err
 }
 
 // Committed gives a channel that is closed when further events have been

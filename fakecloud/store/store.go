@@ -75,7 +75,7 @@ func (s *Store) open(ctx context.Context, path string) error {
 		// memdb is shared by the process's connections and locks like a file; the
 		// writer's connection never closes, so it lives as long as the store.
 		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb&_foreign_keys=on&_busy_timeout=10000"
-		return s.connect(ctx, name+"&_txlock=immediate", name)
+		return s.connect(ctx, name+"&_txlock=immediate", name+"&_query_only=on")
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -85,6 +85,12 @@ func (s *Store) open(ctx context.Context, path string) error {
 		return err
 	}
 	if err := inspect(ctx, abs); err != nil {
+		return err
+	}
+	// SQLite would let others read a new file, and gives those it keeps beside it
+	// the same mode.
+	f, err := os.OpenFile(abs, os.O_CREATE|os.O_RDWR, 0o600)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	name := (&url.URL{Scheme: "file", Path: abs}).String() + "?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000"
@@ -102,8 +108,12 @@ func (s *Store) acquire(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return errors.Join(errors.New("is in use by another fakecloud; stop that one, or give this one another --data file"), f.Close())
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errors.New("is in use by another fakecloud; stop that one, or give this one another --data file")
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
 	}
 	s.lock = f
 	return nil
@@ -219,6 +229,7 @@ func (s *Store) Close() error {
 // Tx is one transaction. Its queries see its own changes.
 type Tx struct {
 	*db.Queries
+	sql    *sql.Tx
 	keep   int64
 	events int
 }
@@ -231,7 +242,7 @@ func (s *Store) Read(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // Nothing to commit.
-	return fn(&Tx{Queries: db.New(tx)})
+	return fn(&Tx{Queries: db.New(tx), sql: tx})
 }
 
 // Write runs one change: all of it is on disk when Write returns nil, none of
@@ -243,7 +254,7 @@ func (s *Store) Write(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	defer func() { _ = sqlTx.Rollback() }() // Does nothing after Commit.
-	tx := &Tx{Queries: db.New(sqlTx), keep: s.keep}
+	tx := &Tx{Queries: db.New(sqlTx), sql: sqlTx, keep: s.keep}
 	if err := fn(tx); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -47,7 +48,7 @@ func TestWriteIsAllOrNothing(t *testing.T) {
 				return boom
 			}), boom)
 			require.NoError(t, s.Read(ctx, func(tx *store.Tx) error {
-				_, err := tx.ProjectByName(ctx, "p")
+				_, err := tx.OldestEvent(ctx)
 				assert.ErrorIs(t, err, sql.ErrNoRows)
 				return nil
 			}))
@@ -65,12 +66,57 @@ func TestReopenKeepsEverything(t *testing.T) {
 	ctx := t.Context()
 	s, err := store.Open(ctx, path)
 	require.NoError(t, err)
-	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-	require.NoError(t, s.Close())
-	require.NoError(t, open(t, path).Read(ctx, func(tx *store.Tx) error {
-		_, err := tx.ProjectByName(ctx, "p")
-		return err
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
+		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"))
 	}))
+	for _, file := range []string{path, path + "-wal", path + "-shm", path + ".lock"} {
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
+	}
+	b, err := s.EventsAfter(ctx, "p", -1, 10)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	again, err := open(t, path).EventsAfter(ctx, "p", -1, 10)
+	require.NoError(t, err)
+	require.Len(t, b.Events, 1)
+	assert.Equal(t, b, again)
+}
+
+func TestReadsChangeNothing(t *testing.T) {
+	for _, path := range []string{store.Memory, filepath.Join(t.TempDir(), "cloud.db")} {
+		s := open(t, path)
+		err := s.Read(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, "p") })
+		require.ErrorContains(t, err, "readonly", path)
+	}
+}
+
+// Numbers that an older log has given, few or many, are none of a new one's.
+func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
+	ctx := t.Context()
+	older := open(t, store.Memory)
+	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
+	first, err := older.EventsAfter(ctx, "p", -1, 1)
+	require.NoError(t, err)
+	require.NoError(t, older.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
+	last, err := older.EventsAfter(ctx, "p", -1, 1)
+	require.NoError(t, err)
+	require.Equal(t, first.Through+1, last.Through)
+
+	// A log is as old as its millisecond.
+	require.Eventually(t, func() bool { return time.Now().UnixMilli() > last.Through }, 10*time.Second, time.Millisecond)
+	newer := open(t, store.Memory)
+	expired := func(when string) {
+		for _, seq := range []int64{0, 1, first.Through, last.Through} {
+			_, err := newer.EventsAfter(ctx, "p", seq, 1)
+			assert.ErrorIs(t, err, store.ErrEventsExpired, "after %d, %s", seq, when)
+		}
+	}
+	expired("while it is empty")
+	require.NoError(t, newer.Write(ctx, func(tx *store.Tx) error {
+		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"))
+	}))
+	expired("when it is longer than the older")
 }
 
 func TestOneProcessPerFile(t *testing.T) {
@@ -137,31 +183,33 @@ func TestEventsArePrunedAndResumable(t *testing.T) {
 	}))
 	b, err := s.EventsAfter(ctx, "p", -1, 10)
 	require.NoError(t, err)
-	assert.Equal(t, store.Batch{}, b)
+	assert.Empty(t, b.Events)
+	before := b.Through
 	for range 8 {
 		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
 	}
 	b, err = s.EventsAfter(ctx, "p", -1, 10)
 	require.NoError(t, err)
-	assert.Equal(t, []int64{4, 5, 6, 7, 8}, seqs(b))
-	b, err = s.EventsAfter(ctx, "p", 3, 2)
+	assert.Equal(t, []int64{4, 5, 6, 7, 8}, seqs(b, before))
+	b, err = s.EventsAfter(ctx, "p", before+3, 2)
 	require.NoError(t, err)
-	assert.Equal(t, []int64{4, 5}, seqs(b))
-	assert.EqualValues(t, 5, b.Through)
+	assert.Equal(t, []int64{4, 5}, seqs(b, before))
+	assert.Equal(t, before+5, b.Through)
 	for _, gone := range []int64{2, 9} {
-		_, err = s.EventsAfter(ctx, "p", gone, 10)
+		_, err = s.EventsAfter(ctx, "p", before+gone, 10)
 		require.ErrorIs(t, err, store.ErrEventsExpired, "after %d", gone)
 	}
-	b, err = s.EventsAfter(ctx, "q", 3, 10)
+	b, err = s.EventsAfter(ctx, "q", before+3, 10)
 	require.NoError(t, err)
 	assert.Empty(t, b.Events, "another project's events")
-	assert.EqualValues(t, 8, b.Through, "moves past them all the same")
+	assert.Equal(t, before+8, b.Through, "moves past them all the same")
 }
 
-func seqs(b store.Batch) []int64 {
+// seqs counts the batch's events from the first that the log gave.
+func seqs(b store.Batch, before int64) []int64 {
 	var out []int64
 	for _, e := range b.Events {
-		out = append(out, e.Seq)
+		out = append(out, e.Seq-before)
 	}
 	return out
 }
@@ -171,7 +219,9 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 		s := open(t, path)
 		ctx := t.Context()
 		require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addProject(ctx, tx, "p") }))
-		var g errgroup.Group
+		start, err := s.EventsAfter(ctx, "p", -1, 1)
+		require.NoError(t, err)
+		g, ctx := errgroup.WithContext(ctx) // A writer that fails ends the readers too.
 		for range 4 {
 			g.Go(func() error {
 				for range 25 {
@@ -181,16 +231,17 @@ func TestReadersAndWritersAtOnce(t *testing.T) {
 				}
 				return nil
 			})
-			g.Go(func() error { return readAll(ctx, s, 100) })
+			g.Go(func() error { return readAll(ctx, s, start.Through, 100) })
 		}
 		require.NoError(t, g.Wait())
 	}
 }
 
-// readAll follows the log until n events have come, in order and without gaps.
-func readAll(ctx context.Context, s *store.Store, n int64) error {
-	var last int64
-	for last < n {
+// readAll follows the log from a number on until n events have come, in order
+// and without gaps.
+func readAll(ctx context.Context, s *store.Store, from, n int64) error {
+	last := from
+	for last < from+n {
 		more := s.Committed()
 		b, err := s.EventsAfter(ctx, "p", last, 7)
 		if err != nil {
@@ -203,7 +254,11 @@ func readAll(ctx context.Context, s *store.Store, n int64) error {
 			last = e.Seq
 		}
 		if len(b.Events) == 0 {
-			<-more
+			select {
+			case <-more:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
 	return nil

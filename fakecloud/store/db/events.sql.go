@@ -91,17 +91,6 @@ func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) (int64
 	return seq, err
 }
 
-const newestEvent = `-- name: NewestEvent :one
-SELECT seq FROM events ORDER BY seq DESC LIMIT 1
-`
-
-func (q *Queries) NewestEvent(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, newestEvent)
-	var seq int64
-	err := row.Scan(&seq)
-	return seq, err
-}
-
 const oldestEvent = `-- name: OldestEvent :one
 SELECT seq FROM events ORDER BY seq LIMIT 1
 `

@@ -9,20 +9,34 @@ import (
 	"context"
 )
 
-const projectByName = `-- name: ProjectByName :one
-SELECT id, name, default_tags, created_at FROM projects WHERE name = ?
+const deleteTokens = `-- name: DeleteTokens :exec
+DELETE FROM tokens WHERE project_id = ?
 `
 
-func (q *Queries) ProjectByName(ctx context.Context, name string) (Project, error) {
-	row := q.db.QueryRowContext(ctx, projectByName, name)
-	var i Project
-	err := row.Scan(
-		&i.ID,
-		&i.Name,
-		&i.DefaultTags,
-		&i.CreatedAt,
+func (q *Queries) DeleteTokens(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteTokens, projectID)
+	return err
+}
+
+const insertToken = `-- name: InsertToken :exec
+INSERT OR REPLACE INTO tokens (name, project_id, hash, created_at) VALUES (?, ?, ?, ?)
+`
+
+type InsertTokenParams struct {
+	Name      string
+	ProjectID string
+	Hash      []byte
+	CreatedAt int64
+}
+
+func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error {
+	_, err := q.db.ExecContext(ctx, insertToken,
+		arg.Name,
+		arg.ProjectID,
+		arg.Hash,
+		arg.CreatedAt,
 	)
-	return i, err
+	return err
 }
 
 const tokenByHash = `-- name: TokenByHash :one
@@ -50,17 +64,6 @@ func (q *Queries) TokenByHash(ctx context.Context, hash []byte) (TokenByHashRow,
 		&i.Project.CreatedAt,
 	)
 	return i, err
-}
-
-const tokenNameByHash = `-- name: TokenNameByHash :one
-SELECT name FROM tokens WHERE hash = ?
-`
-
-func (q *Queries) TokenNameByHash(ctx context.Context, hash []byte) (string, error) {
-	row := q.db.QueryRowContext(ctx, tokenNameByHash, hash)
-	var name string
-	err := row.Scan(&name)
-	return name, err
 }
 
 const upsertProject = `-- name: UpsertProject :one
@@ -91,26 +94,4 @@ func (q *Queries) UpsertProject(ctx context.Context, arg UpsertProjectParams) (P
 		&i.CreatedAt,
 	)
 	return i, err
-}
-
-const upsertToken = `-- name: UpsertToken :exec
-INSERT INTO tokens (name, project_id, hash, created_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET project_id = excluded.project_id, hash = excluded.hash
-`
-
-type UpsertTokenParams struct {
-	Name      string
-	ProjectID string
-	Hash      []byte
-	CreatedAt int64
-}
-
-func (q *Queries) UpsertToken(ctx context.Context, arg UpsertTokenParams) error {
-	_, err := q.db.ExecContext(ctx, upsertToken,
-		arg.Name,
-		arg.ProjectID,
-		arg.Hash,
-		arg.CreatedAt,
-	)
-	return err
 }

@@ -9,8 +9,5 @@ DELETE FROM events WHERE seq <= @through;
 -- name: OldestEvent :one
 SELECT seq FROM events ORDER BY seq LIMIT 1;
 
--- name: NewestEvent :one
-SELECT seq FROM events ORDER BY seq DESC LIMIT 1;
-
 -- name: EventsAfter :many
 SELECT * FROM events WHERE project_id = @project_id AND seq > @after ORDER BY seq LIMIT @max;
