@@ -21,6 +21,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// octet keeps two runs at once, and a lab beside them, apart: labs live below
+// 127.100.0.0.
+var octet = byte(100 + os.Getpid()%100)
+
+// at puts an address, written with 78, where this run is.
+func at(address string) string {
+	return strings.ReplaceAll(address, ".78.", fmt.Sprintf(".%d.", octet))
+}
+
 var (
 	_ internalapi.RuntimeService      = (*Runtime)(nil)
 	_ internalapi.ImageManagerService = (*Runtime)(nil)
@@ -46,14 +55,14 @@ func newNode(t *testing.T, subnet int, adjust ...func(*Options)) *node {
 	t.Parallel()
 	options := Options{
 		NodeName:    "node-1",
-		NodeAddress: netip.AddrFrom4([4]byte{127, 78, byte(subnet), 200}),
+		NodeAddress: netip.AddrFrom4([4]byte{127, octet, byte(subnet), 200}),
 		Zone:        func() string { return "nebula-1a" },
 	}
 	for _, change := range adjust {
 		change(&options)
 	}
 	n := &node{Runtime: New(options), t: t, logs: t.TempDir()}
-	n.must(n.UpdateRuntimeConfig(t.Context(), networkConfig(fmt.Sprintf(podPrefix, subnet))))
+	n.must(n.UpdateRuntimeConfig(t.Context(), networkConfig(at(fmt.Sprintf(podPrefix, subnet)))))
 	t.Cleanup(func() { _ = n.Close(context.Background()) })
 	return n
 }
@@ -183,7 +192,7 @@ func TestNetworkIsNotReadyBeforeThePodCIDRIsKnown(t *testing.T) {
 	if err := r.UpdateRuntimeConfig(t.Context(), networkConfig("192.168.0.0/24")); err == nil {
 		t.Error("a podCIDR that cannot be realised was accepted")
 	}
-	if err := r.UpdateRuntimeConfig(t.Context(), networkConfig("fd00::/64,10.78.250.0/25")); err != nil {
+	if err := r.UpdateRuntimeConfig(t.Context(), networkConfig(at("fd00::/64,10.78.250.0/25"))); err != nil {
 		t.Fatal(err)
 	}
 	if ready, message := networkReady(); !ready {
@@ -210,7 +219,7 @@ func TestAddressesAreUniqueAndReusedOnlyAfterTheOthers(t *testing.T) {
 	if _, err := n.RunPodSandbox(t.Context(), podConfig("one-more", ""), ""); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one sandbox too many: %v", err)
 	}
-	for _, reserved := range []string{"10.78.1.0", "10.78.1.1", "10.78.1.15"} {
+	for _, reserved := range []string{at("10.78.1.0"), at("10.78.1.1"), at("10.78.1.15")} {
 		if seen[reserved] {
 			t.Errorf("%s was given to a pod", reserved)
 		}

@@ -20,6 +20,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// octet keeps two runs at once, and a lab beside them, apart: labs live below
+// 127.100.0.0.
+var octet = byte(100 + os.Getpid()%100)
+
+// at puts an address, written with 78, where this run is.
+func at(address string) string {
+	return strings.ReplaceAll(address, ".78.", fmt.Sprintf(".%d.", octet))
+}
+
 const (
 	patience = 10 * time.Second
 	thisNode = "node-1"
@@ -37,7 +46,7 @@ func newLab(t *testing.T, subnet int) *lab {
 	t.Parallel()
 	l := &lab{t: t, subnet: subnet, Proxy: New(Options{
 		NodeName: thisNode,
-		Address:  netip.AddrFrom4([4]byte{127, 78, byte(subnet), 1}),
+		Address:  netip.AddrFrom4([4]byte{127, octet, byte(subnet), 1}),
 	})}
 	l.OnServiceSynced()
 	l.OnEndpointSlicesSynced()
@@ -63,7 +72,7 @@ func (l *lab) service(adjust ...func(*v1.Service)) (*v1.Service, string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: v1.ServiceSpec{
 			Type:      v1.ServiceTypeLoadBalancer,
-			ClusterIP: "10.78.0.9", ClusterIPs: []string{"10.78.0.9"},
+			ClusterIP: at("10.78.0.9"), ClusterIPs: []string{at("10.78.0.9")},
 			Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP, NodePort: int32(number), TargetPort: intstr.FromInt32(8080)}},
 		},
 	}
@@ -130,7 +139,7 @@ func says(what string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) { _, _ = io.WriteString(c, what) }
 }
 
-func (l *lab) pod(host int) string { return fmt.Sprintf("10.78.%d.%d", l.subnet, 100+host) }
+func (l *lab) pod(host int) string { return fmt.Sprintf(at("10.78.%d.%d"), l.subnet, 100+host) }
 
 // ask returns an error also when the connection is reset before the kernel has
 // told that it was made.
@@ -158,7 +167,7 @@ func dial(t *testing.T, at string) *net.TCPConn {
 
 func TestNothingIsServedBeforeAllWasListed(t *testing.T) {
 	t.Parallel()
-	l := &lab{t: t, subnet: 1, Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr("127.78.1.1")})}
+	l := &lab{t: t, subnet: 1, Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(at("127.78.1.1"))})}
 	defer l.Close()
 	service, at := l.service()
 	l.OnServiceAdd(service)
@@ -200,8 +209,8 @@ func TestEndpointsSeeTheNodeOrWithLocalPolicyTheClient(t *testing.T) {
 		adjust func(*v1.Service)
 		want   string
 	}{
-		3: {func(*v1.Service) {}, "127.78.3.1"},
-		4: {local, "127.78.4.77"},
+		3: {func(*v1.Service) {}, at("127.78.3.1")},
+		4: {local, at("127.78.4.77")},
 	} {
 		t.Run(test.want, func(t *testing.T) {
 			l := newLab(t, subnet)
@@ -213,7 +222,7 @@ func TestEndpointsSeeTheNodeOrWithLocalPolicyTheClient(t *testing.T) {
 			l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}))
 			l.sync()
 
-			from := &net.TCPAddr{IP: net.IPv4(127, 78, byte(subnet), 77)}
+			from := &net.TCPAddr{IP: net.IPv4(127, octet, byte(subnet), 77)}
 			connection, err := (&net.Dialer{LocalAddr: from, Timeout: patience}).Dial("tcp4", at)
 			if err != nil {
 				t.Fatal(err)
