@@ -134,13 +134,17 @@ func newDown(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "Stop everything of the lab and delete its folder",
-		Long:  "down ends every process of the lab and deletes all that it kept. It also clears away what a crash left.",
+		Long: `down ends every process of the lab and deletes all that it kept. It also
+clears away what a crash left. Where there is no lab it says so, and is content.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := state.Dir(o.name); err != nil {
 				return usageError{err}
 			}
 			return ui.New(os.Stderr, false).Do("down", func(func(string)) (string, error) {
 				n, err := lab.Down(cmd.Context(), o.name)
+				if errors.Is(err, state.ErrNone) {
+					return fmt.Sprintf("there is no lab %q; nothing to do", o.name), nil
+				}
 				return fmt.Sprintf("%d processes ended, folder deleted", n), err
 			})
 		},
