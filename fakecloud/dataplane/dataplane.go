@@ -41,6 +41,7 @@ type balancer struct {
 	log    *slog.Logger
 
 	listeners map[int]*listener // by port; guarded by Plane.mu
+	counters  map[int]*counters // of all ports there ever were; guarded by Plane.mu
 
 	running sync.WaitGroup // accept loops and connections
 	connMu  sync.Mutex
@@ -74,7 +75,10 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 	for _, want := range f.Listeners {
 		l := b.listeners[want.Port]
 		if l == nil {
-			l = &listener{balancer: b, socket: added[want.Port]}
+			if b.counters[want.Port] == nil {
+				b.counters[want.Port] = &counters{}
+			}
+			l = &listener{balancer: b, socket: added[want.Port], counters: b.counters[want.Port]}
 			b.listeners[want.Port] = l
 		}
 		l.route.Store(&route{listener: want, targets: targets(f.Backends, want.TargetPort)})
@@ -87,7 +91,7 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 
 func newBalancer(log *slog.Logger) *balancer {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &balancer{ctx: ctx, cancel: cancel, log: log, listeners: map[int]*listener{}, conns: map[net.Conn]struct{}{}}
+	return &balancer{ctx: ctx, cancel: cancel, log: log, listeners: map[int]*listener{}, counters: map[int]*counters{}, conns: map[net.Conn]struct{}{}}
 }
 
 // bind opens the listeners that are not there yet: all, or none.

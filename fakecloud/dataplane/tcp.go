@@ -18,9 +18,12 @@ const (
 	// dialTimeout is how long one target may take to answer before the next is
 	// tried.
 	dialTimeout = time.Second
+	// dialsTimeout is how long a client waits until a target has answered.
+	dialsTimeout = 5 * time.Second
 	// acceptPause is the wait after a failed accept, e.g. for want of file
-	// descriptors.
-	acceptPause = 50 * time.Millisecond
+	// descriptors. It doubles with each that follows, up to maxAcceptPause.
+	acceptPause    = 50 * time.Millisecond
+	maxAcceptPause = time.Second
 )
 
 // listener accepts on one port of a balancer.
@@ -29,9 +32,11 @@ type listener struct {
 	socket   net.Listener
 	route    atomic.Pointer[route]
 	turn     atomic.Uint64 // round robin
-
-	connections, active, failed, in, out atomic.Int64
+	*counters
 }
+
+// counters outlive the listener: one that is removed and comes back counts on.
+type counters struct{ connections, active, failed, in, out atomic.Int64 }
 
 // route is where new connections go.
 type route struct {
@@ -52,10 +57,12 @@ func (l *listener) stats() cloud.ListenerStats {
 }
 
 func (l *listener) accept() {
+	pause := acceptPause
 	for {
 		conn, err := l.socket.Accept()
 		switch {
 		case err == nil:
+			pause = acceptPause
 			l.connections.Add(1)
 			l.active.Add(1)
 			l.balancer.running.Go(func() {
@@ -69,8 +76,9 @@ func (l *listener) accept() {
 			select {
 			case <-l.balancer.ctx.Done():
 				return
-			case <-time.After(acceptPause):
+			case <-time.After(pause):
 			}
+			pause = min(2*pause, maxAcceptPause)
 		}
 	}
 }
@@ -99,20 +107,23 @@ func (l *listener) serve(client *net.TCPConn) {
 	both.Wait()
 }
 
-// dial connects to the next target in turn that answers; nil if none does.
+// dial connects to the next target in turn that answers; nil if none does, or
+// not soon.
 func (l *listener) dial() *net.TCPConn {
 	targets := l.route.Load().targets
 	first := l.turn.Add(1) - 1
+	all, cancel := context.WithTimeout(l.balancer.ctx, dialsTimeout)
+	defer cancel()
 	for i := range uint64(len(targets)) {
 		at := targets[(first+i)%uint64(len(targets))]
-		ctx, cancel := context.WithTimeout(l.balancer.ctx, dialTimeout)
+		ctx, cancel := context.WithTimeout(all, dialTimeout)
 		conn, err := dialer.DialContext(ctx, "tcp4", at)
 		cancel()
 		if err == nil {
 			return conn.(*net.TCPConn)
 		}
 		l.balancer.log.Debug("target does not answer", "target", at, "err", err)
-		if l.balancer.ctx.Err() != nil {
+		if all.Err() != nil {
 			return nil
 		}
 	}
