@@ -125,7 +125,8 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s is still being deleted", have.ID), provisioningRetry)
 	}
 	lb, err := l.apply(ctx, svc, have, want)
-	if gone := endedTargets(err, want.targets); len(gone) > 0 {
+	// However many the cloud names at a time, each round leaves fewer.
+	for gone := endedTargets(err, want.targets); len(gone) > 0; gone = endedTargets(err, want.targets) {
 		// Their Nodes go too, but later; the other targets must not wait.
 		klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", gone)
 		want.targets = slices.DeleteFunc(want.targets, func(t api.Target) bool { return slices.Contains(gone, t.InstanceID) })

@@ -1,0 +1,76 @@
+package build
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A module of one program, built for real.
+func TestBuildOnceThenNotAgain(t *testing.T) {
+	src, out := t.TempDir(), filepath.Join(t.TempDir(), "bin")
+	write := func(file, text string) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(src, file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(src, file), []byte(text), 0o600))
+	}
+	write("go.mod", "module example\n\ngo 1.26\n")
+	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { println(\"one\") }\n")
+	m := Module{Dir: src, Sources: []string{"."}, Without: []string{"ignored"}, Mains: map[string]string{"./cmd/hello/v2": "greet"}}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	build := func() bool {
+		t.Helper()
+		built, err := m.Build(ctx, out, func(string) {})
+		require.NoError(t, err)
+		return built
+	}
+	run := func() string {
+		t.Helper()
+		said, err := exec.CommandContext(ctx, filepath.Join(out, "greet")).CombinedOutput()
+		require.NoError(t, err)
+		return string(said)
+	}
+
+	assert.True(t, build())
+	assert.Equal(t, "one\n", run())
+	assert.False(t, build(), "nothing changed")
+	write("ignored/readme.txt", "x")
+	write("cmd/hello/v2/main_test.go", "package main\n")
+	assert.False(t, build(), "nothing that it is made of changed")
+
+	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { println(\"two\") }\n")
+	require.NoError(t, os.MkdirAll(filepath.Join(out, ".build-of-a-killed-one"), 0o755))
+	assert.True(t, build())
+	assert.Equal(t, "two\n", run())
+	left, err := filepath.Glob(filepath.Join(out, ".build-*"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { undefined() }\n")
+	_, err = m.Build(ctx, out, func(string) {})
+	require.ErrorContains(t, err, "undefined: undefined")
+	assert.Equal(t, "two\n", run(), "a failed build leaves the program as it was")
+
+	require.NoError(t, os.Remove(filepath.Join(out, "greet")))
+	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { println(\"two\") }\n")
+	assert.True(t, build(), "a program that is gone is made again")
+}
+
+func TestKubernetesVersionComesFromGoMod(t *testing.T) {
+	m, err := Kubernetes(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	assert.Contains(t, m.Flags[len(m.Flags)-1], "gitVersion=v1.")
+	assert.Len(t, m.Mains, 6)
+}
+
+func TestProgress(t *testing.T) {
+	assert.Equal(t, "100 of 300 packages compiled, about 2m0s left", progress(100, 300, time.Minute))
+	assert.Equal(t, "300 packages compiled, linking", progress(300, 300, time.Minute))
+}
