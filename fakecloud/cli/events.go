@@ -19,7 +19,7 @@ func (a *app) events() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the cloud's changes, oldest first", Args: cobra.NoArgs,
 		Example: `  fakecloud events
-  fakecloud events --follow --after 120 -o json`,
+  fakecloud events --follow --after 1767323045123 -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {
