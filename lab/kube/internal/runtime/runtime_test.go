@@ -358,7 +358,7 @@ func slowRequest(t *testing.T, n *node, container, url string) <-chan error {
 		answered <- err
 	}()
 	path := n.state(container).GetLogPath()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		if content, _ := os.ReadFile(path); strings.Contains(string(content), "GET /?delay=") {
 			return answered
 		}
