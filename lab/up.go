@@ -256,9 +256,14 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", ready, tainted), err
 }
 
-// aliveNodes are those whose kubelet renews its lease now. After a crash, what
-// a Node says of itself is still what it said before.
+// aliveNodes are those whose kubelet renews its lease now: after a crash, what
+// a Node says of itself is still what it said before. In a new lab there is no
+// before, and the first renewal need not be waited for.
 func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
+	nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil || u.fresh {
+		return nodes.Items, err
+	}
 	leases, err := u.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -267,10 +272,6 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 	for _, l := range leases.Items {
 		renewed[l.Name] = l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil &&
 			time.Since(l.Spec.RenewTime.Time) < time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
-	}
-	nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
 	}
 	return slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !renewed[n.Name] }), nil
 }
