@@ -35,8 +35,8 @@ test: build ## Run all tests with the race detector, the integration tests on an
 
 .PHONY: lint
 lint: ## Check format and style
-	$(GOTOOL) golangci-lint run ./...
-	cd lab/kube && $(GOTOOL) golangci-lint run ./...
+	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && \
+	cd lab/kube && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath" $$lint run ./... # The build's flags: what it compiled is used.
 
 .PHONY: generate
 generate: ## Regenerate all generated code
