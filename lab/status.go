@@ -95,6 +95,7 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	var nodes []Component
 	for name, p := range running {
 		if strings.HasPrefix(name, "node/") {
+			name, _, _ = strings.Cut(name, "@")
 			nodes = append(nodes, Component{Name: name, PID: p.PID, State: "running"})
 		}
 	}

@@ -110,7 +110,7 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)
-	p("  Break it      fakecloud instances stop node-2      # then: start, terminate, create")
+	p("  Break it      fakecloud instances stop node-%d      # then: start, terminate, create", l.State.Nodes)
 	p("  Stop          %s down%s", self, nameFlag)
 	return nil
 }
