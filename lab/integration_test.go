@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -501,14 +502,39 @@ func (f *fixture) leavesNothing(t *testing.T) {
 		return found
 	}
 	assert.NotEmpty(t, listening())
+	before, err := process.Host{Lab: f.dir()}.Running()
+	require.NoError(t, err)
+	assert.Len(t, before, 10)
+	lock := lockAddress(t, f.dir())
 	f.lab("down")
 	running, err := process.Host{Lab: f.dir()}.Running()
 	require.NoError(t, err)
 	assert.Empty(t, running)
-	assert.Empty(t, listening())
+	for name, p := range before {
+		assert.False(t, p.Alive(), name)
+	}
+	// The slot is free now, and another lab may have it already. Whoever has
+	// its lock is alone in it.
+	if l, err := net.Listen("tcp4", lock); err == nil {
+		defer func() { _ = l.Close() }()
+		assert.Len(t, listening(), 1, "the lock that this test holds, and nothing else")
+	}
 	left, err := filepath.Glob(filepath.Join(f.home, "*"))
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// lockAddress is where the lab's hold on its slot is.
+func lockAddress(t *testing.T, dir string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "lab.json"))
+	require.NoError(t, err)
+	var st struct {
+		Slot  int
+		Ports map[string]int
+	}
+	require.NoError(t, json.Unmarshal(data, &st))
+	return fmt.Sprintf("127.%d.0.1:%d", st.Slot, st.Ports["lock"])
 }
 
 func slotOf(t *testing.T, url string) int {

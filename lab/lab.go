@@ -185,22 +185,34 @@ func Down(ctx context.Context, name string) (stopped int, err error) {
 		if len(running) == 0 {
 			return 0, fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, name, dir)
 		}
-		return stopAll(ctx, host)
+		return stopAll(ctx, host, nil)
+	}
+	recorded, err := state.OpenDir(dir)
+	if err != nil {
+		recorded = nil // Damaged, or cut short: it is to go all the same.
 	}
 	st, err := state.Create(name) // Takes the lock; the folder is there already.
 	if err != nil {
 		return 0, err
 	}
 	defer st.Unlock()
-	if stopped, err = stopAll(ctx, host); err != nil {
+	if stopped, err = stopAll(ctx, host, recorded); err != nil {
 		return stopped, err
 	}
 	return stopped, st.Remove()
 }
 
-// stopAll ends the agent first: it would boot again what ends.
-func stopAll(ctx context.Context, host process.Host) (int, error) {
+// stopAll ends the agent first: it would boot again what ends. With it goes
+// its hold on the slot; that of a lab that is given is kept until the rest has
+// ended, so that no other lab moves in beside it.
+func stopAll(ctx context.Context, host process.Host, lab *state.Lab) (int, error) {
 	stopped := 0
+	var slot *embedded.Slot
+	defer func() {
+		if slot != nil {
+			_ = slot.Lock.Close()
+		}
+	}()
 	for {
 		running, err := host.Running()
 		if err != nil || len(running) == 0 {
@@ -210,6 +222,10 @@ func stopAll(ctx context.Context, host process.Host) (int, error) {
 		if agent := running[componentAgent]; agent != nil {
 			batch = append(batch, agent)
 		} else {
+			if slot == nil && lab != nil {
+				// Not to be had if somebody else was faster after a crash.
+				slot, _ = embedded.HoldSlot(lab.Slot, lab.Ports)
+			}
 			for _, p := range running {
 				batch = append(batch, p)
 			}

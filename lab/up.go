@@ -71,7 +71,7 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 		return u.Lab, nil
 	case ctx.Err() != nil && u.fresh:
 		steps.Say("\nInterrupted: taking down what was started.")
-		_, stopErr := stopAll(context.WithoutCancel(ctx), u.host)
+		_, stopErr := stopAll(context.WithoutCancel(ctx), u.host, nil)
 		return nil, errors.Join(errors.New("interrupted"), stopErr, u.State.Remove())
 	default:
 		return nil, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)

@@ -80,6 +80,9 @@ func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bo
 	}
 }
 
+// HoldSlot takes the lock of a lab's own slot, while its processes still run.
+func HoldSlot(slot int, ports map[string]int) (*Slot, error) { return claim(slot, ports, true) }
+
 // ClaimSlot finds a free slot by binding.
 func ClaimSlot() (*Slot, error) {
 	ports, err := freePorts()
