@@ -68,7 +68,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		broadcaster.Shutdown()
 	}()
 	// A wrong token or project is worth a loud line at start. It is no reason
-	// to exit: the cloud may be down for now, and every call checks again.
+	// to exit: the cloud may be down just now, and every call checks again.
 	if err := c.instances.project.check(ctx); err != nil {
 		klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
 	}

@@ -153,7 +153,7 @@ func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
 func (c *Cluster) disk(m Machine) string { return c.lab.Path("n", m.ID[max(0, len(m.ID)-8):]) }
 
 // socketBytes is what the kubelet adds to a machine's folder for its longest
-// socket: /root/pod-resources/ and a number of up to ten digits.
+// socket: root/pod-resources/ and a number of up to ten digits.
 const socketBytes = 30
 
 // maxSocketPath is Linux's limit for the path of a Unix socket.

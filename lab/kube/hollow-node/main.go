@@ -94,4 +94,4 @@ SIGTERM is a power cut: everything closes at once, and a later start with the sa
 const example = `  hollow-node --name node-1 --address 127.77.16.1 --port 10250 \
     --kubeconfig kubelet.kubeconfig --proxy-kubeconfig kube-proxy.kubeconfig \
     --tls-cert-file kubelet.crt --tls-private-key-file kubelet.key \
-    --client-ca-file ca.crt --root-dir /home/me/lab/node-1`
+    --client-ca-file ca.crt --root-dir node-1`
