@@ -15,8 +15,8 @@ import (
 )
 
 // RunAgent is the lab's background process: machines for instances, the CCM
-// kept running as a Deployment would, and the timeline. It holds the slot's lock, which it inherits as descriptor 3, for
-// as long as it lives.
+// kept running as a Deployment would, and the timeline. It holds the slot's
+// lock, which it inherits as descriptor 3, for as long as it lives.
 func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	if lock := os.NewFile(3, "slot"); lock != nil {
 		if l, err := net.FileListener(lock); err == nil {

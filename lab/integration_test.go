@@ -549,10 +549,31 @@ func slotOf(t *testing.T, url string) int {
 // left without having been told.
 func TestDownAfterKill(t *testing.T) {
 	f := newFixture(t)
-	f.lab("up", "--nodes", "1", "--profile", "instant")
+	// Programs elsewhere, named once: the agent, which has not the person's
+	// environment, boots its nodes from there.
+	elsewhere := filepath.Join(t.TempDir(), "kube")
+	require.NoError(t, os.Symlink(filepath.Join(f.bin, "kube"), elsewhere))
+	cmd := f.command("lab", "up", "--nodes", "1", "--profile", "instant")
+	cmd.Env = append(cmd.Env, "LAB_KUBE_BIN="+elsewhere)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	running, err := process.Host{Lab: f.dir()}.Running()
+	require.NoError(t, err)
+	nodes := 0
+	for name, p := range running {
+		if strings.HasPrefix(name, "node/") {
+			nodes++
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+			require.NoError(t, err)
+			assert.True(t, strings.HasPrefix(string(line), elsewhere), "%q", line)
+		}
+	}
+	assert.Equal(t, 1, nodes)
+	assert.Contains(t, f.lab("env"), elsewhere)
+
 	f.killAll(t)
 	f.lab("down")
-	_, err := os.Stat(f.dir())
+	_, err = os.Stat(f.dir())
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -72,9 +72,12 @@ func OpenDir(dir string) (*Lab, error) {
 }
 
 func attach(st *state.Lab) (*Lab, error) {
-	bin, err := embedded.FindBinaries()
+	bin, err := embedded.FindBinaries(st.KubeBin)
 	if err != nil {
 		return nil, err
+	}
+	if os.Getenv("LAB_KUBE_BIN") != "" {
+		st.KubeBin = bin.Kube
 	}
 	return &Lab{State: st, bin: bin, Cluster: embedded.New(st, bin), host: process.Host{Lab: st.Path()}}, nil
 }
@@ -146,14 +149,12 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, *net.TCPListen
 	if err := st.Lock(); err != nil {
 		return nil, nil, err
 	}
-	if o.Nodes != 0 && o.Nodes != st.Nodes {
-		st.Nodes = o.Nodes
-		if err := st.Save(); err != nil {
-			return nil, nil, err
-		}
-	}
 	l, err := attach(st)
 	if err != nil {
+		return nil, nil, err
+	}
+	st.Nodes = cmp.Or(o.Nodes, st.Nodes)
+	if err := st.Save(); err != nil {
 		return nil, nil, err
 	}
 	running, err := l.host.Running()

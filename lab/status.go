@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -107,18 +108,18 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
 	defer cancel()
-	if err := errors.Join(l.statusOfNodes(ctx, st), l.statusOfServices(ctx, st)); err != nil {
+	kube, err := l.Cluster.Observer()
+	if err == nil {
+		err = errors.Join(l.statusOfNodes(ctx, kube, st), l.statusOfServices(ctx, kube, st))
+	}
+	if err != nil {
 		st.Problems = strings.Split(err.Error(), "\n")
 		st.State = "incomplete"
 	}
 	return st, nil
 }
 
-func (l *Lab) statusOfNodes(ctx context.Context, st *Status) error {
-	kube, err := l.Cluster.Observer()
-	if err != nil {
-		return fmt.Errorf("nodes: %w", err)
-	}
+func (l *Lab) statusOfNodes(ctx context.Context, kube kubernetes.Interface, st *Status) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -142,11 +143,7 @@ func (l *Lab) statusOfNodes(ctx context.Context, st *Status) error {
 	return nil
 }
 
-func (l *Lab) statusOfServices(ctx context.Context, st *Status) error {
-	kube, err := l.Cluster.Observer()
-	if err != nil {
-		return fmt.Errorf("services: %w", err)
-	}
+func (l *Lab) statusOfServices(ctx context.Context, kube kubernetes.Interface, st *Status) error {
 	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("services: %w", err)

@@ -156,7 +156,7 @@ func tool(name, fix string) finding {
 }
 
 func programs() finding {
-	bin, err := embedded.FindBinaries()
+	bin, err := embedded.FindBinaries("")
 	if err != nil {
 		return finding{Check: "programs", Seen: err.Error(), Fix: "make build"}
 	}

@@ -27,6 +27,9 @@ type Lab struct {
 	Profile string `json:"profile"`
 	// Nodes is the number of instances that `lab up` sees to.
 	Nodes int `json:"nodes"`
+	// KubeBin is where upstream's programs are, if LAB_KUBE_BIN ever said so:
+	// the lab's own processes, and later commands, use the same.
+	KubeBin string `json:"kubeBin,omitempty"`
 	// StartedAt is the zero of the timeline.
 	StartedAt time.Time `json:"startedAt"`
 

@@ -4,6 +4,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,14 +66,15 @@ type Binaries struct {
 	Dir, Kube string
 }
 
-// FindBinaries looks beside the running program, and in LAB_KUBE_BIN.
-func FindBinaries() (Binaries, error) {
+// FindBinaries looks beside the running program. Upstream's are in
+// LAB_KUBE_BIN, if that is set, else in kube, if that is not empty.
+func FindBinaries(kube string) (Binaries, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return Binaries{}, err
 	}
 	b := Binaries{Dir: filepath.Dir(self), Kube: filepath.Join(filepath.Dir(self), "kube")}
-	if dir := os.Getenv("LAB_KUBE_BIN"); dir != "" {
+	if dir := cmp.Or(os.Getenv("LAB_KUBE_BIN"), kube); dir != "" {
 		if b.Kube, err = filepath.Abs(dir); err != nil {
 			return b, err
 		}
