@@ -29,19 +29,26 @@ func newProjectGuard(api projectAPI, want string) *projectGuard {
 	return &projectGuard{api: api, want: want}
 }
 
-// check asks the cloud which project the token belongs to.
+// check is an error unless the token belongs to our project now.
 func (g *projectGuard) check(ctx context.Context) error {
+	_, err := g.resolve(ctx)
+	return err
+}
+
+// resolve asks the cloud which project the token belongs to, and returns its
+// ID if it is ours.
+func (g *projectGuard) resolve(ctx context.Context) (string, error) {
 	p, err := g.api.Project(ctx)
 	if err != nil {
-		return fmt.Errorf("asking the cloud for our project: %w", err)
+		return "", fmt.Errorf("asking the cloud for our project: %w", err)
 	}
 	if p.Name != g.want && p.ID != g.want {
-		return fmt.Errorf("the cloud token belongs to project %s (%s), but this CCM is configured for %q", p.Name, p.ID, g.want)
+		return "", fmt.Errorf("the cloud token belongs to project %s (%s), but this CCM is configured for %q", p.Name, p.ID, g.want)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.id = p.ID
-	return nil
+	return p.ID, nil
 }
 
 // owns tells whether an answer that names this project (by ID) is ours. It
@@ -51,12 +58,10 @@ func (g *projectGuard) owns(ctx context.Context, projectID string) (bool, error)
 	id := g.id
 	g.mu.Unlock()
 	if id == "" {
-		if err := g.check(ctx); err != nil {
+		var err error
+		if id, err = g.resolve(ctx); err != nil {
 			return false, err
 		}
-		g.mu.Lock()
-		id = g.id
-		g.mu.Unlock()
 	}
 	return projectID == id, nil
 }

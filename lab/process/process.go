@@ -102,7 +102,7 @@ func (h Host) Running() (map[string]*Process, error) {
 	found := map[string]*Process{}
 	for _, p := range all {
 		if p.Lab == h.Lab {
-			found[p.Component] = &Process{Component: p.Component, PID: p.PID, born: p.born}
+			found[p.Component] = p.Process
 		}
 	}
 	return found, nil
@@ -110,9 +110,8 @@ func (h Host) Running() (map[string]*Process, error) {
 
 // Found is a process of some lab of this user.
 type Found struct {
-	Lab, Component string
-	PID            int
-	born           uint64
+	Lab string
+	*Process
 }
 
 // All finds the processes of every lab that this user may look into.
@@ -133,7 +132,7 @@ func scan() ([]Found, error) {
 		// the marks and the birth do not fit, and nothing is done to it.
 		born, alive := birth(pid)
 		if lab, component, ok := identity(pid); ok && alive {
-			found = append(found, Found{Lab: lab, Component: component, PID: pid, born: born})
+			found = append(found, Found{Lab: lab, Process: &Process{Component: component, PID: pid, born: born}})
 		}
 	}
 	return found, nil
