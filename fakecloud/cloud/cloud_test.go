@@ -136,7 +136,7 @@ func TestDefaultTagsAreTags(t *testing.T) {
 
 func TestNamesAreChecked(t *testing.T) {
 	c, p := newCloud(t, nil)
-	listeners := []Listener{{TCP, 80, 80}}
+	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
 	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
 	require.NoError(t, err)
 	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
@@ -157,7 +157,7 @@ func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{TCP, 80, 80}}, Targets: []string{in.ID}})
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID}})
 	require.NoError(t, err)
 	return lb, in
 }

@@ -51,6 +51,7 @@ func (p *fakePlane) Apply(f Forwarding) error {
 }
 func (p *fakePlane) Remove(id string)             { delete(p.applied, id) }
 func (p *fakePlane) Stats(string) []ListenerStats { return nil }
+func (p *fakePlane) Health(string) []TargetHealth { return nil }
 
 // modelInstance and modelBalancer are all the model knows.
 type modelInstance struct {
@@ -210,10 +211,10 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 	f, forwards := w.plane.applied[lb.ID]
 	switch lb.State {
 	case LoadBalancerActive:
-		var running []netip.Addr
+		var running []Backend
 		for _, t := range lb.Targets {
 			if in := w.instances[t]; in.state == "running" {
-				running = append(running, netip.MustParseAddr(in.address))
+				running = append(running, Backend{Target: t, Address: netip.MustParseAddr(in.address)})
 			}
 		}
 		require.True(w.t, forwards)
@@ -341,7 +342,7 @@ func (w *world) createBalancer(t *rapid.T) {
 	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 	ids, terminated := w.drawTargets(t)
 	lb, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
-		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{TCP, port, 30080}}, Targets: ids,
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: ids,
 	})
 	if terminated {
 		requireCode(t, UnknownInstance, err)
@@ -358,7 +359,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 	ids, terminated := w.drawTargets(t)
 	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
-	lb, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{TCP, port, 30080}}, Targets: &ids})
+	lb, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids})
 	switch {
 	case m.state == "deleting":
 		requireCode(t, WrongState, err)

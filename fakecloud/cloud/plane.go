@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // Forwarding is what the data plane needs to know of a balancer.
@@ -18,8 +19,21 @@ type Forwarding struct {
 	ID        string
 	Address   netip.Addr
 	Listeners []Listener
-	// Backends are the addresses of the targets that run.
-	Backends []netip.Addr
+	// Backends are the targets that run.
+	Backends []Backend
+	// SourceRanges are who may connect; empty is everybody.
+	SourceRanges []netip.Prefix
+	// Affinity keeps a client's address on one target until it has been silent
+	// for so long; 0 does not.
+	Affinity time.Duration
+	// HealthCheck may be nil.
+	HealthCheck *HealthCheck
+}
+
+// Backend is a target's instance, and where it is.
+type Backend struct {
+	Target  string
+	Address netip.Addr
 }
 
 // DataPlane forwards packets for load balancers. Calls for one balancer do not
@@ -33,6 +47,8 @@ type DataPlane interface {
 	Remove(id string)
 	// Stats gives the counters of a balancer's listeners.
 	Stats(id string) []ListenerStats
+	// Health gives what is known of each backend of a balancer.
+	Health(id string) []TargetHealth
 }
 
 // forced is a balancer's configuration as it is forwarding now. It differs
@@ -49,7 +65,7 @@ func (c *Cloud) build(ctx context.Context, id string, early bool) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	var lb LoadBalancer
-	var backends []netip.Addr
+	var backends []Backend
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetLoadBalancer(ctx, id)
 		if err != nil {
@@ -113,12 +129,15 @@ func (c *Cloud) recordBuild(ctx context.Context, built LoadBalancer, failure err
 	})
 }
 
-func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]netip.Addr, error) {
+func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {
 	rows, err := tx.RunningAddresses(ctx, listJSON(targets))
 	if err != nil {
 		return nil, err
 	}
-	return mapAll(rows, func(a *string) (netip.Addr, error) { return netip.ParseAddr(*a) })
+	return mapAll(rows, func(row db.RunningAddressesRow) (Backend, error) {
+		address, err := netip.ParseAddr(*row.Address)
+		return Backend{Target: row.ID, Address: address}, err
+	})
 }
 
 // retarget tells the balancers that forward to an instance that it may have
@@ -157,7 +176,7 @@ func (c *Cloud) refreshDirty(ctx context.Context) error {
 
 // refresh forwards as before, to those targets that run now.
 func (c *Cloud) refresh(ctx context.Context, id string, f forced) error {
-	var backends []netip.Addr
+	var backends []Backend
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		backends, err = runningOf(ctx, tx, f.targets)
 		return err

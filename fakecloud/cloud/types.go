@@ -63,14 +63,72 @@ type InstanceSpec struct {
 // Protocol is what a listener forwards.
 type Protocol string
 
-// TCP forwards byte streams.
-const TCP Protocol = "tcp"
+// TCP forwards byte streams, UDP datagrams.
+const (
+	TCP Protocol = "tcp"
+	UDP Protocol = "udp"
+)
+
+// ProxyProtocol says how a target is told who connected.
+type ProxyProtocol string
+
+// The versions of the PROXY protocol; only TCP carries one.
+const (
+	ProxyNone ProxyProtocol = ""
+	ProxyV1   ProxyProtocol = "v1"
+	ProxyV2   ProxyProtocol = "v2"
+)
 
 // Listener is a port that clients connect to, and where it leads.
 type Listener struct {
-	Protocol   Protocol `json:"protocol"`
-	Port       int      `json:"port"`
-	TargetPort int      `json:"targetPort"`
+	Protocol      Protocol      `json:"protocol"`
+	Port          int           `json:"port"`
+	TargetPort    int           `json:"targetPort"`
+	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
+}
+
+// HealthCheck says how targets are asked whether they can serve.
+type HealthCheck struct {
+	// Protocol is TCP (a connection is enough) or HTTP (status 200 of Path).
+	Protocol HealthCheckProtocol `json:"protocol"`
+	Port     int                 `json:"port"`
+	Path     string              `json:"path,omitempty"` // HTTP only
+	// Interval is from the start of one check to the start of the next;
+	// Timeout is how long one may take, at most Interval.
+	Interval time.Duration `json:"interval"`
+	Timeout  time.Duration `json:"timeout"`
+	// So many checks in a row change a target's health.
+	HealthyThreshold   int `json:"healthyThreshold"`
+	UnhealthyThreshold int `json:"unhealthyThreshold"`
+}
+
+// HealthCheckProtocol is how a target is asked.
+type HealthCheckProtocol string
+
+// The kinds of health checks.
+const (
+	CheckTCP  HealthCheckProtocol = "tcp"
+	CheckHTTP HealthCheckProtocol = "http"
+)
+
+// Health is what a balancer knows of a target.
+type Health string
+
+// A target without health check, or not asked yet, is unknown and is sent
+// traffic; one that is unhealthy is not. No target but unhealthy ones: clients
+// are refused.
+const (
+	Healthy   Health = "healthy"
+	Unhealthy Health = "unhealthy"
+	Unknown   Health = "unknown"
+)
+
+// TargetHealth is one target's health, and why.
+type TargetHealth struct {
+	Target string // the instance's ID
+	Health Health
+	Reason string
+	Since  time.Time
 }
 
 // LoadBalancer forwards from its address to the running ones of its targets.

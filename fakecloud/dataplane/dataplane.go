@@ -116,10 +116,10 @@ func (b *balancer) bind(f cloud.Forwarding) (map[int]net.Listener, error) {
 	return added, nil
 }
 
-func targets(backends []netip.Addr, port int) []string {
+func targets(backends []cloud.Backend, port int) []string {
 	out := make([]string, len(backends))
-	for i, a := range backends {
-		out[i] = netip.AddrPortFrom(a, uint16(port)).String()
+	for i, b := range backends {
+		out[i] = netip.AddrPortFrom(b.Address, uint16(port)).String()
 	}
 	return out
 }
@@ -164,6 +164,9 @@ func (p *Plane) Stats(id string) []cloud.ListenerStats {
 	slices.SortFunc(out, func(a, b cloud.ListenerStats) int { return a.Listener.Port - b.Listener.Port })
 	return out
 }
+
+// Health implements cloud.DataPlane.
+func (p *Plane) Health(string) []cloud.TargetHealth { return nil }
 
 // Close ends everything and waits for it. Later calls of Apply fail.
 func (p *Plane) Close() {

@@ -116,7 +116,7 @@ func exchange(t *testing.T, c net.Conn, text string) {
 func forwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
 	f := cloud.Forwarding{ID: "lb-1", Address: front}
 	for _, h := range hosts {
-		f.Backends = append(f.Backends, netip.MustParseAddr(h))
+		f.Backends = append(f.Backends, cloud.Backend{Target: "i-" + h, Address: netip.MustParseAddr(h)})
 	}
 	for _, p := range ports {
 		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: p, TargetPort: targetPort})

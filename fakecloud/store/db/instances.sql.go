@@ -275,25 +275,30 @@ func (q *Queries) NextInstanceDue(ctx context.Context) (*int64, error) {
 }
 
 const runningAddresses = `-- name: RunningAddresses :many
-SELECT address FROM instances
+SELECT id, address FROM instances
 WHERE state = 'running' AND address IS NOT NULL
   AND id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
 ORDER BY id
 `
 
-func (q *Queries) RunningAddresses(ctx context.Context, ids string) ([]*string, error) {
+type RunningAddressesRow struct {
+	ID      string
+	Address *string
+}
+
+func (q *Queries) RunningAddresses(ctx context.Context, ids string) ([]RunningAddressesRow, error) {
 	rows, err := q.db.QueryContext(ctx, runningAddresses, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []*string
+	var items []RunningAddressesRow
 	for rows.Next() {
-		var address *string
-		if err := rows.Scan(&address); err != nil {
+		var i RunningAddressesRow
+		if err := rows.Scan(&i.ID, &i.Address); err != nil {
 			return nil, err
 		}
-		items = append(items, address)
+		items = append(items, i)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err

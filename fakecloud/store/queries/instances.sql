@@ -45,7 +45,7 @@ SELECT id FROM instances WHERE due_at <= @now ORDER BY due_at, id;
 SELECT due_at FROM instances WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: RunningAddresses :many
-SELECT address FROM instances
+SELECT id, address FROM instances
 WHERE state = 'running' AND address IS NOT NULL
   AND id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)
 ORDER BY id;
