@@ -35,6 +35,7 @@ func (e AddressType) Valid() bool {
 const (
 	ResourceInstance     EventResource = "instance"
 	ResourceLoadBalancer EventResource = "load-balancer"
+	ResourceRoute        EventResource = "route"
 )
 
 // Valid indicates whether the value is a known member of the EventResource enum.
@@ -43,6 +44,8 @@ func (e EventResource) Valid() bool {
 	case ResourceInstance:
 		return true
 	case ResourceLoadBalancer:
+		return true
+	case ResourceRoute:
 		return true
 	default:
 		return false
@@ -64,6 +67,27 @@ func (e EventType) Valid() bool {
 	case EventDeleted:
 		return true
 	case EventUpdated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for HealthCheckProtocol.
+const (
+	HealthCheckHTTP HealthCheckProtocol = "http"
+	HealthCheckNone HealthCheckProtocol = "none"
+	HealthCheckTCP  HealthCheckProtocol = "tcp"
+)
+
+// Valid indicates whether the value is a known member of the HealthCheckProtocol enum.
+func (e HealthCheckProtocol) Valid() bool {
+	switch e {
+	case HealthCheckHTTP:
+		return true
+	case HealthCheckNone:
+		return true
+	case HealthCheckTCP:
 		return true
 	default:
 		return false
@@ -153,6 +177,7 @@ func (e LoadBalancerState) Valid() bool {
 
 // Defines values for ProblemCode.
 const (
+	AddressInUse         ProblemCode = "address-in-use"
 	AddressPoolExhausted ProblemCode = "address-pool-exhausted"
 	EventsExpired        ProblemCode = "events-expired"
 	Internal             ProblemCode = "internal"
@@ -161,6 +186,7 @@ const (
 	MethodNotAllowed     ProblemCode = "method-not-allowed"
 	NameTaken            ProblemCode = "name-taken"
 	NotFound             ProblemCode = "not-found"
+	RouteConflict        ProblemCode = "route-conflict"
 	TooLarge             ProblemCode = "too-large"
 	Unauthenticated      ProblemCode = "unauthenticated"
 	UnknownInstance      ProblemCode = "unknown-instance"
@@ -171,6 +197,8 @@ const (
 // Valid indicates whether the value is a known member of the ProblemCode enum.
 func (e ProblemCode) Valid() bool {
 	switch e {
+	case AddressInUse:
+		return true
 	case AddressPoolExhausted:
 		return true
 	case EventsExpired:
@@ -186,6 +214,8 @@ func (e ProblemCode) Valid() bool {
 	case NameTaken:
 		return true
 	case NotFound:
+		return true
+	case RouteConflict:
 		return true
 	case TooLarge:
 		return true
@@ -205,12 +235,72 @@ func (e ProblemCode) Valid() bool {
 // Defines values for Protocol.
 const (
 	ProtocolTCP Protocol = "tcp"
+	ProtocolUDP Protocol = "udp"
 )
 
 // Valid indicates whether the value is a known member of the Protocol enum.
 func (e Protocol) Valid() bool {
 	switch e {
 	case ProtocolTCP:
+		return true
+	case ProtocolUDP:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ProxyProtocol.
+const (
+	ProxyProtocolV1 ProxyProtocol = "v1"
+	ProxyProtocolV2 ProxyProtocol = "v2"
+)
+
+// Valid indicates whether the value is a known member of the ProxyProtocol enum.
+func (e ProxyProtocol) Valid() bool {
+	switch e {
+	case ProxyProtocolV1:
+		return true
+	case ProxyProtocolV2:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RouteState.
+const (
+	RouteActive    RouteState = "active"
+	RouteBlackhole RouteState = "blackhole"
+)
+
+// Valid indicates whether the value is a known member of the RouteState enum.
+func (e RouteState) Valid() bool {
+	switch e {
+	case RouteActive:
+		return true
+	case RouteBlackhole:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TargetHealthState.
+const (
+	TargetHealthy   TargetHealthState = "healthy"
+	TargetUnhealthy TargetHealthState = "unhealthy"
+	TargetUnknown   TargetHealthState = "unknown"
+)
+
+// Valid indicates whether the value is a known member of the TargetHealthState enum.
+func (e TargetHealthState) Valid() bool {
+	switch e {
+	case TargetHealthy:
+		return true
+	case TargetUnhealthy:
+		return true
+	case TargetUnknown:
 		return true
 	default:
 		return false
@@ -227,6 +317,9 @@ type Address struct {
 // AddressType defines model for Address.Type.
 type AddressType string
 
+// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+type ClientAffinitySeconds = int
+
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
 	// From The state before; absent on created.
@@ -237,8 +330,11 @@ type Event struct {
 	Name         string        `json:"name"`
 	Reason       *string       `json:"reason,omitempty"`
 	Resource     EventResource `json:"resource"`
-	Seq          int64         `json:"seq"`
-	Time         time.Time     `json:"time"`
+
+	// Route Packets to the destination go to the instance.
+	Route *Route    `json:"route,omitempty"`
+	Seq   int64     `json:"seq"`
+	Time  time.Time `json:"time"`
 
 	// To The state after; absent on deleted.
 	To   *string   `json:"to,omitempty"`
@@ -250,6 +346,37 @@ type EventResource string
 
 // EventType defines model for Event.Type.
 type EventType string
+
+// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+type HealthCheck struct {
+	// HealthyThreshold So many good checks in a row make a target healthy.
+	HealthyThreshold int `json:"healthyThreshold,omitempty"`
+
+	// IntervalSeconds From the start of one check to the start of the next.
+	IntervalSeconds int `json:"intervalSeconds,omitempty"`
+
+	// Path Of http only; "/" when left out.
+	//
+	// Example: /healthz
+	Path string `json:"path,omitempty"`
+
+	// Port Where each target is asked. Required unless the protocol is none.
+	//
+	// Example: 10256
+	Port int `json:"port,omitempty"`
+
+	// Protocol A connection (tcp), status 200 of a path (http), or no check at all.
+	Protocol HealthCheckProtocol `json:"protocol"`
+
+	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
+	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+
+	// UnhealthyThreshold So many bad checks in a row make a target unhealthy.
+	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
+}
+
+// HealthCheckProtocol A connection (tcp), status 200 of a path (http), or no check at all.
+type HealthCheckProtocol string
 
 // Instance defines model for Instance.
 type Instance struct {
@@ -284,6 +411,13 @@ type Instance struct {
 
 // InstanceCreate defines model for InstanceCreate.
 type InstanceCreate struct {
+	// Address The internal IPv4 address wanted; the lowest free one of the pool when
+	// left out. It may lie outside the pool: a machine that is already there.
+	//
+	//
+	// Example: 172.18.0.3
+	Address *string `json:"address,omitempty"`
+
 	// Name A DNS subdomain, unique among the project's instances that are not terminated. Generated when left out.
 	//
 	// Example: node-4
@@ -319,6 +453,9 @@ type Listener struct {
 	Port     int      `json:"port"`
 	Protocol Protocol `json:"protocol"`
 
+	// ProxyProtocol Of tcp listeners only. When left out, targets see the balancer connect and are told nothing.
+	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
+
 	// TargetPort Where each target is reached.
 	//
 	// Example: 30080
@@ -342,16 +479,25 @@ type ListenerStats struct {
 	FailedConnections int64    `json:"failedConnections"`
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
+
+	// RefusedConnections From clients outside of the source ranges.
+	RefusedConnections int64 `json:"refusedConnections"`
 }
 
-// Listeners defines model for Listeners.
+// Listeners Two may share a port if their protocols differ.
 type Listeners = []Listener
 
 // LoadBalancer defines model for LoadBalancer.
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
-	Address   string    `json:"address"`
-	CreatedAt time.Time `json:"createdAt"`
+	Address string `json:"address"`
+
+	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
+	CreatedAt             time.Time             `json:"createdAt"`
+
+	// HealthCheck Absent when targets are not checked.
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// ID Example: lb-01jd3n7w2e4t
 	ID        string     `json:"id"`
@@ -362,8 +508,11 @@ type LoadBalancer struct {
 	Project string `json:"project"`
 
 	// Region Example: nebula-1
-	Region string            `json:"region"`
-	State  LoadBalancerState `json:"state"`
+	Region string `json:"region"`
+
+	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	SourceRanges SourceRanges      `json:"sourceRanges"`
+	State        LoadBalancerState `json:"state"`
 
 	// StateReason What stands in the way, e.g. which port cannot be bound and why.
 	StateReason *string `json:"stateReason,omitempty"`
@@ -379,14 +528,29 @@ type LoadBalancer struct {
 
 // LoadBalancerCreate defines model for LoadBalancerCreate.
 type LoadBalancerCreate struct {
+	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
+
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
 	Name string `json:"name"`
 
+	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
+
 	// Tags Example: {"cluster":"lab"}
 	Tags    *Tags    `json:"tags,omitempty"`
 	Targets *Targets `json:"targets,omitempty"`
+}
+
+// LoadBalancerHealth defines model for LoadBalancerHealth.
+type LoadBalancerHealth struct {
+	Targets []TargetHealth `json:"targets"`
 }
 
 // LoadBalancerList defines model for LoadBalancerList.
@@ -407,8 +571,18 @@ type LoadBalancerStats struct {
 
 // LoadBalancerUpdate defines model for LoadBalancerUpdate.
 type LoadBalancerUpdate struct {
+	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
+
+	// HealthCheck Replaces the check as a whole; `protocol` `none` removes it.
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 	Name      *string    `json:"name,omitempty"`
+
+	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags    *Tags    `json:"tags,omitempty"`
@@ -471,6 +645,69 @@ type Project struct {
 // Protocol defines model for Protocol.
 type Protocol string
 
+// ProxyProtocol The version of the PROXY protocol by which a target is told who connected.
+type ProxyProtocol string
+
+// Route Packets to the destination go to the instance.
+type Route struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Destination Example: 10.244.1.0/24
+	Destination string `json:"destination"`
+
+	// ID Example: r-01jd3n8x4b6q
+	ID string `json:"id"`
+
+	// InstanceID The next hop. It may be gone; the route then stays a blackhole until it is deleted.
+	InstanceID string `json:"instanceId"`
+
+	// Name Example: node-1
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// State A route is a blackhole while its instance is not running.
+	State RouteState `json:"state"`
+
+	// StateReason Example: instance is stopped
+	StateReason *string `json:"stateReason,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// RouteCreate defines model for RouteCreate.
+type RouteCreate struct {
+	// Destination An IPv4 CIDR without host bits that overlaps with no other route's.
+	//
+	// Example: 10.244.1.0/24
+	Destination string `json:"destination"`
+	InstanceID  string `json:"instanceId"`
+
+	// Name Unique among the project's routes.
+	Name string `json:"name"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// RouteList defines model for RouteList.
+type RouteList struct {
+	Items []Route `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// RouteState A route is a blackhole while its instance is not running.
+type RouteState string
+
+// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+type SourceRanges = []string
+
 // Tags Example: {"cluster":"lab"}
 type Tags map[string]string
 
@@ -478,6 +715,20 @@ type Tags map[string]string
 type Target struct {
 	InstanceID string `json:"instanceId"`
 }
+
+// TargetHealth defines model for TargetHealth.
+type TargetHealth struct {
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+	Health     TargetHealthState `json:"health"`
+	InstanceID string            `json:"instanceId"`
+
+	// Reason Example: instance is stopped
+	Reason *string    `json:"reason,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+}
+
+// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+type TargetHealthState string
 
 // Targets defines model for Targets.
 type Targets = []Target
@@ -510,6 +761,9 @@ type Name = string
 
 // PageToken defines model for PageToken.
 type PageToken = string
+
+// RouteID defines model for RouteID.
+type RouteID = string
 
 // Tag defines model for Tag.
 type Tag = []string
@@ -565,6 +819,21 @@ type ListLoadBalancersParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
+// ListRoutesParams defines parameters for ListRoutes.
+type ListRoutesParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = InstanceCreate
 
@@ -573,6 +842,9 @@ type CreateLoadBalancerJSONRequestBody = LoadBalancerCreate
 
 // UpdateLoadBalancerJSONRequestBody defines body for UpdateLoadBalancer for application/json ContentType.
 type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
+
+// CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
+type CreateRouteJSONRequestBody = RouteCreate
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -621,12 +893,27 @@ type ServerInterface interface {
 	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
 	// (PATCH /v1/load-balancers/{id})
 	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
+	// (GET /v1/load-balancers/{id}/health)
+	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	// GetProject The project that the caller's token belongs to.
 	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
+	// ListRoutes Routes of the project, oldest first.
+	// (GET /v1/routes)
+	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
+	// CreateRoute Create a route. It is in force at once.
+	// (POST /v1/routes)
+	CreateRoute(w http.ResponseWriter, r *http.Request)
+	// DeleteRoute Delete a route. It is gone with the reply.
+	// (DELETE /v1/routes/{id})
+	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	// GetRoute One route.
+	// (GET /v1/routes/{id})
+	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -1143,6 +1430,32 @@ func (siw *ServerInterfaceWrapper) UpdateLoadBalancer(w http.ResponseWriter, r *
 	handler.ServeHTTP(w, r)
 }
 
+// GetLoadBalancerHealth operation middleware
+func (siw *ServerInterfaceWrapper) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id LoadBalancerID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetLoadBalancerHealth(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetLoadBalancerStats operation middleware
 func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request) {
 
@@ -1174,6 +1487,144 @@ func (siw *ServerInterfaceWrapper) GetProject(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetProject(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListRoutes operation middleware
+func (siw *ServerInterfaceWrapper) ListRoutes(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRoutesParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRoutes(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateRoute operation middleware
+func (siw *ServerInterfaceWrapper) CreateRoute(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateRoute(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteRoute operation middleware
+func (siw *ServerInterfaceWrapper) DeleteRoute(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id RouteID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteRoute(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetRoute operation middleware
+func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id RouteID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetRoute(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1343,6 +1794,16 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}", wrapper.UpdateLoadBalancer).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/stats", wrapper.GetLoadBalancerStats).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/health", wrapper.GetLoadBalancerHealth).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.ListRoutes).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.CreateRoute).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
 

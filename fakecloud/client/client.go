@@ -6,6 +6,8 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +52,11 @@ type Config struct {
 	// lives, before it counts as broken; 45 s when zero: three of the cloud's
 	// heartbeats.
 	Silence time.Duration
-	// Transport is http.DefaultTransport when nil.
+	// CAFile is a PEM bundle to verify an https URL with; the system's when
+	// empty.
+	CAFile string
+	// Transport is http.DefaultTransport when nil. It does its own verifying: a
+	// CAFile beside it is refused.
 	Transport http.RoundTripper
 }
 
@@ -69,8 +75,12 @@ func New(cfg Config) (*Client, error) {
 	if cfg.TokenFile == "" {
 		return nil, errors.New("no token file given")
 	}
+	transport, err := cfg.transport()
+	if err != nil {
+		return nil, err
+	}
 	raw, err := api.NewClient(cfg.URL,
-		api.WithHTTPClient(&http.Client{Transport: cfg.Transport}),
+		api.WithHTTPClient(&http.Client{Transport: transport}),
 		api.WithRequestEditorFn(func(_ context.Context, req *http.Request) error {
 			token, err := os.ReadFile(cfg.TokenFile)
 			if err != nil {
@@ -86,6 +96,26 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{raw: raw, timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence)}, nil
+}
+
+func (cfg Config) transport() (http.RoundTripper, error) {
+	switch {
+	case cfg.CAFile == "":
+		return cfg.Transport, nil
+	case cfg.Transport != nil:
+		return nil, errors.New("a CA file and a transport of its own: give one")
+	}
+	bundle, err := os.ReadFile(cfg.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return nil, fmt.Errorf("CA file %s holds no PEM certificate", cfg.CAFile)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return transport, nil
 }
 
 // Error is an answer of the cloud that is not a success.
@@ -174,6 +204,9 @@ func write[T any](ctx context.Context, c *Client, do call) (*T, error) {
 		return nil, err
 	}
 	var out T
+	if resp.StatusCode == http.StatusNoContent {
+		return &out, nil
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
 		return nil, fmt.Errorf("the cloud's answer to %s %s is not what its API promises: %w", resp.Request.Method, resp.Request.URL.Path, err)
 	}

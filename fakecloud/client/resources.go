@@ -121,6 +121,11 @@ func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBal
 	return read[api.LoadBalancerStats](ctx, c, of(id, c.raw.GetLoadBalancerStats))
 }
 
+// LoadBalancerHealth is what one balancer knows of its targets.
+func (c *Client) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {
+	return read[api.LoadBalancerHealth](ctx, c, of(id, c.raw.GetLoadBalancerHealth))
+}
+
 // CreateLoadBalancer asks for a new balancer; it is provisioning in the reply.
 func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateLoadBalancer(ctx, lb) })
@@ -136,4 +141,40 @@ func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBa
 // DeleteLoadBalancer asks for a balancer's end; it is deleting in the reply.
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
 	return write[api.LoadBalancer](ctx, c, of(id, c.raw.DeleteLoadBalancer))
+}
+
+// RouteFilter narrows a list; zero fields do not.
+type RouteFilter struct {
+	Name string
+	// Tags are "key=value", or "key" for any value; all must match.
+	Tags []string
+}
+
+// ListRoutes lists all pages, or fails.
+func (c *Client) ListRoutes(ctx context.Context, f RouteFilter) ([]api.Route, error) {
+	params := api.ListRoutesParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: ptr(pageSize)}
+	return pages(func(token *string) ([]api.Route, *string, error) {
+		params.PageToken = token
+		list, err := read[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRoutes(ctx, &params) })
+		if err != nil {
+			return nil, nil, err
+		}
+		return list.Items, list.NextPageToken, nil
+	})
+}
+
+// GetRoute asks for one route by its ID.
+func (c *Client) GetRoute(ctx context.Context, id string) (*api.Route, error) {
+	return read[api.Route](ctx, c, of(id, c.raw.GetRoute))
+}
+
+// CreateRoute makes a new route; it is in force in the reply.
+func (c *Client) CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error) {
+	return write[api.Route](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateRoute(ctx, r) })
+}
+
+// DeleteRoute ends a route; it is gone afterwards.
+func (c *Client) DeleteRoute(ctx context.Context, id string) error {
+	_, err := write[struct{}](ctx, c, of(id, c.raw.DeleteRoute))
+	return err
 }

@@ -172,6 +172,9 @@ type ListenerStats struct {
 	// Connections counts those accepted, Active those still open, Failed those
 	// closed because no target could be reached.
 	Connections, Active, Failed int64
+	// Refused counts those from outside of the source ranges; they are not among
+	// Connections.
+	Refused int64
 	// BytesIn went from clients to targets, BytesOut back.
 	BytesIn, BytesOut int64
 }
