@@ -3,8 +3,13 @@
 package cloud
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // checkPools refuses prefixes that addresses cannot be taken from.
@@ -36,4 +41,52 @@ func lowestFree(pool netip.Prefix, used []string) (netip.Addr, error) {
 		}
 	}
 	return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or start the cloud with a larger CIDR", pool)
+}
+
+// lowestUnused is the first address of the pool that nothing in the cloud has.
+func lowestUnused(ctx context.Context, tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
+	used, err := tx.AddressesInUse(ctx)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return lowestFree(pool, used)
+}
+
+// instanceAddress is the address asked for, if it is free, or one of the pool.
+func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
+	if want == "" {
+		return lowestUnused(ctx, tx, c.cfg.InstanceCIDR)
+	}
+	a, err := netip.ParseAddr(want)
+	if err != nil || !unicast(a) {
+		return a, refuse(InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want).
+			at("address", "is no unicast IPv4 address")
+	}
+	has, err := tx.AddressHolder(ctx, a.String())
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return a, nil
+	case err != nil:
+		return a, err
+	case has.ProjectID != p.ID:
+		return a, refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at("address", "is in use")
+	}
+	return a, refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
+		at("address", "is in use")
+}
+
+// unicast leaves out "this network" below 1.0.0.0, and what begins with
+// multicast at 224.0.0.0.
+func unicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()[0] < 224 }
+
+// parseCIDR reads an IPv4 prefix of a request.
+func parseCIDR(field, s string) (netip.Prefix, error) {
+	cidr, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil || !cidr.Addr().Is4():
+		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).at(field, "is no IPv4 CIDR")
+	case cidr != cidr.Masked():
+		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", s, cidr.Masked()).at(field, "has host bits set: did you mean %s?", cidr.Masked())
+	}
+	return cidr, nil
 }

@@ -66,8 +66,10 @@ type Cloud struct {
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
 	planeMu sync.Mutex
-	inForce map[string]forced // by balancer ID
-	dirty   map[string]bool   // in force, but with targets that could not be refreshed
+	// inForce are the balancers as they are forwarding now, by ID. One differs from
+	// the stored one while an update has not been built yet or cannot be.
+	inForce map[string]LoadBalancer
+	dirty   map[string]bool // in force, but with targets that could not be refreshed
 }
 
 // New checks the configuration.
@@ -94,7 +96,7 @@ func New(cfg Config) (*Cloud, error) {
 		random:  newRandom(cfg.Seed),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
-		inForce: map[string]forced{},
+		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
 	}, nil
 }

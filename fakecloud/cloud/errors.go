@@ -15,9 +15,11 @@ const (
 	NameTaken            Code = "name-taken"
 	WrongState           Code = "wrong-state"
 	AddressPoolExhausted Code = "address-pool-exhausted"
+	AddressInUse         Code = "address-in-use"
 	UnknownZone          Code = "unknown-zone"
 	UnknownInstance      Code = "unknown-instance"
 	ListenerConflict     Code = "listener-conflict"
+	RouteConflict        Code = "route-conflict"
 	EventsExpired        Code = "events-expired"
 )
 

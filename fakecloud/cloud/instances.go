@@ -51,7 +51,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 		if err != nil {
 			return err
 		}
-		address, err := c.instanceAddress(ctx, tx)
+		address, err := c.instanceAddress(ctx, tx, p, spec.Address)
 		if err != nil {
 			return err
 		}
@@ -145,18 +145,6 @@ func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want 
 		live[r.Zone] = r.Live
 	}
 	return slices.MinFunc(c.cfg.Zones, func(a, b string) int { return int(live[a] - live[b]) }), nil
-}
-
-func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx) (netip.Addr, error) {
-	rows, err := tx.InstanceAddresses(ctx)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	used := make([]string, 0, len(rows))
-	for _, a := range rows {
-		used = append(used, *a) // Never NULL: the query asks for those that are not.
-	}
-	return lowestFree(c.cfg.InstanceCIDR, used)
 }
 
 // GetInstance reads one instance.
@@ -270,13 +258,19 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 		}
 		in.Version++
 		in.UpdatedAt = now
-		return instanceEvent(ctx, tx, Deleted, from, *in)
+		if err := instanceEvent(ctx, tx, Deleted, from, *in); err != nil {
+			return err
+		}
+		return followInstance(ctx, tx, in.ID, instanceNone, now)
 	}
 	in.State, in.due = rule.To, c.after(now, rule.Wait)
 	if rule.To == InstanceTerminated {
 		in.Address = netip.Addr{}
 	}
 	if err := saveInstance(ctx, tx, from, in, now); err != nil {
+		return err
+	}
+	if err := followInstance(ctx, tx, in.ID, in.State, now); err != nil {
 		return err
 	}
 	if rule.To == InstanceTerminated {

@@ -3,11 +3,14 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"net/url"
 	"slices"
 	"time"
 
@@ -15,23 +18,32 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
+const (
+	maxSourceRanges = 100
+	maxAffinity     = 24 * time.Hour
+
+	defaultInterval, maxInterval   = 5 * time.Second, 5 * time.Minute
+	defaultTimeout, maxTimeout     = 2 * time.Second, time.Minute
+	defaultThreshold, maxThreshold = 2, 10
+	maxPath                        = 1024
+)
+
 // CreateLoadBalancer gives the new balancer in state provisioning. Its address
 // is final.
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
-	if err := errors.Join(checkListeners(spec.Listeners), checkTags(spec.Tags)); err != nil {
+	ranges, rangesErr := parseRanges(spec.SourceRanges)
+	check, checkErr := spec.HealthCheck.checked()
+	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
+	if err != nil {
 		return LoadBalancer{}, err
 	}
 	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
 	var lb LoadBalancer
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
 		if err := errors.Join(checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets)); err != nil {
 			return err
 		}
-		used, err := tx.LoadBalancerAddresses(ctx)
-		if err != nil {
-			return err
-		}
-		address, err := lowestFree(c.cfg.LoadBalancerCIDR, used)
+		address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
 		if err != nil {
 			return err
 		}
@@ -41,8 +53,8 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 		}
 		lb = LoadBalancer{
 			ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
-			Listeners: spec.Listeners, Targets: spec.Targets, Tags: withDefaults(spec.Tags, p.DefaultTags),
-			Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+			Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, Affinity: spec.Affinity, HealthCheck: check,
+			Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
 		}
 		return insertLoadBalancer(ctx, tx, lb)
 	})
@@ -59,8 +71,11 @@ func checkListeners(listeners []Listener) error {
 	}
 	seen := map[key]int{}
 	for i, l := range listeners {
-		if l.Protocol != TCP || l.Port < 1 || l.Port > 65535 || l.TargetPort < 1 || l.TargetPort > 65535 {
-			return refuse(InvalidRequest, "listener %d: want protocol tcp and ports from 1 to 65535", i).at(fmt.Sprintf("listeners.%d", i), "is not valid")
+		if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
+			return refuse(InvalidRequest, "listener %d: want protocol tcp or udp and ports from 1 to 65535", i).at(fmt.Sprintf("listeners.%d", i), "is not valid")
+		}
+		if err := checkProxyProtocol(l, fmt.Sprintf("listeners.%d.proxyProtocol", i)); err != nil {
+			return err
 		}
 		k := key{l.Protocol, l.Port}
 		if j, twice := seen[k]; twice {
@@ -68,6 +83,90 @@ func checkListeners(listeners []Listener) error {
 				at(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j)
 		}
 		seen[k] = i
+	}
+	return nil
+}
+
+func validPort(port int) bool { return port >= 1 && port <= 65535 }
+
+func checkProxyProtocol(l Listener, field string) error {
+	switch {
+	case l.ProxyProtocol == ProxyNone:
+		return nil
+	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
+		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).at(field, "is no version of it")
+	case l.Protocol != TCP:
+		return refuse(InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol).at(field, "is for tcp only")
+	}
+	return nil
+}
+
+// parseRanges reads source ranges, each once.
+func parseRanges(cidrs []string) ([]netip.Prefix, error) {
+	if len(cidrs) > maxSourceRanges {
+		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).at("sourceRanges", "are too many")
+	}
+	var out []netip.Prefix
+	for i, s := range cidrs {
+		r, err := parseCIDR(fmt.Sprintf("sourceRanges.%d", i), s)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func checkAffinity(d time.Duration) error {
+	if d < 0 || d > maxAffinity {
+		return refuse(InvalidRequest, "client affinity of %s: want at least 0 and at most %s", d, maxAffinity).at("clientAffinitySeconds", "is out of range")
+	}
+	return nil
+}
+
+// checked fills in what is left zero; the result is nil if there is to be no
+// check.
+func (h *HealthCheck) checked() (*HealthCheck, error) {
+	if h == nil || *h == (HealthCheck{Protocol: CheckNone}) {
+		return nil, nil
+	}
+	full := *h
+	if full.Protocol == CheckHTTP {
+		full.Path = cmp.Or(full.Path, "/")
+	}
+	full.Interval = cmp.Or(full.Interval, defaultInterval)
+	full.Timeout = cmp.Or(full.Timeout, min(defaultTimeout, full.Interval))
+	full.HealthyThreshold = cmp.Or(full.HealthyThreshold, defaultThreshold)
+	full.UnhealthyThreshold = cmp.Or(full.UnhealthyThreshold, defaultThreshold)
+	return &full, full.check()
+}
+
+func (h *HealthCheck) check() error {
+	bad := func(field, format string, args ...any) error {
+		return refuse(InvalidRequest, "the health check's "+field+" "+format, args...).at("healthCheck."+field, format, args...)
+	}
+	_, pathErr := url.ParseRequestURI(h.Path)
+	switch {
+	case h.Protocol == CheckNone:
+		return bad("protocol", "is none: leave out the rest, or choose tcp or http")
+	case h.Protocol != CheckTCP && h.Protocol != CheckHTTP:
+		return bad("protocol", "%q is none there is: choose tcp, http or none", h.Protocol)
+	case !validPort(h.Port):
+		return bad("port", "must be from 1 to 65535")
+	case h.Protocol == CheckTCP && h.Path != "":
+		return bad("path", "is for http only: leave it out")
+	case h.Protocol == CheckHTTP && (pathErr != nil || h.Path[0] != '/' || len(h.Path) > maxPath):
+		return bad("path", "must begin with \"/\" and be one that HTTP can carry")
+	case h.Interval < time.Second || h.Interval > maxInterval:
+		return bad("intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
+	case h.Timeout < time.Second || h.Timeout > min(maxTimeout, h.Interval):
+		return bad("timeoutSeconds", "must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()))
+	case h.HealthyThreshold < 1 || h.HealthyThreshold > maxThreshold:
+		return bad("healthyThreshold", "must be from 1 to %d", maxThreshold)
+	case h.UnhealthyThreshold < 1 || h.UnhealthyThreshold > maxThreshold:
+		return bad("unhealthyThreshold", "must be from 1 to %d", maxThreshold)
 	}
 	return nil
 }
@@ -192,6 +291,20 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, checkTargets(ctx, tx, p, *u.Targets))
 		lb.Targets = *u.Targets
 	}
+	if u.SourceRanges != nil {
+		ranges, err := parseRanges(*u.SourceRanges)
+		errs = append(errs, err)
+		lb.SourceRanges = ranges
+	}
+	if u.Affinity != nil {
+		errs = append(errs, checkAffinity(*u.Affinity))
+		lb.Affinity = *u.Affinity
+	}
+	if u.HealthCheck != nil {
+		check, err := u.HealthCheck.checked()
+		errs = append(errs, err)
+		lb.HealthCheck = check
+	}
 	if u.Tags != nil {
 		errs = append(errs, checkTags(*u.Tags))
 		lb.Tags = tagsOrEmpty(*u.Tags)
@@ -199,10 +312,18 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 	return lb, errors.Join(errs...)
 }
 
-// sameBalancer compares what an update can change. The order of targets and
-// listeners means nothing.
+// sameBalancer compares what an update can change. The order of targets,
+// listeners and source ranges means nothing.
 func sameBalancer(a, b LoadBalancer) bool {
-	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners)
+	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) &&
+		sameSet(a.SourceRanges, b.SourceRanges) && a.Affinity == b.Affinity && sameCheck(a.HealthCheck, b.HealthCheck)
+}
+
+func sameCheck(a, b *HealthCheck) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
 }
 
 // sameSet compares slices without duplicates.
@@ -267,6 +388,41 @@ func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) ([]
 			s = carried[at]
 		}
 		out = append(out, s)
+	}
+	return out, nil
+}
+
+// LoadBalancerHealth tells of each of the balancer's targets whether it can
+// serve, in their order. One whose instance does not run cannot.
+func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
+	var lb LoadBalancer
+	var rows []db.InstanceStatesRow
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+			return err
+		}
+		rows, err = tx.InstanceStates(ctx, listJSON(lb.Targets))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]TargetHealth, len(rows))
+	for _, h := range c.cfg.DataPlane.Health(id) {
+		known[h.Target] = h
+	}
+	for _, row := range rows {
+		if InstanceState(row.State) != InstanceRunning {
+			known[row.ID] = TargetHealth{Target: row.ID, Health: Unhealthy, Reason: "instance is " + row.State, Since: fromMillis(row.UpdatedAt)}
+		}
+	}
+	out := make([]TargetHealth, 0, len(lb.Targets))
+	for _, t := range lb.Targets {
+		h, ok := known[t]
+		if !ok {
+			h = TargetHealth{Target: t, Health: Unknown, Reason: "the balancer does not forward to it yet"}
+		}
+		out = append(out, h)
 	}
 	return out, nil
 }

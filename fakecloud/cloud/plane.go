@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -51,12 +52,11 @@ type DataPlane interface {
 	Health(id string) []TargetHealth
 }
 
-// forced is a balancer's configuration as it is forwarding now. It differs
-// from the stored one while an update has not been built yet or cannot be.
-type forced struct {
-	address   netip.Addr
-	listeners []Listener
-	targets   []string
+func forwardingOf(lb LoadBalancer, backends []Backend) Forwarding {
+	return Forwarding{
+		ID: lb.ID, Address: lb.Address, Listeners: lb.Listeners, Backends: backends,
+		SourceRanges: lb.SourceRanges, Affinity: lb.Affinity, HealthCheck: lb.HealthCheck,
+	}
 }
 
 // build brings a balancer's stored configuration into force and records how
@@ -89,9 +89,9 @@ func (c *Cloud) build(ctx context.Context, id string, early bool) error {
 	if !early && !isDue(lb.due, c.now()) {
 		return nil // It has been changed meanwhile.
 	}
-	failure := c.cfg.DataPlane.Apply(Forwarding{ID: id, Address: lb.Address, Listeners: lb.Listeners, Backends: backends})
+	failure := c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
 	if failure == nil {
-		c.inForce[id] = forced{lb.Address, lb.Listeners, lb.Targets}
+		c.inForce[id] = lb
 		delete(c.dirty, id)
 	}
 	return c.recordBuild(ctx, lb, failure)
@@ -145,16 +145,14 @@ func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, 
 func (c *Cloud) retarget(ctx context.Context, instance string) {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
-	for id, f := range c.inForce {
-		for _, t := range f.targets {
-			if t != instance {
-				continue
-			}
-			if err := c.refresh(ctx, id, f); err != nil {
-				c.log.Error("targets are not as they should be and will be tried again", "err", err)
-				c.dirty[id] = true
-				c.nudge()
-			}
+	for id, lb := range c.inForce {
+		if !slices.Contains(lb.Targets, instance) {
+			continue
+		}
+		if err := c.refresh(ctx, lb); err != nil {
+			c.log.Error("targets are not as they should be and will be tried again", "err", err)
+			c.dirty[id] = true
+			c.nudge()
 		}
 	}
 }
@@ -165,7 +163,7 @@ func (c *Cloud) refreshDirty(ctx context.Context) error {
 	defer c.planeMu.Unlock()
 	var errs []error
 	for id := range c.dirty {
-		if err := c.refresh(ctx, id, c.inForce[id]); err != nil {
+		if err := c.refresh(ctx, c.inForce[id]); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -175,17 +173,17 @@ func (c *Cloud) refreshDirty(ctx context.Context) error {
 }
 
 // refresh forwards as before, to those targets that run now.
-func (c *Cloud) refresh(ctx context.Context, id string, f forced) error {
+func (c *Cloud) refresh(ctx context.Context, lb LoadBalancer) error {
 	var backends []Backend
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		backends, err = runningOf(ctx, tx, f.targets)
+		backends, err = runningOf(ctx, tx, lb.Targets)
 		return err
 	})
 	if err == nil {
-		err = c.cfg.DataPlane.Apply(Forwarding{ID: id, Address: f.address, Listeners: f.listeners, Backends: backends})
+		err = c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
 	}
 	if err != nil {
-		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", id, err)
+		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", lb.ID, err)
 	}
 	return nil
 }

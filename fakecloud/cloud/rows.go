@@ -51,6 +51,14 @@ func addressOrNull(a netip.Addr) *string {
 	return &s
 }
 
+func checkOrNull(h *HealthCheck) *string {
+	if h == nil {
+		return nil
+	}
+	s := toJSON(h)
+	return &s
+}
+
 func instanceFrom(row db.Instance) (Instance, error) {
 	in := Instance{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
@@ -130,12 +138,18 @@ func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (L
 	lb := LoadBalancer{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region,
 		State: LoadBalancerState(row.State), StateReason: row.StateReason,
-		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		Affinity: time.Duration(row.Affinity) * time.Millisecond,
+		Version:  row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: dueFrom(row.DueAt),
 	}
 	var err error
 	lb.Address, err = netip.ParseAddr(row.Address)
-	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners)); err != nil {
+	err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners),
+		json.Unmarshal([]byte(row.SourceRanges), &lb.SourceRanges))
+	if row.HealthCheck != nil {
+		err = errors.Join(err, json.Unmarshal([]byte(*row.HealthCheck), &lb.HealthCheck))
+	}
+	if err != nil {
 		return LoadBalancer{}, fmt.Errorf("stored load balancer %s: %w", row.ID, err)
 	}
 	lb.Targets, err = tx.TargetsOf(ctx, row.ID)
@@ -156,7 +170,8 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
 		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
-		State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners), Tags: toJSON(lb.Tags),
+		State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
+		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
 		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
 	})
 	if err != nil {
@@ -188,6 +203,7 @@ func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
 		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
+		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck),
 		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
 	})
 }

@@ -33,6 +33,18 @@ const (
 	loadBalancerNone LoadBalancerState = ""
 )
 
+// RouteState tells whether a route leads anywhere. It follows from the state of
+// the route's instance: active while that runs.
+type RouteState string
+
+// The states of a route.
+const (
+	RouteActive    RouteState = "active"
+	RouteBlackhole RouteState = "blackhole"
+
+	routeNone RouteState = ""
+)
+
 // Action is what moves a resource from state to state.
 type Action string
 

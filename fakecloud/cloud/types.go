@@ -57,7 +57,9 @@ type InstanceSpec struct {
 	Name string
 	Zone string
 	Type InstanceType
-	Tags map[string]string
+	// Address may lie outside of the pool: a machine that is already there.
+	Address string
+	Tags    map[string]string
 }
 
 // Protocol is what a listener forwards.
@@ -105,8 +107,10 @@ type HealthCheck struct {
 // HealthCheckProtocol is how a target is asked.
 type HealthCheckProtocol string
 
-// The kinds of health checks.
+// The kinds of health checks. CheckNone is for asking only: who is not checked
+// has no HealthCheck.
 const (
+	CheckNone HealthCheckProtocol = "none"
 	CheckTCP  HealthCheckProtocol = "tcp"
 	CheckHTTP HealthCheckProtocol = "http"
 )
@@ -142,10 +146,14 @@ type LoadBalancer struct {
 	StateReason string            `json:"stateReason,omitempty"`
 	Listeners   []Listener        `json:"listeners"`
 	Targets     []string          `json:"targets"` // instance IDs
-	Tags        map[string]string `json:"tags"`
-	Version     int64             `json:"version"`
-	CreatedAt   time.Time         `json:"createdAt"`
-	UpdatedAt   time.Time         `json:"updatedAt"`
+	// SourceRanges, Affinity and HealthCheck are as in Forwarding.
+	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
+	Affinity     time.Duration     `json:"affinity,omitempty"`
+	HealthCheck  *HealthCheck      `json:"healthCheck,omitempty"`
+	Tags         map[string]string `json:"tags"`
+	Version      int64             `json:"version"`
+	CreatedAt    time.Time         `json:"createdAt"`
+	UpdatedAt    time.Time         `json:"updatedAt"`
 
 	due *time.Time // when State ends by itself, or is tried again
 }
@@ -155,15 +163,46 @@ type LoadBalancerSpec struct {
 	Name      string
 	Listeners []Listener
 	Targets   []string
-	Tags      map[string]string
+	// SourceRanges are CIDRs.
+	SourceRanges []string
+	Affinity     time.Duration
+	// HealthCheck has defaults for what is left zero.
+	HealthCheck *HealthCheck
+	Tags        map[string]string
 }
 
-// LoadBalancerUpdate replaces what is not nil.
+// LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
 type LoadBalancerUpdate struct {
-	Name      *string
-	Listeners *[]Listener
-	Targets   *[]string
-	Tags      *map[string]string
+	Name         *string
+	Listeners    *[]Listener
+	Targets      *[]string
+	SourceRanges *[]string
+	Affinity     *time.Duration
+	HealthCheck  *HealthCheck
+	Tags         *map[string]string
+}
+
+// Route sends packets for a destination to an instance.
+type Route struct {
+	ID          string            `json:"id"`
+	Project     string            `json:"project"` // the project's ID
+	Name        string            `json:"name"`
+	Destination netip.Prefix      `json:"destination"`
+	Instance    string            `json:"instance"` // an ID; it may be gone
+	State       RouteState        `json:"state"`
+	StateReason string            `json:"stateReason,omitempty"`
+	Tags        map[string]string `json:"tags"`
+	Version     int64             `json:"version"`
+	CreatedAt   time.Time         `json:"createdAt"`
+	UpdatedAt   time.Time         `json:"updatedAt"`
+}
+
+// RouteSpec asks for a route.
+type RouteSpec struct {
+	Name        string
+	Destination string // a CIDR
+	Instance    string
+	Tags        map[string]string
 }
 
 // ListenerStats is what one listener carried since the process started.
@@ -182,8 +221,8 @@ type ListenerStats struct {
 // Filter narrows a list; zero fields do not.
 type Filter struct {
 	Name   string
-	Zone   string // instances only
-	States []string
+	Zone   string   // instances only
+	States []string // not for routes
 	Tags   []TagFilter
 	// After is the ID of the last item of the page before.
 	After string
@@ -214,6 +253,7 @@ type Resource string
 const (
 	InstanceResource     Resource = "instance"
 	LoadBalancerResource Resource = "load-balancer"
+	RouteResource        Resource = "route"
 )
 
 // Event is one change, numbered in the order of the changes.
@@ -229,4 +269,5 @@ type Event struct {
 	// One of these is the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
+	Route        *Route
 }

@@ -3,6 +3,9 @@
 package server
 
 import (
+	"net/netip"
+	"time"
+
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
@@ -46,14 +49,58 @@ func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
 		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
 		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
-		Listeners: each(lb.Listeners, listenerOf),
-		Targets:   each(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
-		Tags:      lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
+		Listeners:             each(lb.Listeners, listenerOf),
+		Targets:               each(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
+		SourceRanges:          each(lb.SourceRanges, netip.Prefix.String),
+		ClientAffinitySeconds: int(lb.Affinity.Seconds()),
+		HealthCheck:           checkOf(lb.HealthCheck),
+		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }
 
 func listenerOf(l cloud.Listener) api.Listener {
-	return api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort}
+	return api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort, ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol)}
+}
+
+func checkOf(h *cloud.HealthCheck) *api.HealthCheck {
+	if h == nil {
+		return nil
+	}
+	return &api.HealthCheck{
+		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path,
+		IntervalSeconds: int(h.Interval.Seconds()), TimeoutSeconds: int(h.Timeout.Seconds()),
+		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
+	}
+}
+
+func toCheck(h *api.HealthCheck) *cloud.HealthCheck {
+	if h == nil {
+		return nil
+	}
+	return &cloud.HealthCheck{
+		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path,
+		Interval: seconds(h.IntervalSeconds), Timeout: seconds(h.TimeoutSeconds),
+		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
+	}
+}
+
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func healthOf(h cloud.TargetHealth) api.TargetHealth {
+	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason)}
+	if !h.Since.IsZero() {
+		since := h.Since.UTC()
+		out.Since = &since
+	}
+	return out
+}
+
+func routeOf(r cloud.Route) api.Route {
+	return api.Route{
+		ID: r.ID, Project: r.Project, Name: r.Name, Destination: r.Destination.String(), InstanceID: r.Instance,
+		State: api.RouteState(r.State), StateReason: text(r.StateReason),
+		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+	}
 }
 
 func statsOf(s cloud.ListenerStats) api.ListenerStats {
@@ -65,7 +112,7 @@ func statsOf(s cloud.ListenerStats) api.ListenerStats {
 }
 
 func toListener(l api.Listener) cloud.Listener {
-	return cloud.Listener{Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort}
+	return cloud.Listener{Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort, ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol)}
 }
 
 func toTarget(t api.Target) string { return t.InstanceID }
@@ -82,6 +129,10 @@ func eventOf(e cloud.Event) api.Event {
 	if e.LoadBalancer != nil {
 		lb := loadBalancerOf(*e.LoadBalancer)
 		out.LoadBalancer = &lb
+	}
+	if e.Route != nil {
+		r := routeOf(*e.Route)
+		out.Route = &r
 	}
 	return out
 }

@@ -124,7 +124,8 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	in, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
-		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)), Tags: value(body.Tags),
+		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
+		Address: value(body.Address), Tags: value(body.Tags),
 	})
 	if err != nil {
 		s.fail(w, r, err)
@@ -190,7 +191,9 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
-		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget), Tags: value(body.Tags),
+		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
+		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
+		Tags: value(body.Tags),
 	})
 	if err != nil {
 		s.fail(w, r, err)
@@ -225,7 +228,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if !ok {
 		return
 	}
-	u := cloud.LoadBalancerUpdate{Name: body.Name}
+	u := cloud.LoadBalancerUpdate{Name: body.Name, SourceRanges: body.SourceRanges, HealthCheck: toCheck(body.HealthCheck)}
 	if body.Listeners != nil {
 		l := each(*body.Listeners, toListener)
 		u.Listeners = &l
@@ -233,6 +236,10 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if body.Targets != nil {
 		t := each(*body.Targets, toTarget)
 		u.Targets = &t
+	}
+	if body.ClientAffinitySeconds != nil {
+		d := seconds(*body.ClientAffinitySeconds)
+		u.Affinity = &d
 	}
 	if body.Tags != nil {
 		t := map[string]string(*body.Tags)
@@ -254,4 +261,69 @@ func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id
 		return
 	}
 	s.reply(w, r, http.StatusOK, api.LoadBalancerStats{Listeners: each(stats, statsOf)})
+}
+
+// GetLoadBalancerHealth implements api.ServerInterface.
+func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+	targets, err := s.cloud.LoadBalancerHealth(r.Context(), project(r), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: each(targets, healthOf)})
+}
+
+// ListRoutes implements api.ServerInterface.
+func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
+	f, err := filter("r-", params.Name, params.Tag, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	items, more, err := s.cloud.ListRoutes(r.Context(), project(r), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.RouteList{Items: each(items, routeOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].ID)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+// CreateRoute implements api.ServerInterface.
+func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.RouteCreate](s, w, r)
+	if !ok {
+		return
+	}
+	route, err := s.cloud.CreateRoute(r.Context(), project(r), cloud.RouteSpec{
+		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: value(body.Tags),
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/routes/"+route.ID)
+	s.reply(w, r, http.StatusCreated, routeOf(route))
+}
+
+// GetRoute implements api.ServerInterface.
+func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
+	route, err := s.cloud.GetRoute(r.Context(), project(r), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, routeOf(route))
+}
+
+// DeleteRoute implements api.ServerInterface.
+func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
+	if err := s.cloud.DeleteRoute(r.Context(), project(r), id); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }

@@ -20,9 +20,11 @@ var statuses = map[cloud.Code]int{
 	cloud.NameTaken:            http.StatusConflict,
 	cloud.WrongState:           http.StatusConflict,
 	cloud.AddressPoolExhausted: http.StatusConflict,
+	cloud.AddressInUse:         http.StatusConflict,
 	cloud.UnknownZone:          http.StatusBadRequest,
 	cloud.UnknownInstance:      http.StatusBadRequest,
 	cloud.ListenerConflict:     http.StatusBadRequest,
+	cloud.RouteConflict:        http.StatusConflict,
 	cloud.EventsExpired:        http.StatusGone,
 }
 

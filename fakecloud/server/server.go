@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,6 +36,8 @@ const (
 type Config struct {
 	Cloud  *cloud.Cloud
 	Logger *slog.Logger // silent when nil
+	// Certificate makes it HTTPS; plain HTTP when nil.
+	Certificate *tls.Certificate
 	// Heartbeat is the pause between an event stream's comment lines; 15 s when
 	// zero.
 	Heartbeat time.Duration
@@ -44,6 +47,7 @@ type Config struct {
 type Server struct {
 	cloud    *cloud.Cloud
 	log      *slog.Logger
+	cert     *tls.Certificate
 	beat     time.Duration
 	stopping context.Context // ends event streams, which would go on otherwise
 	stop     context.CancelFunc
@@ -54,7 +58,7 @@ var _ api.ServerInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, beat: cfg.Heartbeat}
+	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -89,7 +93,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	h.RegisterOnShutdown(s.stop)
 	failed := make(chan error, 1)
-	go func() { failed <- h.Serve(l) }()
+	go func() {
+		if s.cert == nil {
+			failed <- h.Serve(l)
+			return
+		}
+		h.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*s.cert}, MinVersion: tls.VersionTLS12}
+		failed <- h.ServeTLS(l, "", "")
+	}()
 	select {
 	case err := <-failed:
 		return err

@@ -86,23 +86,30 @@ func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) 
 	return err
 }
 
-const instanceAddresses = `-- name: InstanceAddresses :many
-SELECT address FROM instances WHERE address IS NOT NULL
+const instanceStates = `-- name: InstanceStates :many
+SELECT id, state, updated_at FROM instances
+WHERE id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
 `
 
-func (q *Queries) InstanceAddresses(ctx context.Context) ([]*string, error) {
-	rows, err := q.db.QueryContext(ctx, instanceAddresses)
+type InstanceStatesRow struct {
+	ID        string
+	State     string
+	UpdatedAt int64
+}
+
+func (q *Queries) InstanceStates(ctx context.Context, ids string) ([]InstanceStatesRow, error) {
+	rows, err := q.db.QueryContext(ctx, instanceStates, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []*string
+	var items []InstanceStatesRow
 	for rows.Next() {
-		var address *string
-		if err := rows.Scan(&address); err != nil {
+		var i InstanceStatesRow
+		if err := rows.Scan(&i.ID, &i.State, &i.UpdatedAt); err != nil {
 			return nil, err
 		}
-		items = append(items, address)
+		items = append(items, i)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err

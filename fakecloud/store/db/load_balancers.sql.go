@@ -64,7 +64,7 @@ func (q *Queries) DeleteTargets(ctx context.Context, loadBalancerID string) erro
 }
 
 const getLoadBalancer = `-- name: GetLoadBalancer :one
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at FROM load_balancers WHERE id = ?
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check FROM load_balancers WHERE id = ?
 `
 
 func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer, error) {
@@ -84,29 +84,35 @@ func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer,
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.DueAt,
+		&i.SourceRanges,
+		&i.Affinity,
+		&i.HealthCheck,
 	)
 	return i, err
 }
 
 const insertLoadBalancer = `-- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, source_ranges, affinity, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertLoadBalancerParams struct {
-	ID          string
-	ProjectID   string
-	Name        string
-	Region      string
-	Address     string
-	State       string
-	StateReason string
-	Listeners   string
-	Tags        string
-	Version     int64
-	CreatedAt   int64
-	UpdatedAt   int64
-	DueAt       *int64
+	ID           string
+	ProjectID    string
+	Name         string
+	Region       string
+	Address      string
+	State        string
+	StateReason  string
+	Listeners    string
+	SourceRanges string
+	Affinity     int64
+	HealthCheck  *string
+	Tags         string
+	Version      int64
+	CreatedAt    int64
+	UpdatedAt    int64
+	DueAt        *int64
 }
 
 func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancerParams) error {
@@ -119,6 +125,9 @@ func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancer
 		arg.State,
 		arg.StateReason,
 		arg.Listeners,
+		arg.SourceRanges,
+		arg.Affinity,
+		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,
 		arg.CreatedAt,
@@ -144,7 +153,7 @@ func (q *Queries) InsertTarget(ctx context.Context, arg InsertTargetParams) erro
 }
 
 const listLoadBalancers = `-- name: ListLoadBalancers :many
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at FROM load_balancers
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check FROM load_balancers
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?4 AS TEXT)) AS s))
@@ -198,37 +207,13 @@ func (q *Queries) ListLoadBalancers(ctx context.Context, arg ListLoadBalancersPa
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.DueAt,
+			&i.SourceRanges,
+			&i.Affinity,
+			&i.HealthCheck,
 		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const loadBalancerAddresses = `-- name: LoadBalancerAddresses :many
-SELECT address FROM load_balancers
-`
-
-func (q *Queries) LoadBalancerAddresses(ctx context.Context) ([]string, error) {
-	rows, err := q.db.QueryContext(ctx, loadBalancerAddresses)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var address string
-		if err := rows.Scan(&address); err != nil {
-			return nil, err
-		}
-		items = append(items, address)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err
@@ -348,19 +333,22 @@ func (q *Queries) TargetsOf(ctx context.Context, loadBalancerID string) ([]strin
 }
 
 const updateLoadBalancer = `-- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, source_ranges = ?, affinity = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
 `
 
 type UpdateLoadBalancerParams struct {
-	Name        string
-	State       string
-	StateReason string
-	Listeners   string
-	Tags        string
-	Version     int64
-	UpdatedAt   int64
-	DueAt       *int64
-	ID          string
+	Name         string
+	State        string
+	StateReason  string
+	Listeners    string
+	SourceRanges string
+	Affinity     int64
+	HealthCheck  *string
+	Tags         string
+	Version      int64
+	UpdatedAt    int64
+	DueAt        *int64
+	ID           string
 }
 
 func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancerParams) error {
@@ -369,6 +357,9 @@ func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancer
 		arg.State,
 		arg.StateReason,
 		arg.Listeners,
+		arg.SourceRanges,
+		arg.Affinity,
+		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,
 		arg.UpdatedAt,

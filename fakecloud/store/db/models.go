@@ -36,19 +36,22 @@ type Instance struct {
 }
 
 type LoadBalancer struct {
-	ID          string
-	ProjectID   string
-	Name        string
-	Region      string
-	Address     string
-	State       string
-	StateReason string
-	Listeners   string
-	Tags        string
-	Version     int64
-	CreatedAt   int64
-	UpdatedAt   int64
-	DueAt       *int64
+	ID           string
+	ProjectID    string
+	Name         string
+	Region       string
+	Address      string
+	State        string
+	StateReason  string
+	Listeners    string
+	Tags         string
+	Version      int64
+	CreatedAt    int64
+	UpdatedAt    int64
+	DueAt        *int64
+	SourceRanges string
+	Affinity     int64
+	HealthCheck  *string
 }
 
 type LoadBalancerTarget struct {
@@ -62,6 +65,20 @@ type Project struct {
 	Name        string
 	DefaultTags string
 	CreatedAt   int64
+}
+
+type Route struct {
+	ID          string
+	ProjectID   string
+	Name        string
+	Destination string
+	InstanceID  string
+	State       string
+	StateReason string
+	Tags        string
+	Version     int64
+	CreatedAt   int64
+	UpdatedAt   int64
 }
 
 type Token struct {

@@ -35,14 +35,15 @@ SELECT zone, count(*) AS live FROM instances
 WHERE project_id = ? AND state NOT IN ('terminating', 'terminated')
 GROUP BY zone;
 
--- name: InstanceAddresses :many
-SELECT address FROM instances WHERE address IS NOT NULL;
-
 -- name: InstancesDue :many
 SELECT id FROM instances WHERE due_at <= @now ORDER BY due_at, id;
 
 -- name: NextInstanceDue :one
 SELECT due_at FROM instances WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: InstanceStates :many
+SELECT id, state, updated_at FROM instances
+WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t);
 
 -- name: RunningAddresses :many
 SELECT id, address FROM instances

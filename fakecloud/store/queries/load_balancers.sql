@@ -1,9 +1,9 @@
 -- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, source_ranges, affinity, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?;
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, source_ranges = ?, affinity = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?;
 
 -- name: DeleteLoadBalancer :exec
 DELETE FROM load_balancers WHERE id = ?;
@@ -31,9 +31,6 @@ SELECT id FROM load_balancers ORDER BY id;
 
 -- name: LoadBalancerNamed :one
 SELECT id FROM load_balancers WHERE project_id = ? AND name = ?;
-
--- name: LoadBalancerAddresses :many
-SELECT address FROM load_balancers;
 
 -- name: LoadBalancersDue :many
 SELECT id FROM load_balancers WHERE due_at <= @now ORDER BY due_at, id;

@@ -1,0 +1,226 @@
+// This file answers: what can be done with routes, and where do they lead?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// CreateRoute gives the new route, which is in force.
+func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Route, error) {
+	destination, err := parseCIDR("destination", spec.Destination)
+	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
+		return Route{}, err
+	}
+	var r Route
+	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if err := checkRouteName(ctx, tx, p, spec.Name); err != nil {
+			return err
+		}
+		in, err := nextHop(ctx, tx, p, spec.Instance)
+		if err != nil {
+			return err
+		}
+		if err := checkDestination(ctx, tx, p, destination); err != nil {
+			return err
+		}
+		id, err := c.random.id("r", now)
+		if err != nil {
+			return err
+		}
+		r = Route{
+			ID: id, Project: p.ID, Name: spec.Name, Destination: destination, Instance: in.ID,
+			Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		}
+		r.State, r.StateReason = routeVia(in.State)
+		return insertRoute(ctx, tx, r)
+	})
+	return r, err
+}
+
+// routeVia is the state of a route via an instance in that state, and why.
+func routeVia(state InstanceState) (RouteState, string) {
+	switch state {
+	case InstanceRunning:
+		return RouteActive, ""
+	case instanceNone:
+		return RouteBlackhole, "instance is gone"
+	}
+	return RouteBlackhole, "instance is " + string(state)
+}
+
+func checkRouteName(ctx context.Context, tx *store.Tx, p Project, name string) error {
+	id, err := tx.RouteNamed(ctx, db.RouteNamedParams{ProjectID: p.ID, Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "route %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+}
+
+// nextHop finds the instance of a new route.
+func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
+	in, err := loadInstance(ctx, tx, p, id)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+		return in, refuse(UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name).at("instanceId", "is no instance of the project")
+	case err != nil:
+		return in, err
+	case in.State == InstanceTerminated:
+		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id).at("instanceId", "is terminated")
+	}
+	return in, nil
+}
+
+// checkDestination makes sure that at most one route is for any address.
+func checkDestination(ctx context.Context, tx *store.Tx, p Project, want netip.Prefix) error {
+	rows, err := tx.RouteDestinations(ctx, p.ID)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		has, err := netip.ParsePrefix(row.Destination)
+		if err != nil {
+			return fmt.Errorf("stored route %s: %w", row.ID, err)
+		}
+		if has.Overlaps(want) {
+			return refuse(RouteConflict, "route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first", row.Name, row.ID, has, want).
+				at("destination", "overlaps with %s of route %s", has, row.ID)
+		}
+	}
+	return nil
+}
+
+// GetRoute reads one route.
+func (c *Cloud) GetRoute(ctx context.Context, p Project, id string) (Route, error) {
+	var r Route
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		r, err = loadRoute(ctx, tx, p, id)
+		return err
+	})
+	return r, err
+}
+
+// ListRoutes gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Route, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListRoutes(ctx, db.ListRoutesParams{
+			ProjectID: p.ID, After: f.After, Name: f.Name, Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, routeFrom)
+		return err
+	})
+	return page, more, err
+}
+
+// DeleteRoute ends a route at once.
+func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		r, err := loadRoute(ctx, tx, p, id)
+		if err != nil {
+			return err
+		}
+		if err := tx.DeleteRoute(ctx, id); err != nil {
+			return err
+		}
+		r.Version++
+		r.UpdatedAt = now
+		return routeEvent(ctx, tx, Deleted, r.State, r)
+	})
+}
+
+// followInstance gives the routes via an instance the state that follows from
+// the instance's, in the transaction in which that changed.
+func followInstance(ctx context.Context, tx *store.Tx, instance string, state InstanceState, now time.Time) error {
+	rows, err := tx.RoutesVia(ctx, instance)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		r, err := routeFrom(row)
+		if err != nil {
+			return err
+		}
+		from := r.State
+		r.State, r.StateReason = routeVia(state)
+		if r.State == from && r.StateReason == row.StateReason {
+			continue
+		}
+		r.Version++
+		r.UpdatedAt = now
+		err = tx.UpdateRoute(ctx, db.UpdateRouteParams{
+			ID: r.ID, State: string(r.State), StateReason: r.StateReason, Version: r.Version, UpdatedAt: now.UnixMilli(),
+		})
+		if err != nil {
+			return err
+		}
+		if err := routeEvent(ctx, tx, Updated, from, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loadRoute(ctx context.Context, tx *store.Tx, p Project, id string) (Route, error) {
+	row, err := tx.GetRoute(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
+		return Route{}, refuse(NotFound, "no route %q in project %q", id, p.Name)
+	}
+	if err != nil {
+		return Route{}, err
+	}
+	return routeFrom(row)
+}
+
+func routeFrom(row db.Route) (Route, error) {
+	r := Route{
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, Instance: row.InstanceID,
+		State: RouteState(row.State), StateReason: row.StateReason,
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+	}
+	var err error
+	r.Destination, err = netip.ParsePrefix(row.Destination)
+	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &r.Tags)); err != nil {
+		return Route{}, fmt.Errorf("stored route %s: %w", row.ID, err)
+	}
+	return r, nil
+}
+
+// insertRoute writes a new route and its event.
+func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
+	err := tx.InsertRoute(ctx, db.InsertRouteParams{
+		ID: r.ID, ProjectID: r.Project, Name: r.Name, Destination: r.Destination.String(), InstanceID: r.Instance,
+		State: string(r.State), StateReason: r.StateReason, Tags: toJSON(r.Tags), Version: r.Version,
+		CreatedAt: r.CreatedAt.UnixMilli(), UpdatedAt: r.UpdatedAt.UnixMilli(),
+	})
+	if err != nil {
+		return err
+	}
+	return routeEvent(ctx, tx, Created, routeNone, r)
+}
+
+func routeEvent(ctx context.Context, tx *store.Tx, t EventType, from RouteState, r Route) error {
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: r.Project, Time: r.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(RouteResource),
+		ResourceID: r.ID, Name: r.Name, FromState: string(from), ToState: stateAfter(t, r.State),
+		Reason: r.StateReason, Body: toJSON(r),
+	})
+}
