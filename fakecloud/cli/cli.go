@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -60,8 +61,8 @@ func misuse(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // app is what the commands share.
 type app struct {
-	url, tokenFile string
-	output         string
+	url, tokenFile, caFile string
+	output                 string
 	// started tells errors of the command from errors of the command line.
 	started bool
 }
@@ -69,7 +70,7 @@ type app struct {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fakecloud",
-		Short: "A simulated cloud: instances with a life cycle, load balancers that forward for real",
+		Short: "A simulated cloud: instances with a life cycle, routes, load balancers that forward for real",
 		Long: `A simulated cloud that fits in one process. "fakecloud serve" runs it; the
 other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		Example: `  fakecloud serve --profile realistic
@@ -83,7 +84,8 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
-	root.AddCommand(a.serve(), a.zones(), a.instances(), a.loadBalancers(), a.events())
+	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
+	root.AddCommand(a.serve(), a.zones(), a.instances(), a.loadBalancers(), a.routes(), a.events())
 	return root
 }
 
@@ -182,17 +184,21 @@ func (a *app) complete(list func(context.Context, *client.Client) ([]string, err
 }
 
 func (a *app) client() (*client.Client, error) {
-	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, UserAgent: "fakecloud-cli/" + version()})
+	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + version()})
 }
 
 // explain adds to an error what helps against it.
 func (a *app) explain(err error) error {
 	var transport *url.Error
+	var file *os.PathError
+	var untrusted *tls.CertificateVerificationError
 	switch {
-	case errors.Is(err, os.ErrNotExist) && errors.As(err, new(*os.PathError)):
+	case errors.Is(err, os.ErrNotExist) && errors.As(err, &file) && file.Path == a.tokenFile:
 		return fmt.Errorf("%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE to the token file of the one that is", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
+	case errors.As(err, &untrusted):
+		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with", err)
 	case client.HasCode(err, api.Unauthenticated):
 		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
 	case errors.Is(err, context.Canceled):

@@ -159,14 +159,15 @@ func (a *app) printFound(cmd *cobra.Command, found []api.Instance, asked int) er
 }
 
 func (a *app) instancesCreate() *cobra.Command {
-	var name, zone, kind string
+	var name, zone, kind, address string
 	var tags map[string]string
 	var w waiter
 	cmd := &cobra.Command{
 		Use: "create [NAME]", Short: "Create an instance", Args: cobra.MaximumNArgs(1),
 		Long: "Create an instance. Left to itself, the cloud chooses a name and the zone with the fewest instances.",
 		Example: `  fakecloud instances create node-4 --wait
-  fakecloud instances create --zone nebula-1b --type large --tag role=worker`,
+  fakecloud instances create --zone nebula-1b --type large --tag role=worker
+  fakecloud instances create node-5 --address 172.18.0.5`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -179,7 +180,7 @@ func (a *app) instancesCreate() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			in, err := c.CreateInstance(cmd.Context(), createBody(name, zone, kind, tags))
+			in, err := c.CreateInstance(cmd.Context(), createBody(name, zone, kind, address, tags))
 			if err != nil {
 				return err
 			}
@@ -192,12 +193,13 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
+	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the pool or not (default: the lowest free one of the pool)")
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd
 }
 
-func createBody(name, zone, kind string, tags map[string]string) api.InstanceCreate {
+func createBody(name, zone, kind, address string, tags map[string]string) api.InstanceCreate {
 	var body api.InstanceCreate
 	if name != "" {
 		body.Name = &name
@@ -208,6 +210,9 @@ func createBody(name, zone, kind string, tags map[string]string) api.InstanceCre
 	if kind != "" {
 		t := api.InstanceType(kind)
 		body.Type = &t
+	}
+	if address != "" {
+		body.Address = &address
 	}
 	if len(tags) > 0 {
 		t := api.Tags(tags)

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 
 type serveOptions struct {
 	listen, data, profile, region, project string
+	certFile, keyFile                      string
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
@@ -41,12 +43,15 @@ func (a *app) serve() *cobra.Command {
 being killed at any point; what was under way goes on at the next start.`,
 		Example: `  fakecloud serve
   fakecloud serve --data :memory: --profile realistic --log-format json
-  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token`,
+  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token
+  fakecloud serve --listen 0.0.0.0:8470 --tls-cert-file cloud.crt --tls-key-file cloud.key`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", defaultListen, "loopback address and port of the API; port 0 takes any free one")
+	f.StringVar(&o.listen, "listen", defaultListen, "address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one")
+	f.StringVar(&o.certFile, "tls-cert-file", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
+	f.StringVar(&o.keyFile, "tls-key-file", "", "PEM key of --tls-cert-file")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
 	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
@@ -80,7 +85,11 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(ctx, o.listen)
+	cert, err := o.certificate()
+	if err != nil {
+		return err
+	}
+	listener, err := listen(ctx, o.listen, cert != nil)
 	if err != nil {
 		return err
 	}
@@ -99,8 +108,16 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err := o.admit(ctx, c, tokens); err != nil {
 		return err
 	}
-	return serveCloud(ctx, c, listener, log, func() {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at http://%s; token in %s\n", listener.Addr(), tokens[0].file)
+	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert})
+	if err != nil {
+		return err
+	}
+	scheme := "http"
+	if cert != nil {
+		scheme = "https"
+	}
+	return serveCloud(ctx, c, srv, listener, func() {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s\n", scheme, listener.Addr(), tokens[0].file)
 	})
 }
 
@@ -129,11 +146,7 @@ func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token)
 }
 
 // serveCloud runs the cloud and its API until ctx ends or either fails.
-func serveCloud(ctx context.Context, c *cloud.Cloud, l net.Listener, log *slog.Logger, ready func()) error {
-	srv, err := server.New(server.Config{Cloud: c, Logger: log})
-	if err != nil {
-		return err
-	}
+func serveCloud(ctx context.Context, c *cloud.Cloud, srv *server.Server, l net.Listener, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.Run(ctx) })
 	g.Go(func() error { return srv.Serve(ctx, l) })
@@ -178,15 +191,31 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	return cfg, nil
 }
 
-// listen refuses addresses that others can reach: the API speaks plain HTTP.
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// certificate is what makes the API HTTPS, or nil.
+func (o *serveOptions) certificate() (*tls.Certificate, error) {
+	switch {
+	case o.certFile == "" && o.keyFile == "":
+		return nil, nil
+	case o.certFile == "" || o.keyFile == "":
+		return nil, misuse("TLS needs both --tls-cert-file and --tls-key-file")
+	}
+	cert, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert-file, --tls-key-file: %w", err)
+	}
+	return &cert, nil
+}
+
+// listen refuses addresses that others can reach, unless the API is to speak
+// TLS.
+func listen(ctx context.Context, address string, secure bool) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, misuse("--listen %q: want host:port, such as %s", address, defaultListen)
 	}
 	ip, err := netip.ParseAddr(host)
-	if host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS the token would cross the network in the clear", address, defaultListen)
+	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert-file, --tls-key-file) the token would cross the network in the clear", address, defaultListen)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
