@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -217,6 +218,9 @@ func TestEmptyIDsAreRefusedBeforeAnyCall(t *testing.T) {
 		"get balancer":    func() error { _, err := c.GetLoadBalancer(ctx, ""); return err },
 		"stats":           func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
 		"update balancer": func() error { _, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{}); return err },
+		"health":          func() error { _, err := c.LoadBalancerHealth(ctx, ""); return err },
+		"get route":       func() error { _, err := c.GetRoute(ctx, ""); return err },
+		"delete route":    func() error { return c.DeleteRoute(ctx, "") },
 		"delete balancer": func() error { _, err := c.DeleteLoadBalancer(ctx, ""); return err },
 	} {
 		assert.ErrorContains(t, call(), "no ID given", name)
@@ -281,4 +285,37 @@ func TestFollowComesBackAfterBeingThrottled(t *testing.T) {
 	start := time.Now()
 	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
 	assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+}
+
+func TestCAFile(t *testing.T) {
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) }))
+	t.Cleanup(cloud.Close)
+	dir := t.TempDir()
+	file := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		return path
+	}
+	cfg := client.Config{URL: cloud.URL, TokenFile: file("token", []byte("secret"))}
+	c, err := client.New(cfg)
+	require.NoError(t, err)
+	_, err = c.Project(t.Context())
+	require.ErrorContains(t, err, "certificate", "the system does not know it")
+
+	cfg.CAFile = file("ca", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}))
+	c, err = client.New(cfg)
+	require.NoError(t, err)
+	p, err := c.Project(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "p", p.Name)
+
+	cfg.CAFile = filepath.Join(dir, "none")
+	_, err = client.New(cfg)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	cfg.CAFile = file("empty", []byte("nothing"))
+	_, err = client.New(cfg)
+	require.ErrorContains(t, err, "no PEM certificate")
+	cfg.Transport = http.DefaultTransport
+	_, err = client.New(cfg)
+	require.ErrorContains(t, err, "give one")
 }

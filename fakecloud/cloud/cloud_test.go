@@ -308,3 +308,186 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 	sleeps(time.Hour)
 	assert.Equal(t, InstanceRunning, state(in.ID))
 }
+
+// What is in force is what was built last: an update that is not built yet does
+// not reach the data plane because a target has stopped.
+func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, in := newBalancer(t, c, p)
+	advance(t, c, 400*time.Millisecond)
+	before := plane.applied[lb.ID]
+	require.Len(t, before.Backends, 1)
+
+	affinity := time.Minute
+	_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+		Listeners:    &[]Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1}, {Protocol: UDP, Port: 80, TargetPort: 80}},
+		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity, HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
+	})
+	require.NoError(t, err)
+	_, err = c.StopInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	before.Backends = []Backend{}
+	assert.Equal(t, before, plane.applied[lb.ID])
+
+	advance(t, c, 50*time.Millisecond)
+	after := plane.applied[lb.ID]
+	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, after.SourceRanges)
+	assert.Equal(t, time.Minute, after.Affinity)
+	assert.Equal(t, &HealthCheck{
+		Protocol: CheckTCP, Port: 99, Interval: 5 * time.Second, Timeout: 2 * time.Second, HealthyThreshold: 2, UnhealthyThreshold: 2,
+	}, after.HealthCheck)
+	assert.Len(t, after.Listeners, 2)
+
+	same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
+	require.NoError(t, err)
+	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	require.NoError(t, err)
+	advance(t, c, 50*time.Millisecond)
+	assert.Nil(t, plane.applied[lb.ID].HealthCheck)
+	assert.Empty(t, plane.applied[lb.ID].SourceRanges)
+}
+
+func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
+	c, p := newCloud(t, nil)
+	lb, _ := newBalancer(t, c, p)
+	tcp := Listener{Protocol: TCP, Port: 1, TargetPort: 1}
+	check := func(change func(*HealthCheck)) func(*LoadBalancerSpec) {
+		return func(s *LoadBalancerSpec) {
+			s.HealthCheck = &HealthCheck{Protocol: CheckHTTP, Port: 80}
+			change(s.HealthCheck)
+		}
+	}
+	for field, change := range map[string]func(*LoadBalancerSpec){
+		"listeners.0":                    func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
+		"listeners.0.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
+		"listeners.1.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners = []Listener{tcp, {UDP, 1, 1, ProxyV1}} },
+		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
+		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/8"} },
+		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
+		"clientAffinitySeconds":          func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
+		"healthCheck.protocol":           check(func(h *HealthCheck) { h.Protocol = CheckNone }),
+		"healthCheck.port":               check(func(h *HealthCheck) { h.Port = 0 }),
+		"healthCheck.path":               check(func(h *HealthCheck) { h.Path = "/%zz" }),
+		"healthCheck.intervalSeconds":    check(func(h *HealthCheck) { h.Interval = 301 * time.Second }),
+		"healthCheck.timeoutSeconds":     check(func(h *HealthCheck) { h.Interval, h.Timeout = time.Second, 2*time.Second }),
+		"healthCheck.healthyThreshold":   check(func(h *HealthCheck) { h.HealthyThreshold = 11 }),
+		"healthCheck.unhealthyThreshold": check(func(h *HealthCheck) { h.UnhealthyThreshold = -1 }),
+	} {
+		spec := LoadBalancerSpec{Name: "new", Listeners: []Listener{tcp}}
+		change(&spec)
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity, HealthCheck: spec.HealthCheck,
+			})
+			return err
+		})
+	}
+	made, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "quick", Listeners: []Listener{tcp}, HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second}})
+	require.NoError(t, err)
+	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
+	assert.Equal(t, "/", made.HealthCheck.Path)
+}
+
+func requireRefusedAt(t *testing.T, code Code, field string, do func() error) {
+	t.Helper()
+	err := do()
+	requireCode(t, code, err)
+	var refused *Error
+	require.ErrorAs(t, err, &refused)
+	require.Len(t, refused.Fields, 1)
+	assert.Equal(t, field, refused.Fields[0].Path)
+}
+
+func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, in := newBalancer(t, c, p)
+	other, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
+	require.NoError(t, err)
+	health := func() []TargetHealth {
+		h, err := c.LoadBalancerHealth(t.Context(), p, lb.ID)
+		require.NoError(t, err)
+		return h
+	}
+	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt}
+	assert.Equal(t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}}, health())
+	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch}
+	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy}}
+	assert.Equal(t, []TargetHealth{pending, healthy}, health())
+	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
+	requireCode(t, NotFound, err)
+}
+
+func TestAddressesMayBeChosen(t *testing.T) {
+	c, p := newCloud(t, nil)
+	create := func(p Project, address string) (Instance, error) {
+		return c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
+	}
+	for _, address := range []string{"nonsense", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "10.0.0.1/8"} {
+		requireRefusedAt(t, InvalidRequest, "address", func() error { _, err := create(p, address); return err })
+	}
+	there, err := create(p, "172.18.0.3")
+	require.NoError(t, err)
+	assert.Equal(t, "172.18.0.3", there.Address.String())
+	first, err := create(p, "127.30.16.1")
+	require.NoError(t, err)
+	_, err = create(p, "127.30.64.1")
+	require.NoError(t, err)
+	next, err := create(p, "")
+	require.NoError(t, err)
+	assert.Equal(t, "127.30.16.2", next.Address.String(), "what was chosen is not given again")
+	lb, _ := newBalancer(t, c, p)
+	assert.Equal(t, "127.30.64.2", lb.Address.String(), "nor to a balancer")
+
+	_, err = create(p, "172.18.0.3")
+	requireCode(t, AddressInUse, err)
+	assert.ErrorContains(t, err, there.ID)
+	_, err = create(p, lb.Address.String())
+	requireCode(t, AddressInUse, err)
+	assert.ErrorContains(t, err, lb.ID)
+	q, err := c.EnsureProject(t.Context(), "other", nil)
+	require.NoError(t, err)
+	_, err = create(q, "172.18.0.3")
+	requireCode(t, AddressInUse, err)
+	assert.NotContains(t, err.Error(), there.ID, "of another project")
+
+	_, err = c.TerminateInstance(t.Context(), p, first.ID)
+	require.NoError(t, err)
+	_, err = create(p, "127.30.16.1")
+	requireCode(t, AddressInUse, err)
+	advance(t, c, 200*time.Millisecond)
+	_, err = create(p, "127.30.16.1")
+	require.NoError(t, err, "given up when terminated")
+}
+
+func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
+	c, p := newCloud(t, nil)
+	q, err := c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"})
+	require.NoError(t, err)
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	theirs, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
+	require.NoError(t, err)
+	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
+	r, err := c.CreateRoute(t.Context(), p, spec)
+	require.NoError(t, err)
+	requireRefusedAt(t, UnknownInstance, "instanceId", func() error { _, err := c.CreateRoute(t.Context(), q, spec); return err })
+	spec.Instance = theirs.ID
+	other, err := c.CreateRoute(t.Context(), q, spec)
+	require.NoError(t, err, "the same name and destination as in another project")
+	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
+	_, err = c.GetRoute(t.Context(), q, r.ID)
+	requireCode(t, NotFound, err)
+	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
+	for destination, field := range map[string]string{"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination"} {
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "b", Destination: destination, Instance: in.ID})
+			return err
+		})
+	}
+}

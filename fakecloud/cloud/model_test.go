@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ type fakePlane struct {
 	broken  error // what everything ends with
 	blocked map[int]bool
 	applied map[string]Forwarding
+	health  []TargetHealth
 }
 
 func newFakePlane() *fakePlane {
@@ -51,7 +53,7 @@ func (p *fakePlane) Apply(f Forwarding) error {
 }
 func (p *fakePlane) Remove(id string)             { delete(p.applied, id) }
 func (p *fakePlane) Stats(string) []ListenerStats { return nil }
-func (p *fakePlane) Health(string) []TargetHealth { return nil }
+func (p *fakePlane) Health(string) []TargetHealth { return p.health }
 
 // modelInstance and modelBalancer are all the model knows.
 type modelInstance struct {
@@ -67,6 +69,8 @@ type modelBalancer struct {
 	due     time.Time
 }
 
+type modelRoute struct{ name, destination, instance string }
+
 // world runs the cloud and its model side by side.
 type world struct {
 	t     *rapid.T
@@ -80,6 +84,7 @@ type world struct {
 
 	instances map[string]*modelInstance
 	balancers map[string]*modelBalancer
+	routes    map[string]modelRoute
 }
 
 func (w *world) open() {
@@ -203,6 +208,25 @@ func (w *world) check() {
 	for id := range w.plane.applied {
 		require.Contains(w.t, w.balancers, id, "a balancer that is gone forwards")
 	}
+	routes, _, err := w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500})
+	require.NoError(w.t, err)
+	require.Len(w.t, routes, len(w.routes))
+	for _, r := range routes {
+		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination.String(), r.Instance})
+		require.Equal(w.t, w.routeState(r.ID), fmt.Sprintf("%s %s", r.State, r.StateReason))
+	}
+}
+
+// routeState follows from the instance, which may be gone.
+func (w *world) routeState(id string) string {
+	switch in := w.instances[w.routes[id].instance]; {
+	case in == nil:
+		return "blackhole instance is gone"
+	case in.state == "running":
+		return "active "
+	default:
+		return "blackhole instance is " + in.state
+	}
 }
 
 // checkForwarding wants an active balancer to forward to all its running
@@ -248,6 +272,10 @@ func (w *world) checkEvents() {
 	}
 	for id, b := range w.balancers {
 		require.Equal(w.t, b.state, last[id])
+	}
+	for id := range w.routes {
+		state, _, _ := strings.Cut(w.routeState(id), " ")
+		require.Equal(w.t, state, last[id])
 	}
 }
 
@@ -389,13 +417,44 @@ func (w *world) deleteBalancer(t *rapid.T) {
 	}
 }
 
+func (w *world) createRoute(t *rapid.T) {
+	m := modelRoute{
+		name:        rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
+		destination: rapid.SampledFrom([]string{"10.1.0.0/24", "10.1.1.0/24", "10.1.0.0/23", "10.2.0.0/16"}).Draw(t, "destination"),
+		instance:    drawKey(t, w.instances),
+	}
+	has := func(with func(modelRoute) bool) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(w.routes)), with)
+	}
+	r, err := w.cloud.CreateRoute(t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance})
+	switch {
+	case has(func(o modelRoute) bool { return o.name == m.name }):
+		requireCode(t, NameTaken, err)
+	case w.instances[m.instance].state == "terminated":
+		requireCode(t, UnknownInstance, err)
+	case has(func(o modelRoute) bool {
+		return o.destination == m.destination || m.destination == "10.1.0.0/23" && o.destination < "10.2" || o.destination == "10.1.0.0/23" && m.destination < "10.2"
+	}):
+		requireCode(t, RouteConflict, err)
+	default:
+		require.NoError(t, err)
+		w.routes[r.ID] = m
+	}
+}
+
+func (w *world) deleteRoute(t *rapid.T) {
+	id := drawKey(t, w.routes)
+	require.NoError(t, w.cloud.DeleteRoute(t.Context(), w.proj, id))
+	delete(w.routes, id)
+}
+
 func TestCloudDoesAsItsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "fakecloud-model-")
 		require.NoError(t, err)
 		w := &world{
 			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(),
-			instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{},
+			instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: map[string]modelRoute{},
 		}
 		w.open()
 		defer func() { require.NoError(t, errors.Join(w.store.Close(), os.RemoveAll(dir))) }()
@@ -407,6 +466,8 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 			"createBalancer":  w.createBalancer,
 			"updateBalancer":  w.updateBalancer,
 			"deleteBalancer":  w.deleteBalancer,
+			"createRoute":     w.createRoute,
+			"deleteRoute":     w.deleteRoute,
 			"advance": func(t *rapid.T) {
 				w.clock.Advance(time.Duration(rapid.IntRange(1, 1500).Draw(t, "ms")) * time.Millisecond)
 				w.settle()

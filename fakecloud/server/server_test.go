@@ -3,6 +3,8 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -221,6 +223,17 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/load-balancers", `{"listeners": [{"protocol":"tcp","port":80,"targetPort":80}]}`, 400, "name"},
 		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":0,"targetPort":80}]}`, 400, "listeners.0.port"},
 		{"POST", "/v1/load-balancers", `{"name":"a","listeners": []}`, 400, "listeners"},
+		{"POST", "/v1/instances", `{"address": "10.0.0.1/8"}`, 400, "address"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1,"proxyProtocol":"v3"}]}`, 400, "listeners.0.proxyProtocol"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"udp","port":1,"targetPort":1,"proxyProtocol":"v1"}]}`, 400, "listeners.0.proxyProtocol"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"sourceRanges":["10.0.0.1/8"]}`, 400, "sourceRanges.0"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"clientAffinitySeconds":86401}`, 400, "clientAffinitySeconds"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http"}}`, 400, "healthCheck.port"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http","port":1,"path":"x"}}`, 400, "healthCheck.path"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"tcp","port":1,"intervalSeconds":0}}`, 400, "healthCheck.intervalSeconds"},
+		{"POST", "/v1/routes", `{"name":"a","destination":"10.0.0.0/33","instanceId":"i-1"}`, 400, "destination"},
+		{"POST", "/v1/routes", `{"name":"a","destination":"10.0.0.0/8"}`, 400, "instanceId"},
+		{"GET", "/v1/routes?pageToken=aS0x", ``, 400, "pageToken"},
 		{"GET", "/v1/instances?limit=0", ``, 400, "limit"},
 		{"GET", "/v1/instances?limit=many", ``, 400, "limit"},
 		{"GET", "/v1/instances?state=asleep", ``, 400, "state.0"},
@@ -561,6 +574,226 @@ func TestServeEndsStreamsOnShutdown(t *testing.T) {
 	cancel()
 	_, err = io.ReadAll(resp.Body)
 	require.NoError(t, err, "the stream ends, it is not cut")
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		t.Fatal("the server did not stop")
+	}
+}
+
+func TestWhatABalancerCanBeAskedFor(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	listeners := []api.Listener{
+		{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 30080, ProxyProtocol: api.ProxyProtocolV2},
+		{Protocol: api.ProtocolUDP, Port: 8080, TargetPort: 30080},
+	}
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "all", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
+		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: ptr(600),
+		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, listeners, lb.Listeners)
+	assert.Equal(t, []string{"10.0.0.0/8", "192.168.1.1/32"}, lb.SourceRanges)
+	assert.Equal(t, 600, lb.ClientAffinitySeconds)
+	assert.Equal(t, &api.HealthCheck{
+		Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 3,
+	}, lb.HealthCheck)
+	got, err := r.GetLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, lb.HealthCheck, got.HealthCheck)
+	assert.Equal(t, lb.SourceRanges, got.SourceRanges)
+
+	health, err := r.LoadBalancerHealth(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Len(t, health.Targets, 1)
+	assert.Equal(t, in.ID, health.Targets[0].InstanceID)
+	_, err = r.other.LoadBalancerHealth(ctx, lb.ID)
+	require.True(t, client.IsNotFound(err), err)
+
+	bare, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
+		SourceRanges: &[]string{}, ClientAffinitySeconds: ptr(0), HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+	})
+	require.NoError(t, err)
+	assert.Empty(t, bare.SourceRanges)
+	assert.Zero(t, bare.ClientAffinitySeconds)
+	assert.Nil(t, bare.HealthCheck)
+	assert.Equal(t, listeners, bare.Listeners, "not given, not changed")
+}
+
+func TestStoppedTargetsAreUnhealthy(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.52.0.9")})
+	require.NoError(t, err)
+	assert.Equal(t, "127.52.0.9", in.Addresses[0].IP)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.52.0.9")})
+	require.True(t, client.HasCode(err, api.AddressInUse), err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: 1}}, Targets: &[]api.Target{{InstanceID: in.ID}},
+	})
+	require.NoError(t, err)
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	stopped := r.awaitInstance(t, in.ID, api.InstanceStopped)
+	health, err := r.LoadBalancerHealth(ctx, lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt}}, health.Targets)
+}
+
+func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		route, err := r.GetRoute(t.Context(), id)
+		if assert.NoError(c, err) && assert.Equal(c, want, route.State) && reason != "" && assert.NotNil(c, route.StateReason) {
+			assert.Equal(c, reason, *route.StateReason)
+		}
+	}, patience, 2*time.Millisecond)
+}
+
+func TestRouteLife(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	create := func(name, destination, instance string) (*api.Route, error) {
+		return r.CreateRoute(ctx, api.RouteCreate{Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name}})
+	}
+	route, err := create("one", "10.244.1.0/24", in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, api.RouteActive, route.State)
+	assert.Nil(t, route.StateReason)
+	assert.Equal(t, api.Tags{"owner": "lab", "name": "one"}, route.Tags)
+	assert.Equal(t, r.project.ID, route.Project)
+	_, err = create("one", "10.244.2.0/24", in.ID)
+	require.True(t, client.HasCode(err, api.NameTaken), err)
+	for _, destination := range []string{"10.244.1.0/24", "10.244.0.0/16", "10.244.1.128/25"} {
+		_, err = create("two", destination, in.ID)
+		require.True(t, client.HasCode(err, api.RouteConflict), err)
+		require.ErrorContains(t, err, route.ID)
+	}
+	_, err = create("two", "10.244.2.0/24", "i-none")
+	require.True(t, client.HasCode(err, api.UnknownInstance), err)
+	_, err = create("two", "10.244.2.1/24", in.ID)
+	require.ErrorContains(t, err, "did you mean 10.244.2.0/24?")
+	two, err := create("two", "10.244.2.0/24", in.ID)
+	require.NoError(t, err)
+
+	for want, f := range map[string]client.RouteFilter{
+		"one two": {}, "two": {Name: "two"}, "one": {Tags: []string{"name=one", "owner"}}, "": {Name: "three"},
+	} {
+		items, err := r.ListRoutes(ctx, f)
+		require.NoError(t, err)
+		var names []string
+		for _, i := range items {
+			names = append(names, i.Name)
+		}
+		assert.Equal(t, want, strings.Join(names, " "))
+	}
+	items, err := r.other.ListRoutes(ctx, client.RouteFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, items)
+	_, err = r.other.GetRoute(ctx, route.ID)
+	require.True(t, client.IsNotFound(err), err)
+	require.True(t, client.IsNotFound(r.other.DeleteRoute(ctx, route.ID)))
+
+	require.NoError(t, r.DeleteRoute(ctx, two.ID))
+	_, err = r.GetRoute(ctx, two.ID)
+	require.True(t, client.IsNotFound(err), err)
+	require.True(t, client.IsNotFound(r.DeleteRoute(ctx, two.ID)))
+
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitRoute(t, route.ID, api.RouteBlackhole, "instance is stopped")
+	_, err = r.StartInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitRoute(t, route.ID, api.RouteActive, "")
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitRoute(t, route.ID, api.RouteBlackhole, "instance is terminated")
+	_, err = create("late", "10.244.3.0/24", in.ID)
+	require.True(t, client.HasCode(err, api.UnknownInstance), err)
+
+	requireRouteEvents(t, r, route.ID)
+}
+
+// requireRouteEvents wants each change of a route's state right after the change
+// of its instance's that it follows from.
+func requireRouteEvents(t *testing.T, r *rig, id string) {
+	t.Helper()
+	var seen []string
+	var before api.Event
+	require.NoError(t, r.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
+		if e.ID == id {
+			assert.Equal(t, api.ResourceRoute, e.Resource)
+			require.NotNil(t, e.Route)
+			assert.Equal(t, *e.To, string(e.Route.State))
+			if e.Type == api.EventUpdated {
+				assert.Equal(t, e.Route.InstanceID, before.ID)
+				assert.Equal(t, e.Time, before.Time)
+				assert.Equal(t, "instance is "+*before.To, value(e.Reason, "instance is running"))
+			}
+			seen = append(seen, value(e.From, "-")+" "+*e.To)
+		}
+		before = e
+		return nil
+	}))
+	assert.Equal(t, []string{
+		"- active", "active blackhole", "blackhole blackhole", "blackhole blackhole", "blackhole active", "active blackhole", "blackhole blackhole",
+	}, seen, "stopping, stopped, pending, running, terminating, terminated")
+}
+
+func value(s *string, otherwise string) string {
+	if s == nil {
+		return otherwise
+	}
+	return *s
+}
+
+// Over HTTP/1.1 and HTTP/2: calls, the event stream, and an orderly end.
+func TestTLS(t *testing.T) {
+	r := newRig(t)
+	borrowed := httptest.NewTLSServer(nil) // For its certificate.
+	borrowed.Close()
+	srv, err := server.New(server.Config{Cloud: r.cloud, Heartbeat: 20 * time.Millisecond, Certificate: &borrowed.TLS.Certificates[0]})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l) }()
+
+	pool := x509.NewCertPool()
+	pool.AddCert(borrowed.Certificate())
+	url := "https://" + l.Addr().String()
+	var streams []*http.Response
+	for major, transport := range map[int]*http.Transport{
+		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}},
+		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
+	} {
+		t.Cleanup(transport.CloseIdleConnections)
+		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
+		require.NoError(t, err)
+		require.Equal(t, 200, resp.StatusCode)
+		assert.Equal(t, major, resp.ProtoMajor)
+		beats := bufio.NewScanner(resp.Body)
+		for range 3 {
+			require.True(t, beats.Scan(), beats.Err())
+		}
+		streams = append(streams, resp)
+	}
+	old := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}}
+	_, err = (&http.Client{Transport: old}).Do(authorized(t, url+"/v1/zones")) //nolint:bodyclose // There is none.
+	require.ErrorContains(t, err, "protocol version")
+	cancel()
+	for _, resp := range streams {
+		_, err := io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err, "the stream ends, it is not cut")
+		require.NoError(t, resp.Body.Close())
+	}
 	select {
 	case err := <-done:
 		require.NoError(t, err)

@@ -33,6 +33,8 @@ func (s *Server) validator() (func(http.Handler) http.Handler, error) {
 		ErrorHandlerWithOpts:  s.invalid,
 		Options: openapi3filter.Options{
 			MultiError: true,
+			// What is left out reaches the cloud as left out: it knows the defaults.
+			SkipSettingDefaults: true,
 			AuthenticationFunc: func(_ context.Context, in *openapi3filter.AuthenticationInput) error {
 				if c := callOf(in.RequestValidationInput.Request); c.who == nil {
 					return c.whyNot
