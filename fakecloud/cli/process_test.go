@@ -6,13 +6,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,9 +75,15 @@ func balancerCIDR() string {
 	return fmt.Sprintf("127.%d.%d.0/24", 128+(pid>>8)%120, byte(pid))
 }
 
-var readyLine = regexp.MustCompile(`^fakecloud is ready at (http://\S+);`)
+var readyLine = regexp.MustCompile(`^fakecloud is ready at (https?://\S+);`)
 
 func serve(t *testing.T, dir string, args ...string) *process {
+	t.Helper()
+	return serveIn(t, nil, dir, args...)
+}
+
+// serveIn gives the process that environment, unless nil.
+func serveIn(t *testing.T, env []string, dir string, args ...string) *process {
 	t.Helper()
 	binary, err := build()
 	require.NoError(t, err)
@@ -83,6 +92,7 @@ func serve(t *testing.T, dir string, args ...string) *process {
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator=" + p.token,
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
+	p.cmd.Env = env
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
@@ -322,6 +332,35 @@ func TestCommands(t *testing.T) {
 	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running")
 	assert.Contains(t, ok("__complete", "instances", "stop", "no"), "node-1\n")
 
+	ok("instances", "create", "there", "--address", "172.18.0.3")
+	fails(1, "172.18.0.3 is the address of instance \"there\"", "instances", "create", "here", "--address", "172.18.0.3")
+
+	out = ok("routes", "create", "one", "--destination", "10.244.1.0/24", "--instance", "node-1", "--tag", "a=b")
+	assert.Regexp(t, `(?m)^one\s+r-\S+\s+10\.244\.1\.0/24\s+i-\S+\s+active\s+\ds\s+-$`, out)
+	assert.Contains(t, ok("routes", "list", "--tag", "a=b"), "10.244.1.0/24")
+	assert.Contains(t, ok("__complete", "routes", "get", ""), "one\n")
+	ok("instances", "stop", "node-1", "--wait")
+	assert.Contains(t, ok("routes", "get", "one"), "instance is stopped")
+	assert.Contains(t, ok("events"), "active -> blackhole: instance is stopping")
+	ok("instances", "start", "node-1", "--wait")
+	fails(1, "overlaps with", "routes", "create", "two", "--destination", "10.0.0.0/8", "--instance", "node-1")
+	fails(2, "needs --destination", "routes", "create", "two")
+	fails(1, "no route is named", "routes", "delete", "none")
+	ok("routes", "delete", "one")
+	assert.NotContains(t, ok("routes", "list"), "one")
+
+	out = ok("load-balancers", "create", "full", "--listener", "18085:30080", "--proxy-protocol", "v2", "--target", "there",
+		"--source-range", "10.0.0.0/8,127.0.0.0/8", "--client-affinity", "10m", "--health-check", "http:10256/healthz", "--health-check-interval", "1s")
+	assert.Regexp(t, `18085:30080/tcp\+v2\s+1\s+http:10256/healthz\s+10\.0\.0\.0/8\+1\s+600s\s`, out)
+	assert.Contains(t, ok("load-balancers", "get", "full", "-o", "yaml"), "intervalSeconds: 1\n")
+	assert.Regexp(t, `(?m)^i-\S+\s+(unknown|unhealthy)\s`, ok("load-balancers", "health", "full"))
+	ok("load-balancers", "delete", "full")
+	fails(2, "want tcp:PORT or http:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check", "icmp:1")
+	fails(2, "give --health-check too", "load-balancers", "create", "x", "--listener", "1:2", "--healthy-threshold", "3")
+	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
+	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
+	fails(1, "did you mean 10.0.0.0/8?", "load-balancers", "create", "x", "--listener", "1:2", "--source-range", "10.0.0.1/8")
+
 	out = ok("load-balancers", "create", "web", "--listener", "18081:30080", "--target", "node-1")
 	assert.Contains(t, out, "provisioning")
 	assert.Contains(t, ok("load-balancers", "list"), "18081:30080/tcp")
@@ -363,6 +402,10 @@ func TestCommands(t *testing.T) {
 	fails(2, "requires at least 1 arg", "instances", "stop")
 	fails(2, "choose table, json or yaml", "zones", "list", "-o", "xml")
 	fails(2, "only loopback addresses", "serve", "--listen", "0.0.0.0:8470")
+	fails(2, "--tls-cert-file", "serve", "--listen", "0.0.0.0:8470")
+	fails(2, "needs both", "serve", "--tls-cert-file", "x")
+	fails(1, "no such file", "serve", "--tls-cert-file", filepath.Join(dir, "none"), "--tls-key-file", filepath.Join(dir, "none"))
+	fails(2, "CA file", "zones", "list", "--ca-file", filepath.Join(dir, "none"))
 	spare := []string{"serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a=" + filepath.Join(dir, "spare")}
 	fails(2, "--default-tag: tag key", append(spare, "--default-tag", "=x")...)
 	fails(2, "cannot be negative", append(spare, "--retention", "-1s")...)
@@ -433,4 +476,49 @@ func TestFollowEndsWithCtrlC(t *testing.T) {
 	_, err = io.Copy(io.Discard, stdout)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
+}
+
+// As in a container that holds nothing but the program: neither HOME nor a folder
+// for temporary files.
+func TestServeNeedsNoHome(t *testing.T) {
+	p := serveIn(t, []string{"TMPDIR=/nonexistent"}, t.TempDir())
+	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
+}
+
+func TestServeTLS(t *testing.T) {
+	dir := t.TempDir()
+	borrowed := httptest.NewTLSServer(nil) // For its certificate.
+	borrowed.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	p := serve(t, dir, "--tls-cert-file", certFile, "--tls-key-file", keyFile)
+	require.Regexp(t, "^https://", p.url)
+	out, errs, code := p.run(t, "zones", "list", "--ca-file", certFile)
+	require.Zero(t, code, errs)
+	assert.Contains(t, out, "nebula-1a")
+	_, errs, code = p.run(t, "zones", "list")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "set FAKECLOUD_CA_FILE")
+
+	c, err := client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: certFile})
+	require.NoError(t, err)
+	enough := errors.New("enough")
+	done := make(chan error, 1)
+	go func() { done <- c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil) }()
+	_, err = c.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, enough)
+	case <-time.After(patience):
+		t.Fatal("no event came")
+	}
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
 }
