@@ -769,7 +769,7 @@ func TestTLS(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(borrowed.Certificate())
 	url := "https://" + l.Addr().String()
-	var streams []*http.Response
+	var streams []*bufio.Scanner
 	for major, transport := range map[int]*http.Transport{
 		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
@@ -777,22 +777,23 @@ func TestTLS(t *testing.T) {
 		t.Cleanup(transport.CloseIdleConnections)
 		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, major, resp.ProtoMajor)
 		beats := bufio.NewScanner(resp.Body)
 		for range 3 {
 			require.True(t, beats.Scan(), beats.Err())
 		}
-		streams = append(streams, resp)
+		streams = append(streams, beats)
 	}
 	old := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}}
 	_, err = (&http.Client{Transport: old}).Do(authorized(t, url+"/v1/zones")) //nolint:bodyclose // There is none.
 	require.ErrorContains(t, err, "protocol version")
 	cancel()
-	for _, resp := range streams {
-		_, err := io.Copy(io.Discard, resp.Body)
-		require.NoError(t, err, "the stream ends, it is not cut")
-		require.NoError(t, resp.Body.Close())
+	for _, beats := range streams {
+		for beats.Scan() {
+		}
+		require.NoError(t, beats.Err(), "the stream ends, it is not cut")
 	}
 	select {
 	case err := <-done:
