@@ -29,6 +29,7 @@ type serveOptions struct {
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
+	loadBalancerInterface                  string
 	seed                                   int64
 	logFormat, logLevel                    string
 	retention                              time.Duration
@@ -61,6 +62,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "where instances' addresses come from")
 	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
+	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN; empty: the addresses are there already, as all of 127/8 is on Linux")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -98,7 +100,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Store.Close()) }()
-	plane := dataplane.New(log)
+	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
 	defer plane.Close()
 	cfg.DataPlane = plane
 	c, err := cloud.New(cfg)

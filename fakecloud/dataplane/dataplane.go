@@ -1,23 +1,36 @@
-// Package dataplane forwards TCP for load balancers, for real: it listens on
-// their addresses and copies bytes to and from their targets. It implements
-// cloud.DataPlane.
+// Package dataplane forwards TCP and UDP for load balancers, for real: it
+// listens on their addresses, copies payloads to and from their targets, and
+// asks those whether they are well. It implements cloud.DataPlane.
 package dataplane
 
 import (
-	"context"
+	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
+// Options configure a data plane.
+type Options struct {
+	Logger *slog.Logger // may be nil
+	// Interface is the network interface that balancers' addresses are added to,
+	// which needs CAP_NET_ADMIN. Empty: the addresses are there already, as all
+	// of 127/8 is on Linux.
+	Interface string
+}
+
 // Plane holds the listeners and connections of all balancers. Safe for
 // concurrent use.
 type Plane struct {
-	log *slog.Logger
+	log         *slog.Logger
+	iface       string
+	sessionIdle time.Duration
+	maxSessions int
 
 	mu        sync.Mutex
 	balancers map[string]*balancer
@@ -26,31 +39,20 @@ type Plane struct {
 
 var _ cloud.DataPlane = (*Plane)(nil)
 
-// New makes an empty data plane; logger may be nil.
-func New(logger *slog.Logger) *Plane {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+// New makes an empty data plane.
+func New(o Options) *Plane {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Plane{log: logger, balancers: map[string]*balancer{}}
+	return &Plane{
+		log: o.Logger, iface: o.Interface, sessionIdle: sessionIdle, maxSessions: maxSessions,
+		balancers: map[string]*balancer{},
+	}
 }
 
-// balancer is one load balancer's sockets.
-type balancer struct {
-	ctx    context.Context // ends with the balancer
-	cancel context.CancelFunc
-	log    *slog.Logger
-
-	listeners map[int]*listener // by port; guarded by Plane.mu
-	counters  map[int]*counters // of all ports there ever were; guarded by Plane.mu
-
-	running sync.WaitGroup // accept loops and connections
-	connMu  sync.Mutex
-	conns   map[net.Conn]struct{} // nil once removed
-}
-
-// Apply implements cloud.DataPlane. Targets and target ports change for new
-// connections only; a listener that is left out stops accepting and its
-// connections go on.
+// Apply implements cloud.DataPlane. What changes holds for new connections
+// only; a TCP listener that is left out stops accepting and its connections go
+// on. UDP has none: a client's next datagram goes by what is in force then.
 func (p *Plane) Apply(f cloud.Forwarding) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,69 +61,44 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 	}
 	b := p.balancers[f.ID]
 	if b == nil {
-		b = newBalancer(p.log.With("loadBalancer", f.ID))
+		b = newBalancer(p, f.ID)
+	}
+	if err := p.hold(f.Address); err != nil {
+		return err
 	}
 	added, err := b.bind(f)
 	if err != nil {
+		p.release(f.Address)
 		return err // b is unchanged; a new one holds nothing yet.
 	}
 	p.balancers[f.ID] = b
-	for port, l := range b.listeners {
-		if !slices.ContainsFunc(f.Listeners, func(w cloud.Listener) bool { return w.Port == port }) {
-			l.close()
-			delete(b.listeners, port)
-		}
-	}
-	for _, want := range f.Listeners {
-		l := b.listeners[want.Port]
-		if l == nil {
-			if b.counters[want.Port] == nil {
-				b.counters[want.Port] = &counters{}
-			}
-			l = &listener{balancer: b, socket: added[want.Port], counters: b.counters[want.Port]}
-			b.listeners[want.Port] = l
-		}
-		l.route.Store(&route{listener: want, targets: targets(f.Backends, want.TargetPort)})
-		if added[want.Port] != nil {
-			b.running.Go(l.accept)
-		}
-	}
+	left := b.forwarding.Address
+	b.put(f, added)
+	p.release(left)
 	return nil
 }
 
-func newBalancer(log *slog.Logger) *balancer {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &balancer{ctx: ctx, cancel: cancel, log: log, listeners: map[int]*listener{}, counters: map[int]*counters{}, conns: map[net.Conn]struct{}{}}
+// hold sees to it that this machine has an address.
+func (p *Plane) hold(address netip.Addr) error {
+	if p.iface == "" {
+		return nil
+	}
+	return addAddress(p.iface, address)
 }
 
-// bind opens the listeners that are not there yet: all, or none.
-func (b *balancer) bind(f cloud.Forwarding) (map[int]net.Listener, error) {
-	var config net.ListenConfig
-	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
-	added := map[int]net.Listener{}
-	for _, want := range f.Listeners {
-		if b.listeners[want.Port] != nil {
-			continue
-		}
-		at := netip.AddrPortFrom(f.Address, uint16(want.Port))
-		socket, err := config.Listen(b.ctx, "tcp4", at.String())
-		if err != nil {
-			for _, s := range added {
-				_ = s.Close()
-			}
-			return nil, bindError(at, err)
-		}
-		added[want.Port] = socket
+// release takes an address off the interface, unless a balancer has it.
+func (p *Plane) release(address netip.Addr) {
+	if p.iface == "" || !address.IsValid() {
+		return
 	}
-	return added, nil
-}
-
-func targets(backends []cloud.Backend, port int) []string {
-	out := make([]string, len(backends))
-	for i, b := range backends {
-		out[i] = netip.AddrPortFrom(b.Address, uint16(port)).String()
+	for _, b := range p.balancers {
+		if b.forwarding.Address == address {
+			return
+		}
 	}
-	return out
+	if err := removeAddress(p.iface, address); err != nil {
+		p.log.Warn("a load balancer's address stays on the network interface", "err", err)
+	}
 }
 
 // Remove implements cloud.DataPlane. It returns when all is closed.
@@ -131,22 +108,16 @@ func (p *Plane) Remove(id string) {
 	delete(p.balancers, id)
 	p.mu.Unlock()
 	if b != nil {
-		b.remove()
+		p.end(b)
 	}
 }
 
-func (b *balancer) remove() {
-	b.cancel()
-	for _, l := range b.listeners {
-		l.close()
-	}
-	b.connMu.Lock()
-	for c := range b.conns {
-		_ = c.Close()
-	}
-	b.conns = nil
-	b.connMu.Unlock()
-	b.running.Wait()
+// end closes all that a balancer has, which is no longer among the others.
+func (p *Plane) end(b *balancer) {
+	b.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.release(b.forwarding.Address)
 }
 
 // Stats implements cloud.DataPlane.
@@ -161,12 +132,26 @@ func (p *Plane) Stats(id string) []cloud.ListenerStats {
 	for _, l := range b.listeners {
 		out = append(out, l.stats())
 	}
-	slices.SortFunc(out, func(a, b cloud.ListenerStats) int { return a.Listener.Port - b.Listener.Port })
+	slices.SortFunc(out, func(a, b cloud.ListenerStats) int {
+		return cmp.Or(a.Listener.Port-b.Listener.Port, cmp.Compare(a.Listener.Protocol, b.Listener.Protocol))
+	})
 	return out
 }
 
 // Health implements cloud.DataPlane.
-func (p *Plane) Health(string) []cloud.TargetHealth { return nil }
+func (p *Plane) Health(id string) []cloud.TargetHealth {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.balancers[id]
+	if b == nil {
+		return nil
+	}
+	out := make([]cloud.TargetHealth, len(b.forwarding.Backends))
+	for i, backend := range b.forwarding.Backends {
+		out[i] = b.watched[backend.Target].health
+	}
+	return out
+}
 
 // Close ends everything and waits for it. Later calls of Apply fail.
 func (p *Plane) Close() {
@@ -175,6 +160,6 @@ func (p *Plane) Close() {
 	p.balancers, p.closed = map[string]*balancer{}, true
 	p.mu.Unlock()
 	for _, b := range all {
-		b.remove()
+		p.end(b)
 	}
 }

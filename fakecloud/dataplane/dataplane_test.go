@@ -44,7 +44,7 @@ func freePort(t *testing.T) int {
 func newPlane(t *testing.T) *dataplane.Plane {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	p := dataplane.New(nil)
+	p := dataplane.New(dataplane.Options{})
 	t.Cleanup(func() {
 		p.Close()
 		// Looked at from here: what testify awaits runs in a goroutine of its own.

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pires/go-proxyproto"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
@@ -20,82 +23,58 @@ const (
 	dialTimeout = time.Second
 	// dialsTimeout is how long a client waits until a target has answered.
 	dialsTimeout = 5 * time.Second
-	// acceptPause is the wait after a failed accept, e.g. for want of file
-	// descriptors. It doubles with each that follows, up to maxAcceptPause.
-	acceptPause    = 50 * time.Millisecond
-	maxAcceptPause = time.Second
 )
 
-// listener accepts on one port of a balancer.
-type listener struct {
-	balancer *balancer
-	socket   net.Listener
-	route    atomic.Pointer[route]
-	turn     atomic.Uint64 // round robin
-	*counters
-}
-
-// counters outlive the listener: one that is removed and comes back counts on.
-type counters struct{ connections, active, failed, in, out atomic.Int64 }
-
-// route is where new connections go.
-type route struct {
-	listener cloud.Listener
-	targets  []string
-}
-
-func (l *listener) close() { _ = l.socket.Close() }
-
-// stats counts bytes when a direction of a connection ends: until then the
-// kernel moves them and nobody counts.
-func (l *listener) stats() cloud.ListenerStats {
-	return cloud.ListenerStats{
-		Listener:    l.route.Load().listener,
-		Connections: l.connections.Load(), Active: l.active.Load(), Failed: l.failed.Load(),
-		BytesIn: l.in.Load(), BytesOut: l.out.Load(),
-	}
-}
-
-func (l *listener) accept() {
-	pause := acceptPause
+func (l *listener) accept(socket *net.TCPListener) {
+	pause := readPause
 	for {
-		conn, err := l.socket.Accept()
+		conn, err := socket.AcceptTCP()
 		switch {
 		case err == nil:
-			pause = acceptPause
-			l.connections.Add(1)
-			l.active.Add(1)
-			l.balancer.running.Go(func() {
-				defer l.active.Add(-1)
-				l.serve(conn.(*net.TCPConn))
-			})
+			pause = readPause
+			l.admit(conn)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
 			l.balancer.log.Warn("cannot accept a connection", "err", err)
-			select {
-			case <-l.balancer.ctx.Done():
+			if !l.balancer.rest(pause) {
 				return
-			case <-time.After(pause):
 			}
-			pause = min(2*pause, maxAcceptPause)
+			pause = min(2*pause, maxReadPause)
 		}
 	}
 }
 
+// admit serves a connection if its client may have one.
+func (l *listener) admit(conn *net.TCPConn) {
+	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	if !r.admits(client) {
+		l.refused.Add(1)
+		reset(conn)
+		return
+	}
+	l.connections.Add(1)
+	l.active.Add(1)
+	l.balancer.running.Go(func() {
+		defer l.active.Add(-1)
+		l.serve(r, client, conn)
+	})
+}
+
 // serve forwards one connection until both directions have ended.
-func (l *listener) serve(client *net.TCPConn) {
+func (l *listener) serve(r *route, from netip.Addr, client *net.TCPConn) {
 	defer func() { _ = client.Close() }()
 	if !l.balancer.track(client) {
 		return
 	}
 	defer l.balancer.untrack(client)
-	target := l.dial()
+	target, name := l.dial(r, from, client)
 	if target == nil {
 		l.failed.Add(1)
 		reset(client)
 		return
 	}
+	defer l.balancer.clients.ended(from, name)
 	defer func() { _ = target.Close() }()
 	if !l.balancer.track(target) {
 		return
@@ -107,27 +86,23 @@ func (l *listener) serve(client *net.TCPConn) {
 	both.Wait()
 }
 
-// dial connects to the next target in turn that answers; nil if none does, or
-// not soon.
-func (l *listener) dial() *net.TCPConn {
-	targets := l.route.Load().targets
-	first := l.turn.Add(1) - 1
-	all, cancel := context.WithTimeout(l.balancer.ctx, dialsTimeout)
+// dial connects to the first candidate that answers, and names it; nil if none
+// does, or not soon.
+func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TCPConn, string) {
+	ctx, cancel := context.WithTimeout(l.balancer.ctx, dialsTimeout)
 	defer cancel()
-	for i := range uint64(len(targets)) {
-		at := targets[(first+i)%uint64(len(targets))]
-		ctx, cancel := context.WithTimeout(all, dialTimeout)
-		conn, err := dialer.DialContext(ctx, "tcp4", at)
-		cancel()
+	for _, t := range l.candidates(r, from) {
+		conn, err := connect(ctx, t.at, r.listener.ProxyProtocol, client)
 		if err == nil {
-			return conn.(*net.TCPConn)
+			l.balancer.clients.remember(from, t.name)
+			return conn, t.name
 		}
-		l.balancer.log.Debug("target does not answer", "target", at, "err", err)
-		if all.Err() != nil {
-			return nil
+		l.balancer.log.Debug("target does not answer", "target", t.name, "at", t.at, "err", err)
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return nil, ""
 }
 
 var dialer = func() *net.Dialer {
@@ -135,6 +110,26 @@ var dialer = func() *net.Dialer {
 	d.SetMultipathTCP(false)
 	return &d
 }()
+
+var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}
+
+// connect dials a target and tells it, if it is to know, who the client is.
+func connect(ctx context.Context, at netip.AddrPort, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := dialer.DialContext(ctx, "tcp4", at.String())
+	if err != nil {
+		return nil, err
+	}
+	if version := proxyVersions[proxy]; version != 0 {
+		// A new connection's buffer has room for a header: this does not wait.
+		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).WriteTo(conn); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+	}
+	return conn.(*net.TCPConn), nil
+}
 
 // forward copies one direction. Its end is passed on as such: an end of stream
 // leaves the other direction open, a broken connection breaks both.

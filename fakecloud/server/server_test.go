@@ -50,7 +50,7 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	ctx, cancel := context.WithCancel(context.Background())
 	st, err := store.Open(ctx, store.Memory, opts...)
 	require.NoError(t, err)
-	plane := dataplane.New(nil)
+	plane := dataplane.New(dataplane.Options{})
 	pid := os.Getpid()
 	c, err := cloud.New(cloud.Config{
 		Store: st, DataPlane: plane, Profile: cloud.Profiles[0],

@@ -1,0 +1,235 @@
+// This file answers: what does one balancer hold, and where does it lead?
+
+package dataplane
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const (
+	// readPause is the wait after a socket failed, e.g. for want of file
+	// descriptors. It doubles with each failure that follows, up to
+	// maxReadPause.
+	readPause    = 50 * time.Millisecond
+	maxReadPause = time.Second
+)
+
+// balancer is one load balancer's sockets.
+type balancer struct {
+	plane  *Plane
+	ctx    context.Context // ends with the balancer
+	cancel context.CancelFunc
+	log    *slog.Logger
+
+	// These are guarded by Plane.mu.
+	forwarding cloud.Forwarding
+	listeners  map[place]*listener
+	counters   map[port]*counters  // of all ports there ever were
+	watched    map[string]*watched // by target
+
+	clients *affinity
+
+	running sync.WaitGroup // listeners, connections, sessions and checks
+	connMu  sync.Mutex
+	conns   map[net.Conn]struct{} // TCP; nil once removed
+}
+
+// port is a port of a balancer: TCP and UDP share none.
+type port struct {
+	protocol cloud.Protocol
+	number   int
+}
+
+// place is where a listener is.
+type place struct {
+	port
+	address netip.Addr
+}
+
+func placeOf(f cloud.Forwarding, l cloud.Listener) place {
+	return place{port{l.Protocol, l.Port}, f.Address}
+}
+
+// listener receives on one port of a balancer.
+type listener struct {
+	balancer *balancer
+	socket   io.Closer // *net.TCPListener or *net.UDPConn
+	route    atomic.Pointer[route]
+	turn     atomic.Uint64 // round robin
+	*counters
+}
+
+// counters outlive the listener: one that is removed and comes back counts on.
+type counters struct{ connections, active, failed, refused, in, out atomic.Int64 }
+
+// route is where a listener's new connections go. It is replaced, never
+// changed.
+type route struct {
+	listener cloud.Listener
+	targets  []target // that may get any
+	ranges   []netip.Prefix
+}
+
+type target struct {
+	name string
+	at   netip.AddrPort
+}
+
+func newBalancer(p *Plane, id string) *balancer {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &balancer{
+		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
+		listeners: map[place]*listener{}, counters: map[port]*counters{}, watched: map[string]*watched{},
+		clients: newAffinity(clockwork.NewRealClock(), maxClients),
+		conns:   map[net.Conn]struct{}{},
+	}
+}
+
+// bind opens the sockets that are not there yet: all, or none.
+func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
+	added := map[place]io.Closer{}
+	for _, want := range f.Listeners {
+		at := placeOf(f, want)
+		if b.listeners[at] != nil {
+			continue
+		}
+		socket, err := open(b.ctx, at)
+		if err != nil {
+			for _, s := range added {
+				_ = s.Close()
+			}
+			return nil, bindError(at, err)
+		}
+		added[at] = socket
+	}
+	return added, nil
+}
+
+func open(ctx context.Context, at place) (io.Closer, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
+	address := netip.AddrPortFrom(at.address, uint16(at.number)).String()
+	if at.protocol == cloud.UDP {
+		return config.ListenPacket(ctx, "udp4", address)
+	}
+	return config.Listen(ctx, "tcp4", address)
+}
+
+// put brings into force what a balancer is to do, with the sockets it lacked.
+func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
+	f.Listeners, f.Backends, f.SourceRanges = slices.Clone(f.Listeners), slices.Clone(f.Backends), slices.Clone(f.SourceRanges)
+	if f.HealthCheck != nil {
+		how := *f.HealthCheck
+		f.HealthCheck = &how
+	}
+	b.clients.keepFor(f.Affinity)
+	b.watch(f)
+	b.forwarding = f
+	for at, l := range b.listeners {
+		if !slices.ContainsFunc(f.Listeners, func(want cloud.Listener) bool { return placeOf(f, want) == at }) {
+			l.close()
+			delete(b.listeners, at)
+		}
+	}
+	for at, socket := range added {
+		if b.counters[at.port] == nil {
+			b.counters[at.port] = &counters{}
+		}
+		b.listeners[at] = &listener{balancer: b, socket: socket, counters: b.counters[at.port]}
+	}
+	b.reroute()
+	for at := range added {
+		b.running.Go(b.listeners[at].run)
+	}
+}
+
+// reroute tells the listeners where new connections may go: not to targets
+// known to be unhealthy.
+func (b *balancer) reroute() {
+	for _, want := range b.forwarding.Listeners {
+		r := &route{listener: want, ranges: b.forwarding.SourceRanges}
+		for _, backend := range b.forwarding.Backends {
+			if b.watched[backend.Target].health.Health != cloud.Unhealthy {
+				r.targets = append(r.targets, target{backend.Target, netip.AddrPortFrom(backend.Address, uint16(want.TargetPort))})
+			}
+		}
+		b.listeners[placeOf(b.forwarding, want)].route.Store(r)
+	}
+}
+
+func (b *balancer) close() {
+	b.cancel()
+	for _, l := range b.listeners {
+		l.close()
+	}
+	b.connMu.Lock()
+	for c := range b.conns {
+		_ = c.Close()
+	}
+	b.conns = nil
+	b.connMu.Unlock()
+	b.running.Wait()
+}
+
+// rest waits before a socket that failed is tried again; false once the
+// balancer has ended.
+func (b *balancer) rest(pause time.Duration) bool {
+	select {
+	case <-b.ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
+func (l *listener) close() { _ = l.socket.Close() }
+
+func (l *listener) run() {
+	switch socket := l.socket.(type) {
+	case *net.TCPListener:
+		l.accept(socket)
+	case *net.UDPConn:
+		newRelay(l, socket).run()
+	}
+}
+
+// stats counts a connection's bytes when a direction of it ends: until then
+// the kernel moves them and nobody counts.
+func (l *listener) stats() cloud.ListenerStats {
+	return cloud.ListenerStats{
+		Listener:    l.route.Load().listener,
+		Connections: l.connections.Load(), Active: l.active.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(),
+		BytesIn: l.in.Load(), BytesOut: l.out.Load(),
+	}
+}
+
+// candidates are a route's targets in the order in which a client is to try
+// them: its own first, if it has one, else the next in turn.
+func (l *listener) candidates(r *route, client netip.Addr) []target {
+	n := uint64(len(r.targets))
+	if n == 0 {
+		return nil
+	}
+	first := (l.turn.Add(1) - 1) % n
+	out := slices.Concat(r.targets[first:], r.targets[:first])
+	own := l.balancer.clients.stick(client, out)
+	out[0], out[own] = out[own], out[0]
+	return out
+}
+
+// admits says whether a client may connect.
+func (r *route) admits(client netip.Addr) bool {
+	return len(r.ranges) == 0 || slices.ContainsFunc(r.ranges, func(p netip.Prefix) bool { return p.Contains(client) })
+}

@@ -1,0 +1,175 @@
+// This file answers: is a target well?
+
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// minInterval keeps a careless check from flooding its target.
+const minInterval = 10 * time.Millisecond
+
+// watched is one target and what is known of it.
+type watched struct {
+	backend cloud.Backend
+	stop    context.CancelFunc
+	health  cloud.TargetHealth // guarded by Plane.mu
+}
+
+// watch asks a balancer's targets as it is to from now on. Of those that stay
+// and are asked as before, what is known stays too. The caller holds Plane.mu.
+func (b *balancer) watch(f cloud.Forwarding) {
+	same := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
+	for name, w := range b.watched {
+		if !same || !slices.Contains(f.Backends, w.backend) {
+			w.stop()
+			delete(b.watched, name)
+		}
+	}
+	for _, backend := range f.Backends {
+		if b.watched[backend.Target] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(b.ctx)
+		w := &watched{backend, stop, cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()}}
+		b.watched[backend.Target] = w
+		if f.HealthCheck != nil {
+			w.health.Reason = "not checked yet"
+			how := *f.HealthCheck
+			b.running.Go(func() { b.check(ctx, w, how) })
+		}
+	}
+}
+
+func sameCheck(a, b *cloud.HealthCheck) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// check asks a target at intervals, the first time now.
+func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck) {
+	interval := max(how.Interval, minInterval)
+	timeout := how.Timeout
+	if timeout <= 0 || timeout > interval {
+		timeout = interval
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	var v verdict
+	for {
+		err := ask(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
+		if ctx.Err() != nil {
+			return
+		}
+		b.note(w, v.after(err == nil, how), err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// note records what a check made of a target.
+func (b *balancer) note(w *watched, health cloud.Health, err error) {
+	b.plane.mu.Lock()
+	defer b.plane.mu.Unlock()
+	if b.watched[w.backend.Target] != w {
+		return // It is asked otherwise by now, or no longer.
+	}
+	switch {
+	case health == cloud.Healthy:
+		w.health.Reason = ""
+	case err != nil:
+		w.health.Reason = err.Error()
+	}
+	if w.health.Health == health {
+		return
+	}
+	w.health.Health, w.health.Since = health, time.Now()
+	b.log.Info("a target's health changed", "target", w.backend.Target, "health", health, "reason", w.health.Reason)
+	b.reroute()
+}
+
+// verdict is what a target's checks amount to.
+type verdict struct {
+	health  cloud.Health // empty before the first
+	against int          // checks in a row that say otherwise
+}
+
+// after counts one more check. The first decides alone.
+func (v *verdict) after(ok bool, how cloud.HealthCheck) cloud.Health {
+	seen, threshold := cloud.Unhealthy, how.UnhealthyThreshold
+	if ok {
+		seen, threshold = cloud.Healthy, how.HealthyThreshold
+	}
+	v.against++
+	switch {
+	case seen == v.health:
+		v.against = 0
+	case v.health == "" || v.against >= threshold:
+		*v = verdict{health: seen}
+	}
+	return v.health
+}
+
+// ask checks a target once; the error says what is wrong with it.
+func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var err error
+	if how.Protocol == cloud.CheckHTTP {
+		err = get(ctx, at, how.Path)
+	} else {
+		var conn net.Conn
+		if conn, err = dialer.DialContext(ctx, "tcp4", at.String()); err == nil {
+			_ = conn.Close()
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("connection refused by %s", at)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("no answer from %s within %s", at, timeout)
+	}
+	return err
+}
+
+// asker sees what is at a target, not what that points at, and anew each time.
+var asker = &http.Client{
+	Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp4", at)
+		},
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
+	},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+func get(ctx context.Context, at netip.AddrPort, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(path, "/"), http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "fakecloud-health-check")
+	resp, err := asker.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("HTTP %s from %s", resp.Status, at)
+	}
+	return nil
+}
