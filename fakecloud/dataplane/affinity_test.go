@@ -1,0 +1,86 @@
+package dataplane
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+)
+
+// The table is compared with a plain list of who was heard last, and when.
+func TestAffinityProperties(t *testing.T) {
+	type heard struct {
+		client netip.Addr
+		target string
+		at     time.Time
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		clock := clockwork.NewFakeClock()
+		limit := rapid.IntRange(1, 4).Draw(t, "limit")
+		table := newAffinity(clock, limit)
+		var keep time.Duration
+		var model []heard // the longest silent first
+		expire := func() {
+			model = slices.DeleteFunc(model, func(h heard) bool { return clock.Since(h.at) >= keep })
+		}
+		find := func(c netip.Addr) string {
+			expire()
+			if i := slices.IndexFunc(model, func(h heard) bool { return h.client == c }); i >= 0 {
+				return model[i].target
+			}
+			return ""
+		}
+		hear := func(c netip.Addr, target string) {
+			model = slices.DeleteFunc(model, func(h heard) bool { return h.client == c })
+			if model = append(model, heard{c, target, clock.Now()}); len(model) > limit {
+				model = model[1:]
+			}
+			expire()
+		}
+		client := rapid.Map(rapid.IntRange(1, 6), func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) })
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
+		seconds := rapid.Map(rapid.IntRange(0, 10), func(i int) time.Duration { return time.Duration(i) * time.Second })
+		t.Repeat(map[string]func(*rapid.T){
+			"keep": func(t *rapid.T) {
+				keep = seconds.Draw(t, "keep")
+				table.keepFor(keep)
+				expire()
+			},
+			"wait": func(t *rapid.T) { clock.Advance(seconds.Draw(t, "wait")) },
+			"connect": func(t *rapid.T) {
+				c, names := client.Draw(t, "client"), rapid.SliceOfNDistinct(name, 1, 4, rapid.ID).Draw(t, "targets")
+				var among []target
+				for _, n := range names {
+					among = append(among, target{name: n})
+				}
+				want := names[0]
+				if own := find(c); slices.Contains(names, own) {
+					want = own
+				}
+				assert.Equal(t, want, names[table.stick(c, among)])
+				hear(c, want)
+			},
+			"settle": func(t *rapid.T) {
+				c, n := client.Draw(t, "client"), name.Draw(t, "target")
+				table.remember(c, n)
+				hear(c, n)
+			},
+			"end": func(t *rapid.T) {
+				c, n := client.Draw(t, "client"), name.Draw(t, "target")
+				table.ended(c, n)
+				if own := find(c); own != "" {
+					n = own
+				}
+				hear(c, n)
+			},
+			"": func(t *rapid.T) {
+				assert.LessOrEqual(t, len(table.entries), limit)
+				assert.Len(t, table.entries, table.order.Len())
+			},
+		})
+	})
+}

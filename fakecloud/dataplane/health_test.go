@@ -1,0 +1,162 @@
+package dataplane_test
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// wellness is a target's answer to checks, which can change.
+type wellness struct {
+	port         int
+	status, asks atomic.Int64
+}
+
+func newWellness(t *testing.T, host string, port int) *wellness {
+	t.Helper()
+	w := &wellness{}
+	w.status.Store(http.StatusOK)
+	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
+	require.NoError(t, err)
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.asks.Add(1)
+		if r.URL.Path != "/healthz" || r.Host != l.Addr().String() || !r.Close {
+			http.Error(rw, "not as agreed", http.StatusBadRequest)
+			return
+		}
+		rw.Header().Set("Location", "/elsewhere")
+		rw.WriteHeader(int(w.status.Load()))
+	})}}
+	s.Start()
+	t.Cleanup(s.Close)
+	w.port = l.Addr().(*net.TCPAddr).Port
+	return w
+}
+
+func overHTTP(port int) *cloud.HealthCheck {
+	return &cloud.HealthCheck{
+		Protocol: cloud.CheckHTTP, Port: port, Path: "/healthz",
+		Interval: 20 * time.Millisecond, Timeout: 20 * time.Millisecond, HealthyThreshold: 2, UnhealthyThreshold: 3,
+	}
+}
+
+// awaitHealth waits until the first target is so.
+func awaitHealth(t *testing.T, p *dataplane.Plane, want cloud.Health) cloud.TargetHealth {
+	t.Helper()
+	require.Eventually(t, func() bool { return p.Health("lb-1")[0].Health == want }, patience, time.Millisecond)
+	return p.Health("lb-1")[0]
+}
+
+func TestUnhealthyTargetsAreSpared(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := backend(t, two, 0, says("two"))
+	backend(t, three, target, says("three"))
+	udp := udpBackend(t, two, "two", 0)
+	udpBackend(t, three, "three", portOf(udp))
+	onTwo := newWellness(t, two, 0)
+	onThree := newWellness(t, three, onTwo.port)
+	f := forwarding(target, []string{two, three}, port)
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: portOf(udp)})
+	require.NoError(t, p.Apply(f))
+	for _, h := range p.Health("lb-1") {
+		assert.Equal(t, cloud.Unknown, h.Health)
+		assert.Equal(t, "there is no health check", h.Reason)
+	}
+
+	f.HealthCheck, f.Affinity = overHTTP(onTwo.port), time.Hour
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, cloud.Healthy)
+	client := udpClient(t, four, port)
+	first := who(t, four, port)
+	assert.Equal(t, first, talk(t, client, "hello"), "a client's target is the same on all ports")
+	sick, other := onTwo, "three"
+	if first == "three" {
+		sick, other = onThree, "two"
+	}
+	sick.status.Store(http.StatusServiceUnavailable)
+	require.Eventually(t, func() bool { return who(t, four, port) == other }, patience, time.Millisecond)
+	assert.Equal(t, other, talk(t, client, "hello"), "datagrams leave their session's target when it falls ill")
+
+	onTwo.status.Store(http.StatusFound)
+	onThree.status.Store(http.StatusServiceUnavailable)
+	sickest := awaitHealth(t, p, cloud.Unhealthy)
+	assert.Equal(t, "i-"+two, sickest.Target)
+	require.Eventually(t, func() bool {
+		h := p.Health("lb-1")
+		return h[0].Reason == "HTTP 302 Found from "+net.JoinHostPort(two, strconv.Itoa(onTwo.port)) &&
+			h[1].Reason == "HTTP 503 Service Unavailable from "+net.JoinHostPort(three, strconv.Itoa(onTwo.port))
+	}, patience, time.Millisecond)
+	failed := stats(p).Failed
+	require.Eventually(t, func() bool { return p.Health("lb-1")[1].Health == cloud.Unhealthy }, patience, time.Millisecond)
+	requireReset(t, four, port)
+	require.Eventually(t, func() bool { return stats(p).Failed == failed+1 }, patience, time.Millisecond)
+
+	f.HealthCheck = nil
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, cloud.Unknown, p.Health("lb-1")[0].Health)
+	who(t, four, port)
+	asks := onTwo.asks.Load()
+	p.Remove("lb-1")
+	assert.Empty(t, p.Health("lb-1"))
+	assert.LessOrEqual(t, onTwo.asks.Load(), asks+1, "at most one that was under way")
+}
+
+func TestHealthOutlivesWhatDoesNotConcernIt(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := backend(t, two, 0, says("two"))
+	f := forwarding(target, []string{two}, port)
+	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: time.Second, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	require.NoError(t, p.Apply(f))
+	before := awaitHealth(t, p, cloud.Healthy) // The first check is made at once, and decides.
+	assert.Empty(t, before.Reason)
+
+	again := *f.HealthCheck
+	f.HealthCheck = &again
+	f.Backends = append(f.Backends, forwarding(0, []string{four}).Backends...) // Nobody is there.
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, before, p.Health("lb-1")[0])
+	require.Eventually(t, func() bool { return p.Health("lb-1")[1].Health == cloud.Unhealthy }, patience, time.Millisecond)
+	assert.Equal(t, "connection refused by "+net.JoinHostPort(four, strconv.Itoa(target)), p.Health("lb-1")[1].Reason)
+
+	other := again
+	other.Port = freePort(t)
+	f.HealthCheck = &other
+	require.NoError(t, p.Apply(f))
+	after := awaitHealth(t, p, cloud.Unhealthy)
+	assert.True(t, after.Since.After(before.Since))
+	assert.Contains(t, after.Reason, "connection refused")
+}
+
+func TestSilentTargetIsUnhealthy(t *testing.T) {
+	p := newPlane(t)
+	l, err := net.Listen("tcp4", two+":0") // The kernel connects, nobody answers.
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	f := forwarding(1, []string{two}, freePort(t))
+	f.HealthCheck = overHTTP(l.Addr().(*net.TCPAddr).Port)
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, "no answer from "+l.Addr().String()+" within 20ms", awaitHealth(t, p, cloud.Unhealthy).Reason)
+}
+
+func TestOddChecksDoNoHarm(t *testing.T) {
+	p := newPlane(t)
+	for _, odd := range []cloud.HealthCheck{
+		{}, {Protocol: "icmp", Port: -1, Interval: -1, Timeout: -1, HealthyThreshold: -1},
+		{Protocol: cloud.CheckHTTP, Port: 1 << 20, Path: "%zz \x00", Timeout: time.Hour},
+	} {
+		f := forwarding(1, []string{two}, freePort(t))
+		f.HealthCheck = &odd
+		require.NoError(t, p.Apply(f))
+		assert.NotEmpty(t, awaitHealth(t, p, cloud.Unhealthy).Reason)
+	}
+}

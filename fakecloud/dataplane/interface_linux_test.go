@@ -1,0 +1,123 @@
+package dataplane_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// inNamespace says that a test is the only process of a network namespace.
+const inNamespace = "FAKECLOUD_TEST_NAMESPACE"
+
+// alone runs the test once more, in a network namespace of its own that ends
+// with it; true there.
+func alone(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inNamespace) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inNamespace+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	if os.Getuid() == 0 { // Root needs no user namespace, which may be forbidden.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
+	out, err := cmd.CombinedOutput()
+	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
+		t.Skipf("this machine lets us have no network namespace: %v", err)
+	}
+	require.NoError(t, err, "%s", out)
+	return false
+}
+
+// added lists the addresses that loopback does not have by itself.
+func added(t *testing.T) []string {
+	t.Helper()
+	link, err := netlink.LinkByName("lo")
+	require.NoError(t, err)
+	all, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	require.NoError(t, err)
+	var out []string
+	for _, a := range all {
+		if !a.IP.IsLoopback() {
+			out = append(out, a.IPNet.String())
+		}
+	}
+	return out
+}
+
+func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	link, err := netlink.LinkByName("lo") // The only one there is.
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(link))
+	p := dataplane.New(dataplane.Options{Interface: "lo"})
+	defer p.Close()
+	target := backend(t, two, 0, says("two"))
+	one, another := forwarding(target, []string{two}, 80), forwarding(target, []string{two}, 80)
+	one.Address, another.ID, another.Address = netip.MustParseAddr("198.51.100.1"), "lb-2", netip.MustParseAddr("198.51.100.2")
+	answers := func(a netip.Addr) {
+		t.Helper()
+		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), patience)
+		require.NoError(t, err)
+		_ = c.Close()
+	}
+	require.NoError(t, p.Apply(one))
+	require.NoError(t, p.Apply(one), "again")
+	require.NoError(t, p.Apply(another))
+	answers(one.Address)
+	answers(another.Address)
+	assert.Equal(t, []string{"198.51.100.1/32", "198.51.100.2/32"}, added(t))
+
+	blocker, err := net.Listen("tcp4", ":81")
+	require.NoError(t, err)
+	defer func() { _ = blocker.Close() }()
+	third := forwarding(target, nil, 81)
+	third.ID, third.Address = "lb-3", netip.MustParseAddr("198.51.100.3")
+	require.ErrorContains(t, p.Apply(third), "another server")
+	assert.Len(t, added(t), 2, "what cannot be bound takes no address")
+
+	moved := one
+	moved.Address = netip.MustParseAddr("198.51.100.4")
+	require.NoError(t, p.Apply(moved))
+	answers(moved.Address)
+	assert.Equal(t, []string{"198.51.100.2/32", "198.51.100.4/32"}, added(t))
+	p.Remove("lb-1")
+	assert.Equal(t, []string{"198.51.100.2/32"}, added(t))
+
+	// One that crashed left its address behind.
+	next := dataplane.New(dataplane.Options{Interface: "lo"})
+	another.Listeners[0].Port = 8080
+	require.NoError(t, next.Apply(another))
+	next.Close()
+	assert.Empty(t, added(t))
+}
+
+func TestInterfaceErrorsSayWhatToDo(t *testing.T) {
+	p := dataplane.New(dataplane.Options{Interface: "no-such-thing"})
+	defer p.Close()
+	f := forwarding(1, nil, freePort(t))
+	require.ErrorContains(t, p.Apply(f), "there is no network interface no-such-thing")
+	if os.Getuid() == 0 {
+		t.Skip("root may do the rest")
+	}
+	p = dataplane.New(dataplane.Options{Interface: "lo"})
+	defer p.Close()
+	require.ErrorContains(t, p.Apply(f), "CAP_NET_ADMIN")
+}

@@ -1,0 +1,170 @@
+package dataplane_test
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// dialFrom connects from an address of this machine.
+func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
+	c, err := d.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(front, uint16(port)).String())
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c.(*net.TCPConn), nil
+}
+
+// who tells which backend answers a client; they say their names.
+func who(t *testing.T, host string, port int) string {
+	t.Helper()
+	c, err := dialFrom(t, host, port)
+	require.NoError(t, err)
+	all, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	return string(all[:len(all)-1])
+}
+
+// requireReset wants a connection to be reset: while it connects, or after.
+func requireReset(t *testing.T, host string, port int) {
+	t.Helper()
+	c, err := dialFrom(t, host, port)
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func stats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1")[0] }
+
+func TestSourceRangesRefuseOthers(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	dialled := make(chan struct{}, 10)
+	target := backend(t, four, 0, func(c net.Conn) {
+		dialled <- struct{}{}
+		echo(c)
+	})
+	f := forwarding(target, []string{four}, port)
+	f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.PrefixFrom(netip.MustParseAddr(two), 32)}
+	require.NoError(t, p.Apply(f))
+	inside, err := dialFrom(t, two, port)
+	require.NoError(t, err)
+	exchange(t, inside, "hello")
+	requireReset(t, three, port)
+
+	f.SourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(three), 32)}
+	require.NoError(t, p.Apply(f))
+	requireReset(t, two, port)
+	exchange(t, inside, "connected before")
+	other, err := dialFrom(t, three, port)
+	require.NoError(t, err)
+	exchange(t, other, "hello")
+
+	assert.Len(t, dialled, 2, "who is refused costs the targets nothing")
+	s := stats(p)
+	assert.EqualValues(t, 2, s.Refused)
+	assert.EqualValues(t, 2, s.Connections)
+	assert.Zero(t, s.Failed)
+}
+
+func TestAffinityOverChangingTargets(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := backend(t, two, 0, says("two"))
+	backend(t, three, target, says("three"))
+	f := forwarding(target, []string{two, three, four}, port) // Nobody answers at four.
+	f.Affinity = time.Hour
+	require.NoError(t, p.Apply(f))
+	first, second := who(t, two, port), who(t, three, port)
+	for range 5 {
+		assert.Equal(t, first, who(t, two, port))
+		assert.Equal(t, second, who(t, three, port))
+	}
+
+	left := map[string]string{"two": three, "three": two}[first]
+	other := map[string]string{"two": "three", "three": "two"}[first]
+	f.Backends = forwarding(target, []string{left, four}).Backends
+	require.NoError(t, p.Apply(f))
+	for range 3 {
+		assert.Equal(t, other, who(t, two, port))
+	}
+	f.Backends = forwarding(target, []string{two, three, four}).Backends
+	require.NoError(t, p.Apply(f))
+	for range 5 {
+		assert.Equal(t, other, who(t, two, port), "the new choice is kept")
+	}
+
+	f.Affinity = 0
+	require.NoError(t, p.Apply(f))
+	seen := map[string]bool{}
+	for range 6 {
+		seen[who(t, two, port)] = true
+	}
+	assert.Len(t, seen, 2)
+}
+
+func TestAffinityEndsWithSilence(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := backend(t, two, 0, says("two"))
+	backend(t, three, target, says("three"))
+	f := forwarding(target, []string{two, three}, port)
+	f.Affinity = time.Millisecond
+	require.NoError(t, p.Apply(f))
+	first := who(t, four, port)
+	require.Eventually(t, func() bool { return who(t, four, port) != first }, patience, 5*time.Millisecond)
+}
+
+func TestTargetsLearnWhoConnected(t *testing.T) {
+	for version, number := range map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2} {
+		t.Run(string(version), func(t *testing.T) {
+			p, port := newPlane(t), freePort(t)
+			l, err := net.Listen("tcp4", two+":0")
+			require.NoError(t, err)
+			proxied := &proxyproto.Listener{Listener: l, ReadHeaderTimeout: patience}
+			t.Cleanup(func() { _ = proxied.Close() })
+			got := make(chan *proxyproto.Header, 1)
+			go func() {
+				c, err := proxied.Accept()
+				if err != nil {
+					return
+				}
+				defer func() { _ = c.Close() }()
+				got <- c.(*proxyproto.Conn).ProxyHeader()
+				_, _ = io.Copy(c, c)
+			}()
+			f := forwarding(l.Addr().(*net.TCPAddr).Port, []string{four, two}, port)
+			f.Listeners[0].ProxyProtocol = version
+			require.NoError(t, p.Apply(f))
+			c, err := dialFrom(t, three, port)
+			require.NoError(t, err)
+			select { // The client has said nothing yet.
+			case h := <-got:
+				require.NotNil(t, h)
+				assert.Equal(t, number, h.Version)
+				assert.Equal(t, c.LocalAddr().String(), h.SourceAddr.String())
+				assert.Equal(t, c.RemoteAddr().String(), h.DestinationAddr.String())
+			case <-time.After(patience):
+				t.Fatal("no header came")
+			}
+			exchange(t, c, "hello")
+			require.NoError(t, c.CloseWrite())
+			_, err = c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+			require.Eventually(t, func() bool { return stats(p).BytesIn == 5 && stats(p).BytesOut == 5 }, patience, time.Millisecond)
+		})
+	}
+}
