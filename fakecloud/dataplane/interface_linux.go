@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // addAddress gives an interface an address, as a network of its own. One that
@@ -18,6 +20,9 @@ func addAddress(iface string, address netip.Addr) error {
 	link, err := netlink.LinkByName(iface)
 	if err == nil {
 		err = netlink.AddrAdd(link, hostAddress(address))
+	}
+	if err == nil {
+		announce(link.Attrs(), address)
 	}
 	if err == nil || errors.Is(err, syscall.EEXIST) {
 		return nil
@@ -39,6 +44,24 @@ func removeAddress(iface string, address netip.Addr) error {
 
 func hostAddress(a netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+}
+
+// announce tells the neighbours who has an address now (a gratuitous ARP):
+// they may remember another, such as a container that ran before. It needs
+// CAP_NET_RAW; without it, they find out within the minute.
+func announce(link *netlink.LinkAttrs, address netip.Addr) {
+	if !address.Is4() || len(link.HardwareAddr) != 6 || link.Flags&net.FlagLoopback != 0 {
+		return
+	}
+	arp := []byte{0, 1, 8, 0, 6, 4, 0, 1} // Ethernet, IPv4, the lengths of their addresses, a request
+	arp = append(append(arp, link.HardwareAddr...), address.AsSlice()...)
+	arp = append(append(arp, make([]byte, 6)...), address.AsSlice()...)
+	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP)) // in network order
+	all := unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link.Index, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+	if fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+		_ = unix.Sendto(fd, arp, unix.MSG_DONTWAIT, &all)
+		_ = unix.Close(fd)
+	}
 }
 
 func interfaceError(do, iface string, address netip.Addr, err error) error {

@@ -1,6 +1,7 @@
 package dataplane_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
@@ -107,6 +109,43 @@ func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	require.NoError(t, next.Apply(another))
 	next.Close()
 	assert.Empty(t, added(t))
+}
+
+func TestNeighboursHearOfNewAddresses(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	ours := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}
+	require.NoError(t, netlink.LinkAdd(ours))
+	theirs, err := netlink.LinkByName("theirs")
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(theirs)) // First: ours then has a carrier from the start.
+	require.NoError(t, netlink.LinkSetUp(ours))
+	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(ear) }()
+	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
+	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: theirs.Attrs().Index}))
+	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+
+	p := dataplane.New(dataplane.Options{Interface: "ours"})
+	defer p.Close()
+	f := forwarding(1, nil, 80)
+	f.Address = netip.MustParseAddr("198.51.100.1")
+	require.NoError(t, p.Apply(f))
+	buf := make([]byte, 64)
+	n, _, err := unix.Recvfrom(ear, buf, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(ear, buf, 0)
+	}
+	require.NoError(t, err)
+	require.Equal(t, 28, n)
+	link, err := netlink.LinkByName("ours")
+	require.NoError(t, err)
+	assert.Equal(t, []byte(link.Attrs().HardwareAddr), buf[8:14])
+	assert.Equal(t, f.Address.AsSlice(), buf[14:18])
+	assert.Equal(t, f.Address.AsSlice(), buf[24:28])
 }
 
 func TestInterfaceErrorsSayWhatToDo(t *testing.T) {
