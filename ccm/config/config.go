@@ -3,12 +3,9 @@
 package config
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -79,8 +76,8 @@ func (c Config) validate() error {
 		errs = append(errs, errors.New("project (or FAKECLOUD_PROJECT) is missing"))
 	}
 	if c.CAFile != "" {
-		if _, err := caPool(c.CAFile); err != nil {
-			errs = append(errs, err)
+		if _, err := os.ReadFile(c.CAFile); err != nil {
+			errs = append(errs, fmt.Errorf("caFile: %w", err))
 		}
 	}
 	if len(errs) > 0 {
@@ -91,27 +88,5 @@ func (c Config) validate() error {
 
 // Client builds the cloud client that this configuration describes.
 func (c Config) Client(userAgent string) (*client.Client, error) {
-	cfg := client.Config{URL: c.URL, TokenFile: c.TokenFile, UserAgent: userAgent}
-	if c.CAFile != "" {
-		pool, err := caPool(c.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-		cfg.Transport = transport
-	}
-	return client.New(cfg)
-}
-
-func caPool(file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("caFile: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile %s holds no PEM certificate", file)
-	}
-	return pool, nil
+	return client.New(client.Config{URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent})
 }
