@@ -43,7 +43,7 @@ func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.Lo
 	require.NoError(t, err)
 	return &api.LoadBalancer{
 		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
-		Listeners: want.listeners, Targets: want.targets, Tags: want.tags,
+		Listeners: want.listeners, Targets: want.targets, Tags: want.tags, SourceRanges: want.sourceRanges,
 	}
 }
 
@@ -66,6 +66,9 @@ func TestEnsureCreates(t *testing.T) {
 		assert.Equal(t, "web-01234567", lb.Name)
 		assert.Equal(t, api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}, lb.Listeners)
 		assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}, *lb.Targets, "nodes without a provider ID, or of another cloud, are skipped")
+		assert.Equal(t, api.SourceRanges{}, *lb.SourceRanges)
+		assert.Zero(t, *lb.ClientAffinitySeconds)
+		assert.Equal(t, api.HealthCheck{Protocol: "none"}, *lb.HealthCheck)
 		assert.Equal(t, api.Tags{"kubernetes-cluster": "lab", "kubernetes-service-uid": "01234567-89ab", "kubernetes-service": "default/web"}, *lb.Tags)
 		return built(t, api.LoadBalancerProvisioning), nil
 	}
@@ -125,6 +128,15 @@ func TestPlan(t *testing.T) {
 		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }, want: []string{"update load balancer lb-1: name mine to web-01234567"}},
 		"a listener changed": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
 			want: []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
+		"ranges set by hand": {change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },
+			want: []string{"update load balancer lb-1: source ranges [10.0.0.0/8] to []"}},
+		"affinity set by hand": {change: func(lb *api.LoadBalancer) { lb.ClientAffinitySeconds = 5 },
+			want: []string{"update load balancer lb-1: client affinity 5 s to 0 s"}},
+		"a check set by hand": {change: func(lb *api.LoadBalancer) {
+			lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
+		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s to none"}},
+		"PROXY protocol set by hand": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
+			want: []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
 		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }, want: []string{"update load balancer lb-1: tags"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,18 +153,131 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// What each thing that a Service may ask for becomes in the cloud. With that
+// in the cloud already, in whatever order, nothing is called.
+func TestDesiredBalancer(t *testing.T) {
+	seconds := int32(60)
+	plain := api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}
+	none := api.HealthCheck{Protocol: api.HealthCheckNone}
+	for name, tc := range map[string]struct {
+		ask  func(svc *corev1.Service)
+		want func(b *balancer)
+	}{
+		"nothing more": {ask: func(*corev1.Service) {}},
+		"one port, both protocols": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
+			},
+			want: func(b *balancer) {
+				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080}}
+			},
+		},
+		"PROXY protocol, which UDP has not": {
+			ask: func(svc *corev1.Service) {
+				svc.Annotations = map[string]string{AnnotationProxyProtocol: "v2"}
+				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+			},
+			want: func(b *balancer) {
+				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"}, {Protocol: "udp", Port: 8443, TargetPort: 30443}}
+			},
+		},
+		"source ranges": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"}
+			},
+			want: func(b *balancer) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+		},
+		"source ranges by annotation": {
+			ask: func(svc *corev1.Service) {
+				svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8"}
+			},
+			want: func(b *balancer) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+		},
+		"a range of everyone": {
+			ask: func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"} },
+		},
+		"affinity": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+			},
+			want: func(b *balancer) { b.affinity = 60 },
+		},
+		"affinity without a timeout": {
+			ask:  func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			want: func(b *balancer) { b.affinity = 10800 },
+		},
+		"only nodes with a pod": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+				svc.Spec.HealthCheckNodePort = 31000
+			},
+			want: func(b *balancer) {
+				b.healthCheck = api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := service()
+			tc.ask(svc)
+			got, err := desiredBalancer(clusterName, svc, nil)
+			require.NoError(t, err)
+			want := got
+			want.listeners, want.sourceRanges, want.affinity, want.healthCheck = plain, api.SourceRanges{}, 0, none
+			have := &api.LoadBalancer{ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain}
+			if tc.want != nil {
+				require.Len(t, plan(have, got), 1)
+				tc.want(&want)
+			}
+			assert.Equal(t, want, got)
+
+			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.affinity
+			have.HealthCheck = &want.healthCheck
+			slices.Reverse(have.Listeners)
+			slices.Reverse(have.SourceRanges)
+			assert.Empty(t, plan(have, got))
+		})
+	}
+}
+
+// What is no longer asked for is taken away, in terms that the API has.
+func TestBackToPlain(t *testing.T) {
+	have := built(t, api.LoadBalancerActive)
+	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
+	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
+	want, err := desiredBalancer(clusterName, service(), nil)
+	require.NoError(t, err)
+	steps := plan(have, want)
+	require.Len(t, steps, 1)
+	sent, err := json.Marshal(steps[0].(updateStep).update)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"sourceRanges":[],"clientAffinitySeconds":0,"healthCheck":{"protocol":"none"}}`, string(sent))
+}
+
 // Whatever the cloud cannot do is refused before any call, all of it at once.
 func TestUnsupportedServices(t *testing.T) {
 	svc := service()
-	svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+	svc.Annotations = map[string]string{AnnotationProxyProtocol: "v3"}
+	svc.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
 	svc.Spec.Ports[1].NodePort = 0
-	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
 	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	svc.Spec.LoadBalancerIP = "192.0.2.1" //nolint:staticcheck // Deprecated, and still to be refused.
 	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
 	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	for _, want := range []string{"protocol UDP (port 8443)", "port 8080 without a node port", "source ranges", "externalTrafficPolicy Local", "sessionAffinity ClientIP", "IP family IPv6"} {
+	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", "source range 2001:db8::/32",
+		"without a healthCheckNodePort", "a chosen loadBalancerIP", "IP family IPv6"} {
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+// A balancer is never open to more than those who were meant.
+func TestUnreadableSourceRanges(t *testing.T) {
+	for _, ranges := range []string{"192.0.2.0", "192.0.2.0/24,", "here"} {
+		svc := service()
+		svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: ranges}
+		_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+		assert.ErrorContains(t, err, "is not valid", ranges)
 	}
 }
 
@@ -198,14 +323,6 @@ func TestEmptyListOfAnotherProject(t *testing.T) {
 	require.ErrorContains(t, err, "configured for")
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	require.ErrorContains(t, err, "configured for")
-}
-
-// The annotation, which upstream's helpers still read, is not overlooked.
-func TestSourceRangesByAnnotation(t *testing.T) {
-	svc := service()
-	svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24"}
-	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	assert.ErrorContains(t, err, "source ranges")
 }
 
 // A target whose instance has ended is left out; the others are served.

@@ -9,33 +9,48 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
+// AnnotationProxyProtocol on a Service, "v1" or "v2", has the balancer tell
+// each target who connected, by that version of the PROXY protocol, on every
+// TCP port. The pods must expect it: they see its header before all else.
+const AnnotationProxyProtocol = "fakecloud.ccmlab.io/proxy-protocol"
+
 // balancer is what a Service wants of the cloud, in canonical order.
 type balancer struct {
-	name      string
-	listeners api.Listeners
-	targets   api.Targets
-	tags      api.Tags
+	name         string
+	listeners    api.Listeners
+	targets      api.Targets
+	sourceRanges api.SourceRanges
+	affinity     api.ClientAffinitySeconds
+	healthCheck  api.HealthCheck
+	tags         api.Tags
 }
 
 // desiredBalancer reports everything in the Service that the cloud cannot do
 // at once, before any call: half a balancer, or one without the source ranges
 // that were asked for, would be worse than none.
 func desiredBalancer(cluster string, svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-	if err := validate(svc); err != nil {
+	proxyProtocol, proxyErr := proxyProtocolOf(svc)
+	ranges, rangesErr := sourceRangesOf(svc)
+	if err := errors.Join(validate(svc), rangesErr, proxyErr); err != nil {
 		return balancer{}, err
 	}
 	want := balancer{
-		name:    balancerName(svc),
-		targets: targetsOf(nodes),
+		name:         balancerName(svc),
+		targets:      targetsOf(nodes),
+		sourceRanges: ranges,
+		affinity:     affinityOf(svc),
+		healthCheck:  healthCheckOf(svc),
 		tags: api.Tags{
 			TagCluster:    cluster,
 			TagServiceUID: string(svc.UID),
@@ -43,10 +58,21 @@ func desiredBalancer(cluster string, svc *corev1.Service, nodes []*corev1.Node) 
 		},
 	}
 	for _, p := range svc.Spec.Ports {
-		want.listeners = append(want.listeners, api.Listener{Protocol: api.ProtocolTCP, Port: int(p.Port), TargetPort: int(p.NodePort)})
+		l := api.Listener{Protocol: protocols[p.Protocol], Port: int(p.Port), TargetPort: int(p.NodePort)}
+		if l.Protocol == api.ProtocolTCP {
+			l.ProxyProtocol = proxyProtocol
+		}
+		want.listeners = append(want.listeners, l)
 	}
 	sortListeners(want.listeners)
 	return want, nil
+}
+
+// protocols are those that the cloud's listeners have.
+var protocols = map[corev1.Protocol]api.Protocol{
+	"":                 api.ProtocolTCP,
+	corev1.ProtocolTCP: api.ProtocolTCP,
+	corev1.ProtocolUDP: api.ProtocolUDP,
 }
 
 func validate(svc *corev1.Service) error {
@@ -55,21 +81,15 @@ func validate(svc *corev1.Service) error {
 		errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do "+format, args...))
 	}
 	for _, p := range svc.Spec.Ports {
-		if p.Protocol != corev1.ProtocolTCP && p.Protocol != "" {
-			unsupported("protocol %s (port %d); only TCP", p.Protocol, p.Port)
+		if _, ok := protocols[p.Protocol]; !ok {
+			unsupported("protocol %s (port %d); only TCP and UDP", p.Protocol, p.Port)
 		}
 		if p.NodePort == 0 {
 			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, or set nodePort", p.Port)
 		}
 	}
-	if _, annotated := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]; annotated || len(svc.Spec.LoadBalancerSourceRanges) > 0 {
-		unsupported("source ranges; a new load balancer is not built rather than open to all, one that is there stays as it was")
-	}
-	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		unsupported("externalTrafficPolicy Local; use Cluster")
-	}
-	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		unsupported("sessionAffinity ClientIP; use None")
+	if helpers.NeedsHealthCheck(svc) && svc.Spec.HealthCheckNodePort == 0 {
+		unsupported("externalTrafficPolicy Local without a healthCheckNodePort")
 	}
 	if svc.Spec.LoadBalancerIP != "" { //nolint:staticcheck // Deprecated, but users still set it and must be told.
 		unsupported("a chosen loadBalancerIP")
@@ -80,6 +100,59 @@ func validate(svc *corev1.Service) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func proxyProtocolOf(svc *corev1.Service) (api.ProxyProtocol, error) {
+	value, annotated := svc.Annotations[AnnotationProxyProtocol]
+	version := api.ProxyProtocol(value)
+	if annotated && version != api.ProxyProtocolV1 && version != api.ProxyProtocolV2 {
+		return "", fmt.Errorf("annotation %s is %q; want v1 or v2, or no such annotation", AnnotationProxyProtocol, value)
+	}
+	return version, nil
+}
+
+// sourceRangesOf reads the field, else the annotation that upstream's helpers
+// still read. Everyone is no range at all.
+func sourceRangesOf(svc *corev1.Service) (api.SourceRanges, error) {
+	nets, err := helpers.GetLoadBalancerSourceRanges(svc)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, n := range nets {
+		if len(n.Mask) != net.IPv4len {
+			errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do source range %s; only IPv4", n))
+		}
+	}
+	if len(errs) > 0 || helpers.IsAllowAll(nets) {
+		return api.SourceRanges{}, errors.Join(errs...)
+	}
+	return slices.Sorted(maps.Keys(nets)), nil
+}
+
+func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {
+	if svc.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return int(*c.ClientIP.TimeoutSeconds)
+	}
+	return int(corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// healthCheckOf asks, where only nodes with a pod of the Service may get
+// traffic (externalTrafficPolicy Local), whether a node has one: kube-proxy
+// answers that on the healthCheckNodePort. A pod's coming shows within a
+// second, its going within two. Otherwise every node serves, and is not asked.
+func healthCheckOf(svc *corev1.Service) api.HealthCheck {
+	path, port := helpers.GetServiceHealthCheckPathPort(svc)
+	if port == 0 {
+		return api.HealthCheck{Protocol: api.HealthCheckNone}
+	}
+	return api.HealthCheck{
+		Protocol: api.HealthCheckHTTP, Port: int(port), Path: path,
+		IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2,
+	}
 }
 
 // targetsOf skips nodes without a provider ID: they are not initialised yet
@@ -128,7 +201,10 @@ func (s createStep) String() string {
 }
 
 func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	return cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: s.name, Listeners: s.listeners, Targets: &s.targets, Tags: &s.tags})
+	return cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: s.name, Listeners: s.listeners, Targets: &s.targets, SourceRanges: &s.sourceRanges,
+		ClientAffinitySeconds: &s.affinity, HealthCheck: &s.healthCheck, Tags: &s.tags,
+	})
 }
 
 type updateStep struct {
@@ -169,6 +245,23 @@ func plan(have *api.LoadBalancer, want balancer) []step {
 		u.update.Targets = &want.targets
 		change("targets %d to %d", len(targets), len(want.targets))
 	}
+	ranges := slices.Sorted(slices.Values(have.SourceRanges))
+	if !slices.Equal(ranges, want.sourceRanges) {
+		u.update.SourceRanges = &want.sourceRanges
+		change("source ranges %v to %v", ranges, want.sourceRanges)
+	}
+	if have.ClientAffinitySeconds != want.affinity {
+		u.update.ClientAffinitySeconds = &want.affinity
+		change("client affinity %d s to %d s", have.ClientAffinitySeconds, want.affinity)
+	}
+	check := api.HealthCheck{Protocol: api.HealthCheckNone}
+	if have.HealthCheck != nil {
+		check = *have.HealthCheck
+	}
+	if check != want.healthCheck {
+		u.update.HealthCheck = &want.healthCheck
+		change("health check %s to %s", checkString(check), checkString(want.healthCheck))
+	}
 	// Tags of others on our balancer are theirs to keep.
 	tags := maps.Clone(have.Tags)
 	if tags == nil {
@@ -189,6 +282,16 @@ func listenerList(listeners api.Listeners) string {
 	parts := make([]string, len(listeners))
 	for i, l := range listeners {
 		parts[i] = fmt.Sprintf("%s:%d→%d", l.Protocol, l.Port, l.TargetPort)
+		if l.ProxyProtocol != "" {
+			parts[i] += "+proxy-" + string(l.ProxyProtocol)
+		}
 	}
 	return "[" + strings.Join(parts, " ") + "]"
+}
+
+func checkString(c api.HealthCheck) string {
+	if c.Protocol == api.HealthCheckNone {
+		return "none"
+	}
+	return fmt.Sprintf("%s:%d%s every %d s", c.Protocol, c.Port, c.Path, c.IntervalSeconds)
 }
