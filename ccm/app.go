@@ -14,6 +14,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
+	cpconfig "k8s.io/cloud-provider/config"
 	"k8s.io/cloud-provider/names"
 	"k8s.io/cloud-provider/options"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -32,15 +33,11 @@ func NewCommand() (*cobra.Command, error) {
 	opts.KubeCloudShared.CloudProvider.Name = ProviderName
 	cmd := app.NewCloudControllerManagerCommand(opts, initialize, app.DefaultInitFuncConstructors,
 		names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
-	// The cloud has no routes yet, so the route controller is not asked for.
-	// Upstream's own default is written into the flag, not taken from opts.
-	if err := cmd.Flags().Set("configure-cloud-routes", "false"); err != nil {
-		return nil, err
-	}
 	cmd.Use = "ccm"
 	cmd.Long = `ccm is the cloud controller manager for fakecloud. It initialises Nodes from the
 cloud's instances, removes Nodes whose instance has ended, taints those that are
-shut down, and builds load balancers for Services.
+shut down, and builds load balancers for Services. With --cluster-cidr it also
+routes each Node's pod range to its instance.
 
 It needs a kubeconfig (--kubeconfig) and where the cloud is (--cloud-config, or
 FAKECLOUD_URL, FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment).`
@@ -50,6 +47,7 @@ FAKECLOUD_URL, FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment).`
 // initialize ends the process when the configuration is wrong: nothing it
 // could do later would be right.
 func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
+	routesNeedCIDR(&cfg.ComponentConfig.KubeCloudShared)
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
 	if provider.Name != ProviderName {
 		klog.ErrorS(nil, "This binary knows one cloud only", "want", ProviderName, "got", provider.Name)
@@ -61,6 +59,16 @@ func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interf
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
 	return cloud
+}
+
+// routesNeedCIDR switches the route controller, which is on unless told
+// otherwise, off where it would end the process: it cannot tell which routes
+// are its business without the cluster's range.
+func routesNeedCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
+	if shared.ConfigureCloudRoutes && strings.TrimSpace(shared.ClusterCIDR) == "" {
+		klog.Warning("No cloud routes are made: give --cluster-cidr, the range of the cluster's pods, to have them, or --configure-cloud-routes=false to be told no more")
+		shared.ConfigureCloudRoutes = false
+	}
 }
 
 // open reads the file itself where upstream's InitCloudProvider would answer a

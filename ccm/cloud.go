@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -36,10 +37,14 @@ func init() {
 type cloud struct {
 	instances     *instances
 	loadBalancers *loadBalancers
+	routes        *routes
 	explain       *explainer
 }
 
-var _ cloudprovider.Interface = (*cloud)(nil)
+var (
+	_ cloudprovider.Interface    = (*cloud)(nil)
+	_ cloudprovider.InformerUser = (*cloud)(nil)
+)
 
 func newCloud(cfg config.Config) (*cloud, error) {
 	api, err := cfg.Client("ccm/" + version())
@@ -48,9 +53,11 @@ func newCloud(cfg config.Config) (*cloud, error) {
 	}
 	project := newProjectGuard(api, cfg.Project)
 	explain := newExplainer()
+	instances := &instances{api: api, project: project, explain: explain}
 	return &cloud{
-		instances:     &instances{api: api, project: project, explain: explain},
+		instances:     instances,
 		loadBalancers: &loadBalancers{api: api, project: project},
+		routes:        &routes{api: api, project: project, instances: instances},
 		explain:       explain,
 	}, nil
 }
@@ -74,12 +81,18 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	}
 }
 
+// SetInformers is called after Initialize, before any controller starts.
+func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
+	c.routes.nodes = informers.Core().V1().Nodes().Lister()
+}
+
 func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }
 func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.instances, true }
+func (c *cloud) Routes() (cloudprovider.Routes, bool)             { return c.routes, true }
 func (c *cloud) ProviderName() string                             { return ProviderName }
 
-// HasClusterID is true: balancers carry the cluster's name (--cluster-name) in
-// a tag, and a balancer without it is never touched.
+// HasClusterID is true: balancers and routes carry the cluster's name
+// (--cluster-name) in a tag, and what is without it is never touched.
 func (c *cloud) HasClusterID() bool { return true }
 
 // Instances and Zones are the deprecated forms of InstancesV2, which the
@@ -89,6 +102,3 @@ func (c *cloud) Zones() (cloudprovider.Zones, bool)         { return nil, false 
 
 // Clusters is called by no controller of k8s.io/cloud-provider.
 func (c *cloud) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
-
-// Routes is left out because the cloud has no networks yet.
-func (c *cloud) Routes() (cloudprovider.Routes, bool) { return nil, false }

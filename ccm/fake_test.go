@@ -22,6 +22,9 @@ type fakeAPI struct {
 	create        func(api.LoadBalancerCreate) (*api.LoadBalancer, error)
 	update        func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
 	remove        func(id string) (*api.LoadBalancer, error)
+	listRoutes    func(f client.RouteFilter) ([]api.Route, error)
+	createRoute   func(api.RouteCreate) (*api.Route, error)
+	deleteRoute   func(id string) error
 }
 
 func (f *fakeAPI) GetInstance(_ context.Context, id string) (*api.Instance, error) {
@@ -57,6 +60,21 @@ func (f *fakeAPI) UpdateLoadBalancer(_ context.Context, id string, u api.LoadBal
 func (f *fakeAPI) DeleteLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
 	require.NotNil(f.t, f.remove, "unexpected DeleteLoadBalancer(%s)", id)
 	return f.remove(id)
+}
+
+func (f *fakeAPI) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
+	require.NotNil(f.t, f.listRoutes, "unexpected ListRoutes(%+v)", filter)
+	return f.listRoutes(filter)
+}
+
+func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
+	require.NotNil(f.t, f.createRoute, "unexpected CreateRoute(%+v)", r)
+	return f.createRoute(r)
+}
+
+func (f *fakeAPI) DeleteRoute(_ context.Context, id string) error {
+	require.NotNil(f.t, f.deleteRoute, "unexpected DeleteRoute(%s)", id)
+	return f.deleteRoute(id)
 }
 
 func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }

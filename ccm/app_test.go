@@ -1,0 +1,35 @@
+package ccm
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/cloud-provider/options"
+)
+
+// Whether the route controller runs, by the flags given. Without a range it
+// would end the process.
+func TestRoutesNeedCIDR(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want bool
+	}{
+		"nothing said":         {},
+		"asked for, no range":  {args: []string{"--configure-cloud-routes=true"}},
+		"a range of blanks":    {args: []string{"--cluster-cidr= "}},
+		"a range":              {args: []string{"--cluster-cidr=10.244.0.0/16"}, want: true},
+		"a range, but told no": {args: []string{"--cluster-cidr=10.244.0.0/16", "--configure-cloud-routes=false"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts, err := options.NewCloudControllerManagerOptions()
+			require.NoError(t, err)
+			flags := new(cobra.Command).Flags()
+			opts.KubeCloudShared.AddFlags(flags)
+			require.NoError(t, flags.Parse(tc.args))
+			routesNeedCIDR(opts.KubeCloudShared.KubeCloudSharedConfiguration)
+			assert.Equal(t, tc.want, opts.KubeCloudShared.ConfigureCloudRoutes)
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package ccm
+
+// Routes from the cloud to the pods: one per Node and range, for upstream's
+// route controller, which deletes each route of the list that no Node wants and
+// creates each that is missing. A route says in its tags which Node it is for,
+// so the list takes one call, and no doubt about instances can cost a route.
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// TagNode says which Node a route is for. With TagCluster it makes the route
+// ours; one that lacks either is never touched.
+const TagNode = "kubernetes-node"
+
+type routesAPI interface {
+	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
+	CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error)
+	DeleteRoute(ctx context.Context, id string) error
+}
+
+type routes struct {
+	api       routesAPI
+	project   *projectGuard
+	instances *instances
+	nodes     corelisters.NodeLister // set before the controllers start
+}
+
+var _ cloudprovider.Routes = (*routes)(nil)
+
+// ListRoutes lists the cluster's routes, all of them or none.
+//
+// What the cloud calls a blackhole is not one here unless the Node has become
+// another instance: upstream deletes blackholes, and creates them again in its
+// next round as long as their Node is there. The route of an instance that is
+// stopped waits for its start instead, and that of one that has ended goes when
+// its Node does.
+func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
+	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{TagCluster + "=" + cluster}})
+	if err != nil {
+		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
+	}
+	if len(found) == 0 {
+		// A list of another project's routes is as empty as this one.
+		return nil, r.project.check(ctx)
+	}
+	var list []*cloudprovider.Route
+	for _, route := range found {
+		if owned, err := r.project.owns(ctx, route.Project); err != nil {
+			return nil, err
+		} else if !owned {
+			return nil, fmt.Errorf("doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours", route.ID, route.Project)
+		}
+		if !routeOf(cluster, &route) {
+			continue
+		}
+		list = append(list, &cloudprovider.Route{
+			Name:            route.Name,
+			TargetNode:      types.NodeName(route.Tags[TagNode]),
+			DestinationCIDR: route.Destination,
+			Blackhole:       r.outdated(&route),
+		})
+	}
+	return list, nil
+}
+
+// CreateRoute is content with a route that is already as it should be: the
+// list that missed it may have been a stale one.
+func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *cloudprovider.Route) error {
+	node, err := r.nodes.Get(string(route.TargetNode))
+	if err != nil {
+		return err
+	}
+	instance, err := r.instances.find(ctx, node)
+	if err != nil {
+		return fmt.Errorf("where to route %s: %w", route.DestinationCIDR, err)
+	}
+	want := api.RouteCreate{
+		Name: routeName(route), Destination: route.DestinationCIDR, InstanceID: instance.ID,
+		Tags: &api.Tags{TagCluster: cluster, TagNode: node.Name},
+	}
+	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
+	_, err = r.api.CreateRoute(ctx, want)
+	if client.HasCode(err, api.RouteConflict) || client.HasCode(err, api.NameTaken) {
+		return r.inTheWay(ctx, want, err)
+	}
+	if err != nil {
+		return fmt.Errorf("routing %s to instance %s: %w", want.Destination, want.InstanceID, err)
+	}
+	return nil
+}
+
+// inTheWay explains a refusal by what the cloud has, or finds that it already
+// has what is wanted.
+func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal error) error {
+	all, err := r.api.ListRoutes(ctx, client.RouteFilter{})
+	if err != nil {
+		return fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
+	}
+	cluster := (*want.Tags)[TagCluster]
+	for _, have := range all {
+		switch {
+		case have.Name != want.Name && !overlap(have.Destination, want.Destination):
+		case routeOf(cluster, &have) && have.Tags[TagNode] == (*want.Tags)[TagNode] &&
+			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
+			return nil
+		default:
+			return fmt.Errorf("routing %s to instance %s: in the way is route %s (%s, %s to instance %s) of %s",
+				want.Destination, want.InstanceID, have.ID, have.Name, have.Destination, have.InstanceID, owner(cluster, &have))
+		}
+	}
+	return refusal
+}
+
+// DeleteRoute deletes what ListRoutes listed, if it is still there.
+func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
+	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Name: route.Name, Tags: []string{TagCluster + "=" + cluster}})
+	if err != nil {
+		return fmt.Errorf("looking for route %s: %w", route.Name, err)
+	}
+	for _, have := range found {
+		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !routeOf(cluster, &have) {
+			continue
+		}
+		err := r.api.DeleteRoute(ctx, have.ID)
+		if err == nil {
+			return nil
+		}
+		if gone, err := r.project.definiteNotFound(ctx, err); !gone {
+			return fmt.Errorf("deleting route %s (%s): %w", have.Name, have.ID, err)
+		}
+		return nil
+	}
+	return r.project.check(ctx)
+}
+
+// outdated tells whether the route's Node is known to be another instance now.
+func (r *routes) outdated(route *api.Route) bool {
+	node, err := r.nodes.Get(route.Tags[TagNode])
+	if err != nil {
+		return false // Upstream deletes routes without a Node by itself.
+	}
+	id, err := parseProviderID(node.Spec.ProviderID)
+	return err == nil && id != route.InstanceID
+}
+
+func routeOf(cluster string, route *api.Route) bool {
+	return route.Tags[TagCluster] == cluster && route.Tags[TagNode] != ""
+}
+
+func owner(cluster string, route *api.Route) string {
+	switch {
+	case routeOf(cluster, route):
+		return fmt.Sprintf("this cluster's node %s; it goes first", route.Tags[TagNode])
+	case route.Tags[TagCluster] == "" || route.Tags[TagNode] == "":
+		return "no node of a cluster; delete it if it is nobody's"
+	default:
+		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own", route.Tags[TagNode], route.Tags[TagCluster])
+	}
+}
+
+// routeName is "<node>-<range>", unique as ranges are, and the same each time.
+func routeName(route *cloudprovider.Route) string {
+	node := string(route.TargetNode)
+	return node[:min(len(node), 200)] + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
+}
+
+func overlap(a, b string) bool {
+	x, errX := netip.ParsePrefix(a)
+	y, errY := netip.ParsePrefix(b)
+	return errX == nil && errY == nil && x.Overlaps(y)
+}

@@ -1,0 +1,213 @@
+package ccm
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	cloudprovider "k8s.io/cloud-provider"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
+	t.Helper()
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	for _, n := range nodes {
+		require.NoError(t, indexer.Add(n))
+	}
+	i := newInstances(f)
+	return &routes{api: f, project: i.project, instances: i, nodes: corelisters.NewNodeLister(indexer)}
+}
+
+// route is what CreateRoute makes for node-1.
+func route(change ...func(*api.Route)) api.Route {
+	r := api.Route{
+		ID: "r-1", Project: ourProject, Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
+		State: api.RouteActive, Tags: api.Tags{TagCluster: clusterName, TagNode: "node-1"},
+	}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func wanted() *cloudprovider.Route {
+	return &cloudprovider.Route{Name: "node-1-10.244.1.0-24", TargetNode: "node-1", DestinationCIDR: "10.244.1.0/24"}
+}
+
+func hasRoutes(r ...api.Route) func(client.RouteFilter) ([]api.Route, error) {
+	return func(client.RouteFilter) ([]api.Route, error) { return r, nil }
+}
+
+func TestListRoutes(t *testing.T) {
+	blackhole := func(r *api.Route) { r.State = api.RouteBlackhole }
+	outdated := wanted()
+	outdated.Blackhole = true
+	elsewhere := wanted()
+	elsewhere.TargetNode = "node-9"
+	for name, tc := range map[string]struct {
+		have []api.Route
+		err  error
+		node string
+		want []*cloudprovider.Route
+		fail string
+	}{
+		"none":                          {},
+		"one":                           {have: []api.Route{route()}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()}},
+		"its instance is stopped":       {have: []api.Route{route(blackhole)}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()}},
+		"its node is another instance":  {have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated}},
+		"its node is new":               {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
+		"its node is gone":              {have: []api.Route{route(func(r *api.Route) { r.Tags[TagNode] = "node-9" })}, want: []*cloudprovider.Route{elsewhere}},
+		"one of a person":               {have: []api.Route{route(func(r *api.Route) { delete(r.Tags, TagNode) })}},
+		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) { r.Tags[TagCluster] = "other" })}},
+		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
+		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
+			fail: "doubtful list"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list, err := newRoutes(t, &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
+				return tc.have, tc.err
+			}}, node(tc.node)).ListRoutes(t.Context(), clusterName)
+			if tc.fail != "" {
+				require.ErrorContains(t, err, tc.fail)
+				assert.Nil(t, list, "no part of a list that failed")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, list)
+		})
+	}
+}
+
+func TestEmptyRoutesOfAnotherProject(t *testing.T) {
+	r := newRoutes(t, &fakeAPI{t: t, listRoutes: hasRoutes(), project: func() (*api.Project, error) {
+		return &api.Project{ID: "p-other", Name: "other"}, nil
+	}})
+	_, err := r.ListRoutes(t.Context(), clusterName)
+	require.ErrorContains(t, err, "configured for")
+	require.ErrorContains(t, r.DeleteRoute(t.Context(), clusterName, wanted()), "configured for")
+}
+
+func TestCreateRoute(t *testing.T) {
+	refused := func(code api.ProblemCode) func(api.RouteCreate) (*api.Route, error) {
+		return func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, code, ourProject) }
+	}
+	for name, tc := range map[string]struct {
+		create func(api.RouteCreate) (*api.Route, error)
+		have   []api.Route
+		fail   string
+	}{
+		"the way is free":          {create: func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, nil }},
+		"it is there":              {create: refused(api.RouteConflict), have: []api.Route{route()}},
+		"it is there, by its name": {create: refused(api.NameTaken), have: []api.Route{route()}},
+		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.InstanceID = "i-0" })},
+			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0) of this cluster's node node-1; it goes first"},
+		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Tags[TagNode] = "node-9" })},
+			fail: "this cluster's node node-9; it goes first"},
+		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+			r.Name, r.Destination = "x", "10.244.0.0/16"
+			r.Tags[TagCluster] = "blue"
+		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1) of node node-1 of cluster blue; give each cluster a range of its own"},
+		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
+			r.Destination = "192.0.2.0/24"
+			delete(r.Tags, TagNode)
+		})}, fail: "of no node of a cluster"},
+		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Name, r.Destination = "x", "10.9.0.0/24" })},
+			fail: "route-conflict"},
+		"the instance has ended": {create: refused(api.UnknownInstance), fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance"},
+		"the cloud is down":      {create: func(api.RouteCreate) (*api.Route, error) { return nil, errors.New("boom") }, fail: "boom"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+				i := instance(api.InstanceRunning)
+				return &i, nil
+			}}
+			f.createRoute = func(r api.RouteCreate) (*api.Route, error) {
+				assert.Equal(t, api.RouteCreate{
+					Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
+					Tags: &api.Tags{"kubernetes-cluster": "lab", "kubernetes-node": "node-1"},
+				}, r)
+				return tc.create(r)
+			}
+			if tc.have != nil {
+				f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
+					assert.Equal(t, client.RouteFilter{}, filter, "others' routes are looked at too")
+					return tc.have, nil
+				}
+			}
+			err := newRoutes(t, f, node("fakecloud://i-1")).CreateRoute(t.Context(), clusterName, "hint", wanted())
+			if tc.fail == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, tc.fail)
+			}
+		})
+	}
+}
+
+// No route is asked for unless it is known where it should lead.
+func TestCreateRouteToNowhere(t *testing.T) {
+	strange := instance(api.InstanceRunning)
+	strange.Project = "p-other"
+	ended := instance(api.InstanceTerminated)
+	for name, tc := range map[string]struct {
+		found *api.Instance
+		err   error
+		fail  string
+	}{
+		"its instance has ended":    {found: &ended, fail: "i-1 is terminated"},
+		"of another project":        {found: &strange, fail: "not ours"},
+		"404 of another project":    {err: problem(404, api.NotFound, "p-other"), fail: "not ours"},
+		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return tc.found, tc.err }}
+			assert.ErrorContains(t, newRoutes(t, f, node("fakecloud://i-1")).CreateRoute(t.Context(), clusterName, "", wanted()), tc.fail)
+		})
+	}
+	assert.ErrorContains(t, newRoutes(t, &fakeAPI{t: t}).CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
+}
+
+func TestDeleteRoute(t *testing.T) {
+	for name, tc := range map[string]struct {
+		have   []api.Route
+		list   error
+		remove error
+		want   []string
+		fail   string
+	}{
+		"there":             {have: []api.Route{route()}, want: []string{"r-1"}},
+		"not there":         {},
+		"gone meanwhile":    {have: []api.Route{route()}, remove: problem(404, api.NotFound, ourProject), want: []string{"r-1"}},
+		"404 of a stranger": {have: []api.Route{route()}, remove: problem(404, api.NotFound, "p-other"), want: []string{"r-1"}, fail: "not ours"},
+		"refused":           {have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"}, fail: "deleting route node-1-10.244.1.0-24 (r-1): boom"},
+		"the list fails":    {list: errors.New("boom"), fail: "boom"},
+		"a person's, another cluster's, another range, another name": {have: []api.Route{
+			route(func(r *api.Route) { delete(r.Tags, TagNode) }), route(func(r *api.Route) { r.Tags[TagCluster] = "blue" }),
+			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
+				assert.Equal(t, client.RouteFilter{Name: "node-1-10.244.1.0-24", Tags: []string{"kubernetes-cluster=lab"}}, f)
+				return tc.have, tc.list
+			}}
+			var deleted []string
+			f.deleteRoute = func(id string) error { deleted = append(deleted, id); return tc.remove }
+			err := newRoutes(t, f).DeleteRoute(t.Context(), clusterName, wanted())
+			if tc.fail == "" {
+				assert.NoError(t, err)
+			} else {
+				assert.ErrorContains(t, err, tc.fail)
+			}
+			assert.Equal(t, tc.want, deleted)
+		})
+	}
+}
