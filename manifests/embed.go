@@ -8,6 +8,11 @@ import _ "embed"
 //go:embed ccm/rbac.yaml
 var CCM []byte
 
+// CCMDeployment is the cloud controller manager as a workload; a template.
+//
+//go:embed ccm/deployment.yaml
+var CCMDeployment string
+
 // Lab is the RBAC of the lab's own credentials.
 //
 //go:embed lab/rbac.yaml
