@@ -1,0 +1,91 @@
+// hello is the demo's server: over HTTP and UDP it tells which pod answers. In
+// a real container it says what the simulated containers of an embedded cluster
+// say.
+//
+//	PORT            what to listen on, TCP and UDP (8080)
+//	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to tell
+//	PROXY_PROTOCOL  1: take the client's address from a PROXY header, v1 or v2, where there is one
+//	DRAIN_SECONDS   how long to serve on after SIGTERM, while balancers still send requests (5)
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Getenv)
+	var asked exitError
+	if errors.As(err, &asked) {
+		os.Exit(int(asked))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hello:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	identity identity
+	port     uint16
+	proxy    bool
+	drain    time.Duration
+}
+
+func run(ctx context.Context, getenv func(string) string) error {
+	o, err := optionsFrom(getenv)
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort("", strconv.Itoa(int(o.port)))
+	tcp, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	udp, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return errors.Join(err, tcp.Close())
+	}
+	return serve(ctx, o, tcp, udp)
+}
+
+// maxDrain is more than any pod has by default to end in.
+const maxDrain = time.Hour
+
+// optionsFrom says all that is wrong at once.
+func optionsFrom(getenv func(string) string) (options, error) {
+	get := func(key, otherwise string) string {
+		if value := getenv(key); value != "" {
+			return value
+		}
+		return otherwise
+	}
+	host, _ := os.Hostname() // In a pod this is the pod's name.
+	o := options{identity: identity{
+		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),
+		Node: get("NODE_NAME", "an unknown node"), Zone: getenv("ZONE"), Container: "hello", Image: "ccmlab/hello",
+	}}
+	port, portErr := strconv.ParseUint(get("PORT", "8080"), 10, 16)
+	if portErr != nil || port == 0 {
+		portErr = fmt.Errorf("PORT=%q: a number from 1 to 65535 is needed", getenv("PORT"))
+	}
+	proxy, proxyErr := strconv.ParseBool(get("PROXY_PROTOCOL", "0"))
+	if proxyErr != nil {
+		proxyErr = fmt.Errorf("PROXY_PROTOCOL=%q: 0 or 1 is needed", getenv("PROXY_PROTOCOL"))
+	}
+	seconds, drainErr := strconv.ParseUint(get("DRAIN_SECONDS", "5"), 10, 16)
+	if drainErr != nil || seconds > uint64(maxDrain/time.Second) {
+		drainErr = fmt.Errorf("DRAIN_SECONDS=%q: a number from 0 to %d is needed", getenv("DRAIN_SECONDS"), maxDrain/time.Second)
+	}
+	o.port, o.proxy, o.drain = uint16(port), proxy, time.Duration(seconds)*time.Second
+	return o, errors.Join(portErr, proxyErr, drainErr)
+}
