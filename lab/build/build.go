@@ -38,53 +38,104 @@ type Module struct {
 	Env   []string
 }
 
-// Own are the project's programs.
+// Own are the project's programs. They are static, so that the same file runs
+// on the machine and as a container's only content.
 func Own(root string) Module {
 	return Module{
-		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube"},
-		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab"},
+		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node"},
+		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
+		Env:   []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
+		Flags: []string{"-trimpath", "-buildvcs=false", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
 	}
 }
 
 // Kubernetes are upstream's programs and the hollow node, from lab/kube.
-// Their flags are the same: with others, Go's cache would hold, and compile,
-// everything twice.
 func Kubernetes(root string) (Module, error) {
-	m := Module{
-		Dir: filepath.Join(root, "lab", "kube"), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"},
-		Mains: map[string]string{"./hollow-node": "hollow-node", "go.etcd.io/etcd/server/v3": "etcd"},
-	}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"} {
+	m, err := kubernetes(root, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+	m.Mains["./hollow-node"], m.Mains["go.etcd.io/etcd/server/v3"] = "hollow-node", "etcd"
+	return m, err
+}
+
+// kubernetes are some of upstream's programs. The flags are the same for all:
+// with others, Go's cache would hold, and compile, everything twice.
+func kubernetes(root string, names ...string) (Module, error) {
+	m := Module{Dir: filepath.Join(root, "lab", "kube"), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}}
+	for _, name := range names {
 		m.Mains["k8s.io/kubernetes/cmd/"+name] = name
 	}
-	version, err := kubernetesVersion(m.Dir)
+	version, err := Required(m.Dir, "k8s.io/kubernetes")
 	if err != nil {
 		return m, err
 	}
 	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	ldflags := "-s -w"
-	for _, set := range []string{
+	var set []string
+	for _, value := range []string{
 		"gitVersion=" + version, "gitMajor=" + major, "gitMinor=" + minor, "gitTreeState=clean",
 		"gitCommit=" + strings.Repeat("0", 40), "buildDate=1970-01-01T00:00:00Z",
 	} {
-		ldflags += " -X k8s.io/component-base/version." + set
+		set = append(set, "k8s.io/component-base/version."+value)
 	}
-	m.Flags = []string{"-trimpath", "-buildvcs=false", "-ldflags=" + ldflags}
+	m.Flags = upstreamFlags(set...)
 	return m, nil
 }
 
-var requireRE = regexp.MustCompile(`(?m)^(?:require)?\s+k8s\.io/kubernetes (v\S+)`)
+func upstreamFlags(set ...string) []string {
+	ldflags := "-s -w"
+	for _, value := range set {
+		ldflags += " -X " + value
+	}
+	return []string{"-trimpath", "-buildvcs=false", "-ldflags=" + ldflags}
+}
 
-// kubernetesVersion is what lab/kube/go.mod pins.
-func kubernetesVersion(dir string) (string, error) {
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+// Node are the programs in a kind node beside those of Kubernetes: each folder
+// of lab/node pins one upstream, and is the key here. kube is the part of
+// Kubernetes that an embedded cluster does without.
+func Node(root string) (map[string]Module, error) {
+	dir := filepath.Join(root, "lab", "node")
+	of := func(name, pkg string, programs ...string) Module {
+		m := Module{Dir: filepath.Join(dir, name), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}, Flags: upstreamFlags()}
+		for _, program := range programs {
+			m.Mains[pkg+program] = path.Base(program)
+		}
+		return m
+	}
+	kube, err := kubernetes(root, "kubeadm", "kubelet", "kube-proxy")
+	if err != nil {
+		return nil, err
+	}
+	containerd := of("containerd", "github.com/containerd/containerd/v2/cmd/", "containerd", "ctr", "containerd-shim-runc-v2")
+	version, err := Required(containerd.Dir, "github.com/containerd/containerd/v2")
+	if err != nil {
+		return nil, err
+	}
+	containerd.Mains["./preload"] = "preload"
+	containerd.Flags = append(upstreamFlags("github.com/containerd/containerd/v2/version.Version="+version),
+		"-tags=no_aufs,no_btrfs,no_devmapper,no_zfs")
+	crictl := of("crictl", "sigs.k8s.io/cri-tools/cmd/", "crictl")
+	if version, err = Required(crictl.Dir, "sigs.k8s.io/cri-tools"); err != nil {
+		return nil, err
+	}
+	crictl.Flags = upstreamFlags("sigs.k8s.io/cri-tools/pkg/version.Version=" + version)
+	pause := of("pause", "./lab/node/", "pause") // Of the project's own module.
+	pause.Dir, pause.Sources = root, []string{"lab/node/pause"}
+	return map[string]Module{
+		"kube": kube, "containerd": containerd, "crictl": crictl, "pause": pause,
+		"coredns": of("coredns", "github.com/coredns/", "coredns"),
+		"cni":     of("cni", "github.com/containernetworking/plugins/plugins/", "ipam/host-local", "main/loopback", "main/ptp", "meta/portmap"),
+	}, nil
+}
+
+// Required is the version of a module that the go.mod in dir pins.
+func Required(dir, module string) (string, error) {
+	file := filepath.Join(dir, "go.mod")
+	mod, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
-	m := requireRE.FindSubmatch(mod)
+	m := regexp.MustCompile(`(?m)^(?:require)?\s+` + regexp.QuoteMeta(module) + ` (v\S+)`).FindSubmatch(mod)
 	if m == nil {
-		return "", fmt.Errorf("%s does not require k8s.io/kubernetes", filepath.Join(dir, "go.mod"))
+		return "", fmt.Errorf("%s does not require %s", file, module)
 	}
 	return string(m[1]), nil
 }

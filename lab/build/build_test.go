@@ -68,6 +68,22 @@ func TestKubernetesVersionComesFromGoMod(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, m.Flags[len(m.Flags)-1], "gitVersion=v1.")
 	assert.Len(t, m.Mains, 6)
+	_, err = Required(m.Dir, "example.org/none")
+	require.ErrorContains(t, err, "does not require example.org/none")
+}
+
+// Each upstream is pinned by a folder of its own, and none is forgotten.
+func TestNodeHasAllThatIsPinned(t *testing.T) {
+	parts, err := Node(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	dirs, err := os.ReadDir(filepath.Join("..", "node"))
+	require.NoError(t, err)
+	for _, dir := range dirs {
+		require.Contains(t, parts, dir.Name())
+		assert.NotEmpty(t, parts[dir.Name()].Mains)
+	}
+	assert.Equal(t, "ptp", parts["cni"].Mains["github.com/containernetworking/plugins/plugins/main/ptp"])
+	assert.Contains(t, parts["containerd"].Flags[2], "version.Version=v2.")
 }
 
 func TestProgress(t *testing.T) {

@@ -234,3 +234,33 @@ func tarMode(mode fs.FileMode) int64 {
 	}
 	return bits
 }
+
+// Read returns what is in a file.
+func (t Tree) Read(name string) ([]byte, error) {
+	entry, err := t.file(name)
+	if err != nil {
+		return nil, err
+	}
+	content, err := entry.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = content.Close() }()
+	return io.ReadAll(content)
+}
+
+// file follows links of both kinds.
+func (t Tree) file(name string) (Entry, error) {
+	real, err := t.Real(name)
+	if err != nil {
+		return Entry{}, err
+	}
+	entry := t[real]
+	if entry.Header.Typeflag == tar.TypeLink {
+		entry = t[entry.Header.Linkname]
+	}
+	if entry.Open == nil {
+		return Entry{}, &fs.PathError{Op: "read", Path: name, Err: fs.ErrNotExist}
+	}
+	return entry, nil
+}

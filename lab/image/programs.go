@@ -1,0 +1,96 @@
+package image
+
+// This file takes programs, with all that they load, from one tree to another.
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+)
+
+// CopyPrograms takes programs and plug-ins from another tree, each under the
+// name it is asked for by, and every library that they, and those, are linked
+// to.
+func (t Tree) CopyPrograms(from Tree, names ...string) error {
+	dirs := from.libraryDirs()
+	done := map[string]bool{}
+	for len(names) > 0 {
+		name := names[0]
+		names = names[1:]
+		if done[name] {
+			continue
+		}
+		done[name] = true
+		entry, err := from.file(name)
+		if err != nil {
+			return err
+		}
+		needs, err := entry.needs()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, need := range needs {
+			library, err := from.library(need, dirs)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			names = append(names, library)
+		}
+		if err := t.add(name, entry.Header, entry.Open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needs are an ELF file's libraries, and the loader of a program.
+func (e Entry) needs() (needs []string, err error) {
+	content, err := e.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = content.Close() }()
+	file, err := elf.NewFile(content)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			loader, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
+			if err != nil {
+				return nil, err
+			}
+			needs = append(needs, strings.TrimRight(string(loader), "\x00"))
+		}
+	}
+	libraries, err := file.ImportedLibraries()
+	return append(needs, libraries...), err
+}
+
+// libraryDirs are where Debian has libraries.
+func (t Tree) libraryDirs() []string {
+	dirs := []string{"usr/lib", "usr/lib64"}
+	for name := range t {
+		if ok, err := path.Match("usr/lib/*-linux-gnu*", name); ok && err == nil {
+			dirs = append(dirs, name)
+		}
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+func (t Tree) library(name string, dirs []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, dir := range dirs {
+		if _, err := t.file(path.Join(dir, name)); err == nil {
+			return path.Join(dir, name), nil
+		}
+	}
+	return "", errors.New("its library " + name + " is not there")
+}

@@ -1,0 +1,161 @@
+// node-image builds the image of a kind node, ccmlab/node, from Go modules and
+// Debian packages: no image registry and no container engine is asked.
+// `make node-image` calls it, from the root of a clone. What is up to date is
+// not made again. Debian's packages move, and containerd's index of images
+// holds times; all else is the same whenever it is built.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/ccmlab/ccmlab/lab/build"
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+const (
+	work    = "bin/node"
+	kubeBin = "bin/kube"
+	archive = "bin/node-image.tar"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, ui.New(os.Stderr, false)); err != nil {
+		fmt.Fprintln(os.Stderr, "node-image:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, steps *ui.Steps) error {
+	version, err := build.Required("lab/kube", "k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	outs, err := programs(ctx, steps)
+	if err != nil {
+		return err
+	}
+	if err := steps.Do("root file system", func(note func(string)) (string, error) {
+		built, err := rootFS(ctx, rootTar, note)
+		return detail(rootTar, built), err
+	}); err != nil {
+		return err
+	}
+	name := "ccmlab/node:" + version
+	want, err := stamp(append(outs, work)) // The root file system's stamp is in work.
+	if err != nil {
+		return err
+	}
+	stampFile := archive + ".stamp"
+	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want {
+		if _, err := os.Stat(archive); err == nil {
+			return steps.Do("node image", func(func(string)) (string, error) { return name + ": " + detail(archive, false), nil })
+		}
+	}
+	root, err := os.Open(rootTar)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	base, err := image.ReadTree(root)
+	if err != nil {
+		return err
+	}
+	store := filepath.Join(work, "store")
+	defer func() { _ = os.RemoveAll(store) }()
+	if err := steps.Do("component images", func(note func(string)) (string, error) {
+		return components(ctx, base, version, store, note)
+	}); err != nil {
+		return err
+	}
+	return steps.Do("node image", func(func(string)) (string, error) {
+		if err := assemble(ctx, base, version, name, store); err != nil {
+			return "", err
+		}
+		return name + ": " + detail(archive, true), os.WriteFile(stampFile, []byte(want), 0o644)
+	})
+}
+
+// programs builds all that is compiled and says where it is.
+func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
+	kube, err := build.Kubernetes(".")
+	if err != nil {
+		return nil, err
+	}
+	modules, err := build.Node(".")
+	if err != nil {
+		return nil, err
+	}
+	todo := map[string]build.Module{kubeBin: kube}
+	for name, module := range modules {
+		todo[filepath.Join(work, name)] = module
+	}
+	for _, out := range slices.Sorted(maps.Keys(todo)) {
+		outs = append(outs, out)
+		if err := steps.Do("build "+filepath.Base(out), func(note func(string)) (string, error) {
+			built, err := todo[out].Build(ctx, out, note)
+			var files []string
+			for _, program := range slices.Sorted(maps.Values(todo[out].Mains)) {
+				files = append(files, filepath.Join(out, program))
+			}
+			return detail(out, built, files...), err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return outs, nil
+}
+
+// stamp is a hash of what the image is made from: this program, which holds the
+// recipe, and the stamps of the parts.
+func stamp(parts []string) (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	files := []string{self}
+	for _, part := range parts {
+		files = append(files, filepath.Join(part, ".stamp"))
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		_, _ = fmt.Fprintf(h, "%d\n", len(data))
+		_, _ = h.Write(data)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// detail is what a person reads beside a part: how large it is, and whether it
+// was made now.
+func detail(out string, built bool, files ...string) string {
+	if len(files) == 0 {
+		files = []string{out}
+	}
+	var size int64
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			size += info.Size()
+		}
+	}
+	text := []string{out, fmt.Sprintf("%d MB", size>>20)}
+	if !built {
+		text = append(text, "up to date")
+	}
+	return strings.Join(text, ", ")
+}
