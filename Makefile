@@ -25,6 +25,10 @@ lab-down: bin/lab ## Take the lab down; nothing of it is left
 build: ## Build everything: our programs into bin/, upstream Kubernetes into bin/kube/
 	@$(GO) run ./scripts/build
 
+.PHONY: node-image
+node-image: ## Build the image of kind nodes into bin/node-image.tar; no image registry is needed
+	@$(GO) run ./scripts/node-image
+
 bin/lab:
 	@$(MAKE) --no-print-directory build
 

@@ -1,5 +1,6 @@
 // build makes everything that a lab runs: bin/ holds the project's programs,
-// bin/kube/ upstream's. `make build` calls it, from the root of a clone.
+// bin/images/ container images of them, bin/kube/ upstream's. `make build` calls
+// it, from the root of a clone.
 // LAB_KUBE_BIN names a folder that has upstream's already; then only the
 // project's own are made.
 package main
@@ -9,9 +10,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/ccmlab/ccmlab/lab/build"
+	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -27,6 +30,9 @@ func run() error {
 	defer stop()
 	steps := ui.New(os.Stderr, false)
 	if err := module(ctx, steps, "build", build.Own("."), "bin"); err != nil {
+		return err
+	}
+	if err := steps.Do("images", func(note func(string)) (string, error) { return images("bin", note) }); err != nil {
 		return err
 	}
 	if os.Getenv("LAB_KUBE_BIN") != "" {
@@ -47,4 +53,35 @@ func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, 
 		}
 		return fmt.Sprintf("%d programs in %s", len(m.Mains), out), err
 	})
+}
+
+// images makes an image of each program that runs in a cluster, where the
+// program is newer.
+func images(bin string, note func(string)) (string, error) {
+	out := filepath.Join(bin, "images")
+	made := 0
+	for _, program := range []string{"fakecloud", "ccm", "hello"} {
+		binary, archive := filepath.Join(bin, program), filepath.Join(out, program+".tar")
+		newest, err := os.Stat(binary)
+		if err != nil {
+			return "", err
+		}
+		if have, err := os.Stat(archive); err == nil && have.ModTime().After(newest.ModTime()) {
+			continue
+		}
+		note(program)
+		// The cloud adds addresses to its interface and listens on any port.
+		spec, err := image.Program("ccmlab/"+program+":dev", binary, program == "fakecloud")
+		if err != nil {
+			return "", err
+		}
+		if err := image.WriteFile(archive, spec); err != nil {
+			return "", err
+		}
+		made++
+	}
+	if made == 0 {
+		return out + " is up to date", nil
+	}
+	return fmt.Sprintf("%d images in %s", made, out), nil
 }
