@@ -104,7 +104,7 @@ func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
 	}
 	for _, out := range slices.Sorted(maps.Keys(todo)) {
 		outs = append(outs, out)
-		if err := steps.Do("build "+filepath.Base(out), func(note func(string)) (string, error) {
+		if err := steps.Do("build "+strings.TrimPrefix(out, "bin/"), func(note func(string)) (string, error) {
 			built, err := todo[out].Build(ctx, out, note)
 			var files []string
 			for _, program := range slices.Sorted(maps.Values(todo[out].Mains)) {
