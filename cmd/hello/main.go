@@ -21,9 +21,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Getenv)
+	err := run(os.Getenv)
 	var asked exitError
 	if errors.As(err, &asked) {
 		os.Exit(int(asked))
@@ -41,7 +39,9 @@ type options struct {
 	drain    time.Duration
 }
 
-func run(ctx context.Context, getenv func(string) string) error {
+func run(getenv func(string) string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	o, err := optionsFrom(getenv)
 	if err != nil {
 		return err

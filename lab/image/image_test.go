@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -146,7 +147,7 @@ func untar(t *testing.T, r io.Reader) map[string]string {
 	files := map[string]string{}
 	for archive := tar.NewReader(r); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		require.NoError(t, err)

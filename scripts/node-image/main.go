@@ -30,15 +30,16 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, ui.New(os.Stderr, false)); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "node-image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, steps *ui.Steps) error {
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	steps := ui.New(os.Stderr, false)
 	version, err := build.Required("lab/kube", "k8s.io/kubernetes")
 	if err != nil {
 		return err

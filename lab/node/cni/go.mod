@@ -1,3 +1,5 @@
+// Pins the CNI plug-ins of a node, for the image of kind nodes.
+// A module of its own, so that no other's dependencies mix with these.
 module github.com/ccmlab/ccmlab/lab/node/cni
 
 go 1.26.0

@@ -1,3 +1,5 @@
+// Pins containerd, its shim and ctr, and what fills its store beforehand, for the image of kind nodes.
+// A module of its own, so that no other's dependencies mix with these.
 module github.com/ccmlab/ccmlab/lab/node/containerd
 
 go 1.26.3

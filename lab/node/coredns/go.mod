@@ -1,3 +1,5 @@
+// Pins CoreDNS, a cluster's DNS server, for the image of kind nodes.
+// A module of its own, so that no other's dependencies mix with these.
 module github.com/ccmlab/ccmlab/lab/node/coredns
 
 go 1.26.0

@@ -1,3 +1,5 @@
+// Pins crictl, which kind looks into nodes with, for the image of kind nodes.
+// A module of its own, so that no other's dependencies mix with these.
 module github.com/ccmlab/ccmlab/lab/node/crictl
 
 go 1.26.2

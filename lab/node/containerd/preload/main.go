@@ -23,18 +23,18 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "preload:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) (err error) {
+func run(args []string) (err error) {
 	if len(args) < 2 {
-		return errors.New("usage: preload STORE ARCHIVE...")
+		return errors.New("a folder for the store and at least one archive are needed")
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	// The folders are named as containerd's plugins are.
 	content, err := local.NewStore(filepath.Join(args[0], "io.containerd.content.v1.content"))
 	if err != nil {
