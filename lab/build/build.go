@@ -45,7 +45,7 @@ func Own(root string) Module {
 		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node"},
 		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
 		Env:   []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
-		Flags: []string{"-trimpath", "-buildvcs=false", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
+		Flags: []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
 	}
 }
 

@@ -39,7 +39,8 @@ func assemble(ctx context.Context, tree image.Tree, version, name, store string)
 func prune(tree image.Tree) error {
 	units := "usr/lib/systemd/system/"
 	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
-		"usr/lib/*/gconv", "etc/systemd/system/*.wants/*",
+		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*", // perl-base stays.
+		"etc/systemd/system/*.wants/*",
 		units+"sysinit.target.wants/systemd-tmpfiles-setup.service", units+"multi-user.target.wants/*",
 		units+"local-fs.target.wants/*", units+"basic.target.wants/*",
 		units+"sockets.target.wants/*udev*", units+"sockets.target.wants/*initctl*")
