@@ -32,8 +32,8 @@ const (
 	maxDatagram   = 1 << 16
 )
 
-// identity is what a container tells about itself; see runtime/serve.go in
-// lab/kube, which tells the same.
+// identity is what a container tells about itself. The simulated container of
+// lab/kube tells the same; testdata/answers.golden holds both to it.
 type identity struct {
 	Pod       string      `json:"pod"`
 	Namespace string      `json:"namespace"`

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,22 @@ import (
 )
 
 const sentence = "Hello from pod web-1 (10.1.0.5) on node-1 in zone zone-a\n"
+
+// The simulated container of lab/kube says the same, word for word: its test
+// reads the same file.
+func TestSaysWhatTheSimulatedContainerSays(t *testing.T) {
+	golden, err := os.ReadFile("testdata/answers.golden")
+	require.NoError(t, err)
+	id := identity{
+		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
+		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
+	}
+	early := id.sentence()
+	id.Zone = "nebula-1a"
+	text, err := json.Marshal(id)
+	require.NoError(t, err)
+	assert.Equal(t, string(golden), id.sentence()+early+string(text)+"\n")
+}
 
 type running struct {
 	tcp, udp string

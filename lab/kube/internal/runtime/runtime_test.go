@@ -226,6 +226,28 @@ func TestAddressesAreUniqueAndReusedOnlyAfterTheOthers(t *testing.T) {
 	}
 }
 
+// The demo's own server says the same, word for word: its test reads the same
+// file.
+func TestSaysWhatTheRealContainerSays(t *testing.T) {
+	golden, err := os.ReadFile("../../../../cmd/hello/testdata/answers.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := identity{
+		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
+		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
+	}
+	early := id.sentence()
+	id.Zone = "nebula-1a"
+	text, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := id.sentence() + early + string(text) + "\n"; said != string(golden) {
+		t.Errorf("got %q, want %q", said, golden)
+	}
+}
+
 func TestContainerTellsWhoItIs(t *testing.T) {
 	n := newNode(t, 2)
 	sandbox, address := n.sandbox("web-abc")

@@ -19,7 +19,8 @@ import (
 // an hour.
 const maxDelay = 5 * time.Minute
 
-// identity is what a container tells about itself.
+// identity is what a container tells about itself. The demo's own server,
+// cmd/hello, tells the same; its testdata/answers.golden holds both to it.
 type identity struct {
 	Pod       string      `json:"pod"`
 	Namespace string      `json:"namespace"`
