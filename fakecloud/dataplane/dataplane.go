@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Logger *slog.Logger // may be nil
 	// Interface is the network interface that balancers' addresses are added to,
-	// which needs CAP_NET_ADMIN. Empty: the addresses are there already, as all
+	// which needs CAP_NET_ADMIN, and CAP_NET_RAW to announce them. Empty: the addresses are there already, as all
 	// of 127/8 is on Linux.
 	Interface string
 }
@@ -35,6 +35,7 @@ type Plane struct {
 	mu        sync.Mutex
 	balancers map[string]*balancer
 	closed    bool
+	unheard   sync.Once // says that announcing fails
 }
 
 var _ cloud.DataPlane = (*Plane)(nil)
@@ -83,7 +84,16 @@ func (p *Plane) hold(address netip.Addr) error {
 	if p.iface == "" {
 		return nil
 	}
-	return addAddress(p.iface, address)
+	news, err := addAddress(p.iface, address)
+	if err != nil || !news {
+		return err
+	}
+	if err := announce(p.iface, address); err != nil {
+		p.unheard.Do(func() {
+			p.log.Info("neighbours hear nothing of balancers' new addresses: one used before may lead elsewhere for a minute", "err", err)
+		})
+	}
+	return nil
 }
 
 // release takes an address off the interface, unless a balancer has it.

@@ -1,12 +1,17 @@
 package dataplane_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -111,6 +116,20 @@ func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	assert.Empty(t, added(t))
 }
 
+// may leaves the test's thread, which ends with it, these capabilities for now.
+func may(t *testing.T, capabilities ...int) {
+	t.Helper()
+	runtime.LockOSThread()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &sets[0]))
+	sets[0].Effective, sets[1].Effective = 0, 0
+	for _, c := range capabilities {
+		sets[0].Effective |= 1 << c
+	}
+	require.NoError(t, unix.Capset(&header, &sets[0]))
+}
+
 func TestNeighboursHearOfNewAddresses(t *testing.T) {
 	if !alone(t) {
 		return
@@ -129,11 +148,21 @@ func TestNeighboursHearOfNewAddresses(t *testing.T) {
 	limit := unix.NsecToTimeval(patience.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 
-	p := dataplane.New(dataplane.Options{Interface: "ours"})
+	var log bytes.Buffer
+	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
-	f := forwarding(1, nil, 80)
+	f, quiet := forwarding(1, nil, 80), forwarding(1, nil, 80)
 	f.Address = netip.MustParseAddr("198.51.100.1")
+	// As much as a container of the lab's has.
+	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
+	assert.Empty(t, log.String())
+	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE)
+	for i := byte(2); i < 4; i++ {
+		quiet.ID, quiet.Address = fmt.Sprint("lb-", i), netip.AddrFrom4([4]byte{198, 51, 100, i})
+		require.NoError(t, p.Apply(quiet))
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "CAP_NET_RAW"), "said once: %s", &log)
 	buf := make([]byte, 64)
 	n, _, err := unix.Recvfrom(ear, buf, 0)
 	for errors.Is(err, unix.EINTR) {

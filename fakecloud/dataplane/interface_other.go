@@ -9,6 +9,8 @@ import (
 
 var errOnlyLinux = errors.New("addresses can be added to a network interface only on Linux; start fakecloud without --load-balancer-interface")
 
-func addAddress(string, netip.Addr) error { return errOnlyLinux }
+func addAddress(string, netip.Addr) (bool, error) { return false, errOnlyLinux }
 
 func removeAddress(string, netip.Addr) error { return errOnlyLinux }
+
+func announce(string, netip.Addr) error { return errOnlyLinux }
