@@ -55,8 +55,11 @@ type Config struct {
 	// CAFile is a PEM bundle to verify an https URL with; the system's when
 	// empty.
 	CAFile string
-	// Transport is http.DefaultTransport when nil. It does its own verifying: a
-	// CAFile beside it is refused.
+	// Direct calls the cloud without the proxy that HTTP_PROXY and the like
+	// name: for one on an address that only this machine reaches.
+	Direct bool
+	// Transport is http.DefaultTransport when nil. It does its own verifying and
+	// its own dialling: CAFile or Direct beside it is refused.
 	Transport http.RoundTripper
 }
 
@@ -100,10 +103,17 @@ func New(cfg Config) (*Client, error) {
 
 func (cfg Config) transport() (http.RoundTripper, error) {
 	switch {
-	case cfg.CAFile == "":
+	case cfg.CAFile == "" && !cfg.Direct:
 		return cfg.Transport, nil
 	case cfg.Transport != nil:
-		return nil, errors.New("a CA file and a transport of its own: give one")
+		return nil, errors.New("a CA file or a direct way, and a transport of its own: give one")
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if cfg.Direct {
+		transport.Proxy = nil
+	}
+	if cfg.CAFile == "" {
+		return transport, nil
 	}
 	bundle, err := os.ReadFile(cfg.CAFile)
 	if err != nil {
@@ -113,7 +123,6 @@ func (cfg Config) transport() (http.RoundTripper, error) {
 	if !pool.AppendCertsFromPEM(bundle) {
 		return nil, fmt.Errorf("CA file %s holds no PEM certificate", cfg.CAFile)
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return transport, nil
 }

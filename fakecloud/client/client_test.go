@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -285,6 +286,32 @@ func TestFollowComesBackAfterBeingThrottled(t *testing.T) {
 	start := time.Now()
 	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
 	assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+}
+
+// A proxy that knows no way to the cloud is left out when one is told to.
+func TestDirect(t *testing.T) {
+	shared := http.DefaultTransport.(*http.Transport)
+	before := shared.Proxy
+	t.Cleanup(func() { shared.Proxy = before })
+	shared.Proxy = func(*http.Request) (*url.URL, error) { return nil, errors.New("through the proxy") }
+
+	c, token := newClient(t, nil)
+	require.ErrorContains(t, c.Ready(t.Context()), "through the proxy")
+
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	t.Cleanup(cloud.Close)
+	cfg := client.Config{URL: cloud.URL, TokenFile: token, CAFile: filepath.Join(t.TempDir(), "ca")}
+	require.NoError(t, os.WriteFile(cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}), 0o600))
+	c, err := client.New(cfg)
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Ready(t.Context()), "through the proxy", "a CA of one's own says nothing of the way")
+	cfg.Direct = true
+	c, err = client.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, c.Ready(t.Context()))
+
+	_, err = client.New(client.Config{URL: cloud.URL, TokenFile: token, Direct: true, Transport: shared})
+	require.ErrorContains(t, err, "give one")
 }
 
 func TestCAFile(t *testing.T) {
