@@ -1,0 +1,267 @@
+// Package bundle packs all that a lab runs from into one archive, for a room
+// without internet: the programs, upstream's among them, and the images. A
+// list of checksums comes first; what is unpacked is checked against it.
+package bundle
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// sumsFile is the first file of a bundle, as sha256sum(1) writes it.
+	sumsFile = "SHA256SUMS"
+	// maxSums bounds what is read before anything can be trusted.
+	maxSums = 1 << 20
+)
+
+// wanted is what a bundle holds, of the folder of programs. The lab command is
+// first, so that a person can take it out without reading on.
+var wanted = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.tar", "node-image.tar*"}
+
+// Write packs the folder of programs into file, all or nothing.
+func Write(ctx context.Context, dir, file string, note func(string)) (packed int, err error) {
+	names, err := contents(dir)
+	if err != nil {
+		return 0, err
+	}
+	note("computing checksums")
+	sums, err := checksums(ctx, dir, names)
+	if err != nil {
+		return 0, err
+	}
+	out, err := os.CreateTemp(filepath.Dir(file), ".bundle-*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.Remove(out.Name()) }() // Fails when all went well.
+	if err := errors.Join(pack(ctx, out, dir, names, sums, note), out.Chmod(0o644), out.Close()); err != nil {
+		return 0, err
+	}
+	return len(names), os.Rename(out.Name(), file)
+}
+
+// contents are the files to pack; a part that is missing altogether is an
+// error.
+func contents(dir string) ([]string, error) {
+	var names []string
+	for _, pattern := range wanted {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		slices.Sort(found)
+		n := len(names)
+		for _, file := range found {
+			info, err := os.Stat(file)
+			if err != nil {
+				return nil, err
+			}
+			name, err := filepath.Rel(dir, file)
+			if err != nil {
+				return nil, err
+			}
+			if info.Mode().IsRegular() && !strings.HasPrefix(filepath.Base(name), ".") {
+				names = append(names, filepath.ToSlash(name))
+			}
+		}
+		if len(names) == n {
+			return nil, fmt.Errorf("%s has no %s: `make build node-image` builds what a bundle holds", dir, pattern)
+		}
+	}
+	return names, nil
+}
+
+func checksums(ctx context.Context, dir string, names []string) ([]byte, error) {
+	var sums bytes.Buffer
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		hash := sha256.New()
+		_, err = io.Copy(hash, f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		_, _ = fmt.Fprintf(&sums, "%x  %s\n", hash.Sum(nil), name)
+	}
+	return sums.Bytes(), nil
+}
+
+func pack(ctx context.Context, out io.Writer, dir string, names []string, sums []byte, note func(string)) error {
+	compressed, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(compressed)
+	if err := w.WriteHeader(&tar.Header{Name: sumsFile, Mode: 0o644, Size: int64(len(sums))}); err != nil {
+		return err
+	}
+	if _, err := w.Write(sums); err != nil {
+		return err
+	}
+	for i, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		note(fmt.Sprintf("%d of %d: %s", i+1, len(names), name))
+		if err := packFile(w, dir, name); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.Close(), compressed.Close())
+}
+
+func packFile(w *tar.Writer, dir, name string) error {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size()}); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// Unpack puts a bundle's files into the user's cache, where they stay, and
+// returns their folder. A bundle that was unpacked before is not read again.
+func Unpack(ctx context.Context, file string, note func(string)) (dir string, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("--bundle: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	compressed, err := gzip.NewReader(bufio.NewReaderSize(f, 1<<20))
+	if err != nil {
+		return "", fmt.Errorf("--bundle %s is no bundle: %w", file, err)
+	}
+	r := tar.NewReader(compressed)
+	sums, id, err := readSums(r)
+	if err != nil {
+		return "", fmt.Errorf("--bundle %s: %w", file, err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("where to unpack the bundle: %w", err)
+	}
+	root := filepath.Join(cache, "ccmlab", "bundles")
+	if dir = filepath.Join(root, id); exists(dir) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(root, ".unpacking-*")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	if err := unpack(ctx, r, tmp, sums, note); err != nil {
+		return "", fmt.Errorf("--bundle %s: %w", file, err)
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", err
+	}
+	if err := os.Rename(tmp, dir); err != nil && !exists(dir) { // Somebody else may have been faster.
+		return "", err
+	}
+	return dir, nil
+}
+
+func exists(dir string) bool {
+	_, err := os.Stat(dir)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// readSums reads the first file of a bundle. Its own checksum is the bundle's
+// identity.
+func readSums(r *tar.Reader) (sums map[string]string, id string, err error) {
+	header, err := r.Next()
+	if err != nil || header.Name != sumsFile || header.Size > maxSums {
+		return nil, "", errors.Join(fmt.Errorf("its first file is not %s", sumsFile), err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, "", err
+	}
+	sums = map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		if !ok || !filepath.IsLocal(name) {
+			return nil, "", fmt.Errorf("%s has a line that is no checksum: %q", sumsFile, line)
+		}
+		sums[name] = sum
+	}
+	hash := sha256.Sum256(data)
+	return sums, hex.EncodeToString(hash[:8]), nil
+}
+
+// unpack writes what the checksums name, and fails unless all of it was there
+// and is what it should be.
+func unpack(ctx context.Context, r *tar.Reader, dir string, sums map[string]string, note func(string)) error {
+	left := len(sums)
+	for ; ; left-- {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return fmt.Errorf("it is damaged: %w", err)
+		}
+		want, ok := sums[header.Name]
+		if !ok || header.Typeflag != tar.TypeReg {
+			return fmt.Errorf("it holds %q, which %s does not name, or names twice", header.Name, sumsFile)
+		}
+		delete(sums, header.Name)
+		note(header.Name)
+		if err := unpackFile(r, filepath.Join(dir, header.Name), fs.FileMode(header.Mode).Perm(), want); err != nil {
+			return err
+		}
+	}
+	if left != 0 {
+		return fmt.Errorf("it is cut short: %d files are missing", left)
+	}
+	return nil
+}
+
+func unpackFile(r io.Reader, file string, mode fs.FileMode, want string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	hash := sha256.New()
+	_, err = io.Copy(io.MultiWriter(f, hash), r)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
+		return fmt.Errorf("%s is damaged: its checksum is %s instead of %s", filepath.Base(file), got, want)
+	}
+	return nil
+}

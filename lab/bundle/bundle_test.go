@@ -1,0 +1,79 @@
+package bundle
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func quiet(string) {}
+
+// programs is a folder like the one that `make build node-image` leaves.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{
+		"lab": 0o755, "fakecloud": 0o755, "ccm": 0o755, "kube/kubectl": 0o755, "images/hello.tar": 0o644, "node-image.tar": 0o644,
+		".stamp": 0o644, "kube/.stamp": 0o644, "kube/.build-1/half": 0o755,
+	} {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte("this is "+name), mode))
+	}
+	return dir
+}
+
+func TestWhatIsPackedComesOut(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	n, err := Write(t.Context(), programs(t), file, quiet)
+	require.NoError(t, err)
+	assert.Equal(t, 6, n)
+
+	dir, err := Unpack(t.Context(), file, quiet)
+	require.NoError(t, err)
+	data, err := os.ReadFile(filepath.Join(dir, "kube", "kubectl"))
+	require.NoError(t, err)
+	assert.Equal(t, "this is kube/kubectl", string(data))
+	info, err := os.Stat(filepath.Join(dir, "lab"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o755), info.Mode().Perm())
+	_, err = os.Stat(filepath.Join(dir, ".stamp"))
+	require.ErrorIs(t, err, os.ErrNotExist, "what only a build needs stays out")
+
+	again, err := Unpack(t.Context(), file, func(string) { t.Error("a bundle that is there is unpacked again") })
+	require.NoError(t, err)
+	assert.Equal(t, dir, again)
+}
+
+func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	_, err := Write(t.Context(), programs(t), file, quiet)
+	require.NoError(t, err)
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	flipped := append([]byte{}, whole...)
+	flipped[len(flipped)/2] ^= 1
+	for name, data := range map[string][]byte{"cut short": whole[:len(whole)*2/3], "a flipped bit": flipped, "something else": []byte("hello"), "empty": nil} {
+		require.NoError(t, os.WriteFile(file, data, 0o644))
+		_, err := Unpack(t.Context(), file, quiet)
+		require.Error(t, err, name)
+		left, err := filepath.Glob(filepath.Join(cache, "ccmlab", "bundles", "*"))
+		require.NoError(t, err)
+		assert.Empty(t, left, name)
+	}
+	_, err = Unpack(t.Context(), filepath.Join(cache, "none"), quiet)
+	assert.ErrorContains(t, err, "--bundle")
+}
+
+func TestABundleIsWhole(t *testing.T) {
+	dir := programs(t)
+	require.NoError(t, os.Remove(filepath.Join(dir, "node-image.tar")))
+	_, err := Write(t.Context(), dir, filepath.Join(t.TempDir(), "b"), quiet)
+	assert.ErrorContains(t, err, "make build node-image")
+}
