@@ -8,14 +8,16 @@ GOTOOL := $(GO) tool -modfile=$(TOOLS)
 NAME ?= lab
 NODES ?=
 PROFILE ?=
+CLUSTER ?=
+BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
 .PHONY: help
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: lab-up
-lab-up: build ## Build what is missing and bring the lab up (NAME=lab NODES=3 PROFILE=fast)
-	@bin/lab up --name $(NAME) $(if $(NODES),--nodes $(NODES)) $(if $(PROFILE),--profile $(PROFILE))
+lab-up: build ## Build what is missing and bring the lab up (CLUSTER=embedded|kind NAME=lab NODES=3 PROFILE=fast)
+	@bin/lab up --name $(NAME) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(NODES),--nodes $(NODES)) $(if $(PROFILE),--profile $(PROFILE))
 
 .PHONY: lab-down
 lab-down: bin/lab ## Take the lab down; nothing of it is left
@@ -29,6 +31,10 @@ build: ## Build everything: our programs into bin/, upstream Kubernetes into bin
 node-image: ## Build the image of kind nodes into bin/node-image.tar; no image registry is needed
 	@$(GO) run ./scripts/node-image
 
+.PHONY: bundle
+bundle: build node-image ## Pack what a room without internet needs into one archive (BUNDLE=bin/ccmlab-bundle.tar.gz)
+	@bin/lab bundle $(BUNDLE)
+
 bin/lab:
 	@$(MAKE) --no-print-directory build
 
@@ -37,10 +43,16 @@ test: build ## Run all tests with the race detector, the integration tests on an
 	$(GO) test -race -timeout 20m ./...
 	cd lab/kube && $(GO) test -race -timeout 20m ./...
 
+.PHONY: test-kind
+test-kind: build node-image ## Run the tests that bring up a kind cluster; they need Docker
+	LAB_TEST_KIND=1 $(GO) test -race -timeout 30m -run 'TestKind' -v ./lab
+
 .PHONY: lint
 lint: ## Check format and style
-	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && \
-	cd lab/kube && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath" $$lint run ./... # The build's flags: what it compiled is used.
+	@# With the build's flags: what it compiled is used.
+	lint=$$($(GOTOOL) -n golangci-lint) && \
+	GOFLAGS="$$GOFLAGS -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension" $$lint run ./... && \
+	cd lab/kube && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath" $$lint run ./...
 
 .PHONY: generate
 generate: ## Regenerate all generated code

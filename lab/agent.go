@@ -11,14 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/agent"
-	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// RunAgent is the lab's background process: machines for instances, the CCM
-// kept running as a Deployment would, and the timeline. It holds the slot's
-// lock, which it inherits as descriptor 3, for as long as it lives.
+// RunAgent is the lab's background process: machines for instances, what the
+// cluster needs tending, and the timeline. It has the lab's claim, if that is a
+// file, which it inherits as descriptor 3, for as long as it lives.
 func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
-	if lock := os.NewFile(3, "slot"); lock != nil {
+	if lock := os.NewFile(3, "claim"); lock != nil {
 		if l, err := net.FileListener(lock); err == nil {
 			defer func() { _ = l.Close() }()
 		}
@@ -28,7 +27,7 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	cloud, err := l.Cloud("lab")
+	cloud, err := l.Cloud()
 	if err != nil {
 		return err
 	}
@@ -54,19 +53,6 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
-	group.Go(func() error { return l.ccmKeeper(log).Run(ctx) })
+	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
-}
-
-// ccmKeeper restarts a CCM that ends by itself: upstream's exits whenever it
-// loses its lease, after a laptop's sleep for one.
-func (l *Lab) ccmKeeper(log *slog.Logger) agent.Keeper {
-	return agent.Keeper{
-		Mark: l.ccmMark(), Log: log,
-		Running: func() (*process.Process, error) {
-			running, err := l.host.Running()
-			return running[componentCCM], err
-		},
-		Start: func() (*process.Process, error) { return l.Cluster.StartCCM(l.State.Path("cloud-config.yaml")) },
-	}
 }

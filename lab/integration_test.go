@@ -35,6 +35,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -55,6 +56,11 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	t.Parallel()
+	return newLab(t)
+}
+
+func newLab(t *testing.T) *fixture {
+	t.Helper()
 	bin, err := filepath.Abs("../bin")
 	require.NoError(t, err)
 	if _, err := os.Stat(filepath.Join(bin, "lab")); err != nil {
@@ -76,14 +82,34 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
+// in is the same lab, seen by a part of the test.
+func (f *fixture) in(t *testing.T) *fixture {
+	part := *f
+	part.t = t
+	return &part
+}
+
 func (f *fixture) printLogs() {
-	logs, _ := filepath.Glob(filepath.Join(f.home, f.name, "logs", "*.log"))
-	for _, file := range logs {
-		lines, _ := process.Tail(file, 25)
-		f.t.Logf("--- %s\n%s", filepath.Base(file), strings.Join(lines, "\n"))
+	for _, name := range f.logNames() {
+		out, _ := f.try("logs", name, "--tail", "40")
+		f.t.Logf("--- %s\n%s", name, out)
 	}
 	out, _ := f.try("watch", "--follow=false")
 	f.t.Logf("--- timeline\n%s", out)
+}
+
+// logNames are those that have a log; none when there is no lab any more.
+func (f *fixture) logNames() []string {
+	out, err := f.command("lab", "logs").Output()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(line, " ")
+		names = append(names, name)
+	}
+	return names
 }
 
 func (f *fixture) command(program string, args ...string) *exec.Cmd {
@@ -154,7 +180,11 @@ func (f *fixture) kube(user string) *kubernetes.Clientset {
 
 func (f *fixture) api() *client.Client {
 	f.t.Helper()
-	c, err := client.New(client.Config{URL: f.status().CloudURL, TokenFile: f.dir("cloud", "operator.token"), UserAgent: "test"})
+	cfg := client.Config{URL: f.status().CloudURL, TokenFile: f.dir("cloud", "operator.token"), UserAgent: "test"}
+	if strings.HasPrefix(cfg.URL, "https:") {
+		cfg.CAFile = f.dir("pki", "ca.crt")
+	}
+	c, err := client.New(cfg)
 	require.NoError(f.t, err)
 	return c
 }
@@ -173,6 +203,14 @@ func (f *fixture) eventually(what string, ok func(lab.Status) bool) {
 	f.t.Fatalf("waited for %s; the status is\n%s\n%v", what, data, err)
 }
 
+// await awaits whatever try looks at.
+func (f *fixture) await(what string, try func(context.Context) error) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	defer cancel()
+	require.NoError(f.t, cluster.Poll(ctx, what, try))
+}
+
 func nodeNamed(st lab.Status, name string) *lab.Node {
 	if i := slices.IndexFunc(st.Nodes, func(n lab.Node) bool { return n.Name == name }); i >= 0 {
 		return &st.Nodes[i]
@@ -184,8 +222,12 @@ func nodeNamed(st lab.Status, name string) *lab.Node {
 func ask(t *testing.T, st lab.Status) (pod string, err error) {
 	t.Helper()
 	require.NotEmpty(t, st.Services)
+	return fetch(fmt.Sprintf("http://%s:%d/", st.Services[0].Address, st.Services[0].Port))
+}
+
+func fetch(url string) (string, error) {
 	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get(fmt.Sprintf("http://%s:%d/", st.Services[0].Address, st.Services[0].Port))
+	resp, err := c.Get(url)
 	if err != nil {
 		return "", err
 	}
@@ -310,7 +352,7 @@ func (f *fixture) nodesMatchInstances(t *testing.T) {
 	instances, err := f.api().ListInstances(t.Context(), client.InstanceFilter{})
 	require.NoError(t, err)
 	require.Len(t, instances, 3)
-	zones := map[string]bool{}
+	workers, zones := 0, map[string]bool{}
 	for _, i := range instances {
 		n := nodeNamed(f.status(), i.Name)
 		require.NotNil(t, n, i.Name)
@@ -318,9 +360,12 @@ func (f *fixture) nodesMatchInstances(t *testing.T) {
 		assert.Equal(t, "fakecloud://"+i.ID, n.ProviderID)
 		assert.Equal(t, i.Zone, n.Zone)
 		assert.Equal(t, []string{i.Addresses[0].IP}, n.Addresses)
-		zones[i.Zone] = true
+		if strings.HasPrefix(i.Name, "node-") {
+			workers++
+			zones[i.Zone] = true
+		}
 	}
-	assert.Len(t, zones, 3, "one per zone")
+	assert.Len(t, zones, workers, "one per zone")
 }
 
 func (f *fixture) balancerSpreads(t *testing.T) {
@@ -442,8 +487,8 @@ func (f *fixture) eventuallyTargets(n int) {
 }
 
 func (f *fixture) ccmIsKept(*testing.T) {
-	ccm := func(st lab.Status) lab.Component {
-		return st.Components[slices.IndexFunc(st.Components, func(c lab.Component) bool { return c.Name == "ccm" })]
+	ccm := func(st lab.Status) cluster.Component {
+		return st.Components[slices.IndexFunc(st.Components, func(c cluster.Component) bool { return c.Name == "ccm" })]
 	}
 	before := ccm(f.status())
 	running, err := process.Host{Lab: f.dir()}.Running()

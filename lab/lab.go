@@ -8,13 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/cluster/external"
+	"github.com/ccmlab/ccmlab/lab/cluster/kind"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -29,27 +32,26 @@ const (
 	tagService    = "kubernetes-service"
 )
 
-const (
-	componentAgent = "lab-agent"
-	componentCCM   = "ccm"
-	componentCloud = "fakecloud"
-)
+const componentAgent = "lab-agent"
 
-// downGrace is how long processes have to end by themselves when everything
-// they hold is about to be deleted.
+// downGrace is how long the agent has to end by itself.
 const downGrace = 1500 * time.Millisecond
 
-// ccmBound is how long the CCM may take to start.
-const ccmBound = 30 * time.Second
+// Kinds of clusters.
+const (
+	Embedded = "embedded"
+	Kind     = "kind"
+	External = "external"
+)
 
-// reclaimBound is how long a lab that comes back waits for its addresses.
-const reclaimBound = 3 * time.Second
+// Kinds are all of them, the default first.
+var Kinds = []string{Embedded, Kind, External}
 
 // Lab is one lab, up or half-way.
 type Lab struct {
 	State   *state.Lab
-	Cluster *embedded.Cluster
-	bin     embedded.Binaries
+	Cluster cluster.Cluster
+	bin     local.Binaries
 	host    process.Host
 }
 
@@ -72,14 +74,25 @@ func OpenDir(dir string) (*Lab, error) {
 }
 
 func attach(st *state.Lab) (*Lab, error) {
-	bin, err := embedded.FindBinaries(st.KubeBin)
+	bin, err := local.FindBinaries(st.Bin, st.KubeBin)
 	if err != nil {
 		return nil, err
 	}
 	if os.Getenv("LAB_KUBE_BIN") != "" {
 		st.KubeBin = bin.Kube
 	}
-	return &Lab{State: st, bin: bin, Cluster: embedded.New(st, bin), host: process.Host{Lab: st.Path()}}, nil
+	l := &Lab{State: st, bin: bin, host: process.Host{Lab: st.Path()}}
+	switch cmp.Or(st.Cluster, Embedded) {
+	case Embedded:
+		l.Cluster = embedded.New(st, bin)
+	case Kind:
+		l.Cluster, err = kind.New(st, bin)
+	case External:
+		l.Cluster, err = external.New(st, bin)
+	default:
+		err = fmt.Errorf("lab %q has a cluster of kind %q, which this version does not know", st.Name, st.Cluster)
+	}
+	return l, err
 }
 
 // Tag marks this cluster's instances in the cloud.
@@ -90,10 +103,8 @@ func (l *Lab) Timeline() timeline.Log {
 	return timeline.Log{File: l.State.Path("timeline.jsonl"), Start: l.State.StartedAt}
 }
 
-// Cloud is a client in the name of the lab, or of the operator.
-func (l *Lab) Cloud(caller string) (*client.Client, error) {
-	return client.New(client.Config{URL: l.Cluster.CloudURL(), TokenFile: l.Cluster.TokenFile(caller), UserAgent: "lab/" + caller})
-}
+// Cloud is a client in the name of the lab.
+func (l *Lab) Cloud() (*client.Client, error) { return l.Cluster.Cloud().Client(cluster.CallerLab) }
 
 // BinDirs are the folders to put into PATH.
 func (l *Lab) BinDirs() []string { return []string{l.bin.Dir, l.bin.Kube} }
@@ -101,50 +112,87 @@ func (l *Lab) BinDirs() []string { return []string{l.bin.Dir, l.bin.Kube} }
 // Options of Up.
 type Options struct {
 	Name string
+	// Cluster is the kind of cluster; "" is the one that the lab has, or
+	// Embedded.
+	Cluster string
 	// Nodes is the number of instances to begin with; 0 is as many as the lab
-	// was brought up with before, or DefaultNodes.
+	// was brought up with before, or as its kind of cluster begins with.
 	Nodes int
 	// Profile is the cloud's; "" is the one that the lab has, or
 	// DefaultProfile.
 	Profile    string
 	WithoutCCM bool
+	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
+	// what the lab has, or the default.
+	NodeImage, PodNetwork, Kubeconfig string
+	// Bundle is a file to run from instead of what was built here; bin is where
+	// it has been unpacked.
+	Bundle, bin string
 }
 
-// What a new lab is like.
-const (
-	DefaultNodes   = 3
-	DefaultProfile = "fast"
-)
+// DefaultProfile is a new lab's.
+const DefaultProfile = "fast"
 
-// create records a new lab in a slot of its own. The slot's lock must be
-// passed on to the agent or closed.
-func create(o Options) (*Lab, *net.TCPListener, error) {
+// create records a new lab and claims what it needs for itself. The hold must
+// be passed on to the agent or closed; it may be nil.
+func create(ctx context.Context, o Options) (*Lab, cluster.Hold, error) {
 	st, err := state.Create(o.Name)
 	if err != nil {
 		return nil, nil, err
 	}
-	slot, err := embedded.ClaimSlot()
+	l, hold, err := claim(ctx, st, o)
 	if err != nil {
+		if hold != nil {
+			err = errors.Join(err, hold.Close())
+		}
+		if l != nil { // What the claim itself left.
+			_, downErr := l.Cluster.Down(context.WithoutCancel(ctx))
+			err = errors.Join(err, downErr)
+		}
 		return nil, nil, errors.Join(err, st.Remove())
 	}
-	st.Slot, st.Ports = slot.Number, slot.Ports
-	st.Profile, st.Nodes = cmp.Or(o.Profile, DefaultProfile), cmp.Or(o.Nodes, DefaultNodes)
-	st.StartedAt = time.Now()
-	l, err := attach(st)
-	if err == nil {
-		err = errors.Join(l.Cluster.CheckFolder(), st.Save(), l.Timeline().Create())
-	}
-	if err != nil {
-		return nil, nil, errors.Join(err, slot.Lock.Close(), st.Remove())
-	}
-	return l, slot.Lock, nil
+	return l, hold, nil
 }
 
-// resume takes hold of a lab that is there, whole or in pieces. lock is nil
-// if the agent still holds the slot.
-func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, *net.TCPListener, error) {
-	if o.Profile != "" && o.Profile != st.Profile {
-		return nil, nil, fmt.Errorf("lab %q has profile %s and cannot take %s; `lab down --name %s` first", st.Name, st.Profile, o.Profile, st.Name)
+func claim(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {
+	st.Cluster, st.Profile, st.StartedAt = cmp.Or(o.Cluster, Embedded), cmp.Or(o.Profile, DefaultProfile), time.Now()
+	if st.Bin = o.bin; st.Bin != "" {
+		st.KubeBin = filepath.Join(st.Bin, "kube")
+	}
+	bin, err := local.FindBinaries(st.Bin, st.KubeBin)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch st.Cluster {
+	case Kind:
+		if st.Kind, err = kind.Choose(ctx, o.NodeImage, o.PodNetwork, bin.Dir); err != nil {
+			return nil, nil, err
+		}
+	case External:
+		if st.External, err = external.Choose(o.Kubeconfig); err != nil {
+			return nil, nil, err
+		}
+	}
+	l, err := attach(st)
+	if err != nil {
+		return nil, nil, err
+	}
+	st.Nodes = cmp.Or(o.Nodes, l.Cluster.Traits().Nodes)
+	if err := l.Cluster.Check(ctx); err != nil {
+		return nil, nil, err
+	}
+	hold, err := l.Cluster.Claim(ctx)
+	if err != nil {
+		return l, nil, err
+	}
+	return l, hold, errors.Join(st.Save(), l.Timeline().Create())
+}
+
+// resume takes hold of a lab that is there, whole or in pieces. The hold is
+// nil if the agent still has it.
+func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {
+	if err := sameAs(st, o); err != nil {
+		return nil, nil, err
 	}
 	if err := st.Lock(); err != nil {
 		return nil, nil, err
@@ -154,144 +202,126 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, *net.TCPListen
 		return nil, nil, err
 	}
 	st.Nodes = cmp.Or(o.Nodes, st.Nodes)
-	if err := st.Save(); err != nil {
+	if err := errors.Join(l.Cluster.Check(ctx), st.Save()); err != nil {
 		return nil, nil, err
 	}
 	running, err := l.host.Running()
 	if err != nil || running[componentAgent] != nil {
 		return l, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, reclaimBound)
-	defer cancel()
-	slot, err := embedded.ReclaimSlot(ctx, st.Slot, st.Ports, len(running) > 0)
+	hold, err := l.Cluster.Reclaim(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("lab %q cannot come back to its addresses: %w; `lab down --name %s` removes it, then `lab up` makes it anew elsewhere", st.Name, err, st.Name)
 	}
-	return l, slot.Lock, nil
+	return l, hold, nil
 }
 
-// Down ends every process of the lab and deletes its folder. It also works on
+// sameAs is an error when the lab that is there is another than is asked for.
+func sameAs(st *state.Lab, o Options) error {
+	kindState, externalState := state.Kind{}, state.External{}
+	if st.Kind != nil {
+		kindState = *st.Kind
+	}
+	if st.External != nil {
+		externalState = *st.External
+	}
+	for _, p := range []struct{ what, have, want string }{
+		{"cluster", cmp.Or(st.Cluster, Embedded), o.Cluster},
+		{"profile", st.Profile, o.Profile},
+		{"node image", kindState.Image, o.NodeImage},
+		{"pod network", kindState.PodNetwork, o.PodNetwork},
+		{"programs of a bundle", st.Bin, o.bin},
+		{"kubeconfig", externalState.Kubeconfig, external.Path(o.Kubeconfig)},
+	} {
+		if p.want != "" && p.want != p.have {
+			return fmt.Errorf("lab %q has %s %s and cannot take %s; `lab down --name %s` first, or another --name", st.Name, p.what, cmp.Or(p.have, "none"), p.want, st.Name)
+		}
+	}
+	return nil
+}
+
+// remains is a lab of which only the name is known: all that carries its mark,
+// whatever its cluster was.
+func remains(name string) (*Lab, error) {
+	st, err := state.Blank(name)
+	return &Lab{State: st, Cluster: remnants{lab: st}, host: process.Host{Lab: st.Path()}}, err
+}
+
+type remnants struct {
+	cluster.Cluster // None: such a lab can do nothing but go down.
+	lab             *state.Lab
+}
+
+func (r remnants) Down(ctx context.Context) (ended int, err error) {
+	processes, err1 := local.NewSite(r.lab, local.Binaries{}).Down(ctx)
+	containers, err2 := kind.Clear(ctx, r.lab)
+	return processes + containers, errors.Join(err1, err2)
+}
+
+// Down ends everything of the lab and deletes its folder. It also works on
 // what a crash left, and on a lab that is not there (then it says so).
-func Down(ctx context.Context, name string) (stopped int, err error) {
-	dir, err := state.Dir(name)
+func Down(ctx context.Context, name string) (ended int, err error) {
+	l, err := remains(name)
 	if err != nil {
 		return 0, err
 	}
-	host := process.Host{Lab: dir}
+	dir := l.State.Path()
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		running, err := host.Running()
-		if err != nil {
-			return 0, err
+		if ended, err = l.down(ctx); err == nil && ended == 0 {
+			err = fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, name, dir)
 		}
-		if len(running) == 0 {
-			return 0, fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, name, dir)
+		return ended, err
+	}
+	// What cannot be read, damaged or cut short, is to go all the same.
+	if recorded, err := state.OpenDir(dir); err == nil {
+		if whole, err := attach(recorded); err == nil {
+			l = whole
 		}
-		return stopAll(ctx, host, nil)
 	}
-	recorded, err := state.OpenDir(dir)
-	if err != nil {
-		recorded = nil // Damaged, or cut short: it is to go all the same.
-	}
-	st, err := state.Create(name) // Takes the lock; the folder is there already.
-	if err != nil {
+	if err := l.State.Lock(); err != nil {
 		return 0, err
 	}
-	defer st.Unlock()
-	if stopped, err = stopAll(ctx, host, recorded); err != nil {
-		return stopped, err
+	defer l.State.Unlock()
+	if ended, err = l.down(ctx); err != nil {
+		return ended, err
 	}
-	return stopped, st.Remove()
+	return ended, l.State.Remove()
 }
 
-// stopAll ends the agent first: it would boot again what ends. With it goes
-// its hold on the slot; that of a lab that is given is kept until the rest has
-// ended, so that no other lab moves in beside it.
-func stopAll(ctx context.Context, host process.Host, lab *state.Lab) (int, error) {
-	stopped := 0
-	var slot *embedded.Slot
-	defer func() {
-		if slot != nil {
-			_ = slot.Lock.Close()
-		}
-	}()
+// down ends the agent first: it would boot again what ends. The cluster keeps
+// its claim until all has ended.
+func (l *Lab) down(ctx context.Context) (ended int, err error) {
 	for {
-		running, err := host.Running()
-		if err != nil || len(running) == 0 {
-			return stopped, err
+		running, err := l.host.Running()
+		if err != nil {
+			return ended, err
 		}
-		batch := []*process.Process{}
-		if agent := running[componentAgent]; agent != nil {
-			batch = append(batch, agent)
-		} else {
-			if slot == nil && lab != nil {
-				// Not to be had if somebody else was faster after a crash.
-				slot, _ = embedded.HoldSlot(lab.Slot, lab.Ports)
-			}
-			for _, p := range running {
-				batch = append(batch, p)
-			}
+		if running[componentAgent] == nil {
+			break
 		}
-		if err := process.Stop(ctx, downGrace, batch...); err != nil {
-			return stopped, err
+		if err := errors.Join(process.Stop(ctx, downGrace, running[componentAgent]), ctx.Err()); err != nil {
+			return ended, err
 		}
-		stopped += len(batch)
-		if ctx.Err() != nil {
-			return stopped, ctx.Err()
-		}
+		ended++
 	}
+	n, err := l.Cluster.Down(ctx)
+	return ended + n, err
 }
 
-// StartCCM has the agent start the CCM, and keep it running, and returns when
-// it serves.
+// StartCCM has the CCM run from now on, and returns when it serves.
 func (l *Lab) StartCCM(ctx context.Context) error {
 	running, err := l.host.Running()
 	if err != nil {
 		return err
 	}
-	if running["kube-apiserver"] == nil || running[componentAgent] == nil {
+	if running[componentAgent] == nil {
 		return fmt.Errorf("lab %q is not whole; `lab up --name %s` completes it", l.State.Name, l.State.Name)
 	}
-	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", l.Cluster.CloudURL(), l.Cluster.TokenFile("ccm"), l.State.Name)
-	if err := state.WriteFile(l.State.Path("cloud-config.yaml"), []byte(config)); err != nil {
-		return err
-	}
-	if err := state.WriteFile(l.ccmMark(), nil); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
-	defer cancel()
-	if err := poll(ctx, "the CCM to serve on "+l.Cluster.CCMAddress(), l.ccmServes); err != nil {
-		return fmt.Errorf("%w\n%s", err, process.LogHint(l.Cluster.LogFile(componentCCM)))
-	}
-	return nil
+	return l.Cluster.StartCCM(ctx)
 }
 
-// ccmMark is there while the CCM should run.
-func (l *Lab) ccmMark() string { return l.State.Path("ccm.wanted") }
-
-func (l *Lab) ccmWanted() bool {
-	_, err := os.Stat(l.ccmMark())
-	return err == nil
-}
-
-// StopCCM ends the CCM; the cluster stays as it is.
-func (l *Lab) StopCCM(ctx context.Context) error {
-	if err := os.Remove(l.ccmMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for {
-		running, err := l.host.Running()
-		if err != nil || running[componentCCM] == nil {
-			return err
-		}
-		if err := process.Stop(ctx, downGrace, running[componentCCM]); err != nil {
-			return err
-		}
-	}
-}
-
-// startAgent hands the slot's lock to the agent, which holds it from then on.
-func (l *Lab) startAgent(lock *net.TCPListener) error {
+// startAgent hands the hold to the agent, which has it from then on.
+func (l *Lab) startAgent(hold cluster.Hold) error {
 	running, err := l.host.Running()
 	if err != nil || running[componentAgent] != nil {
 		return err
@@ -300,28 +330,18 @@ func (l *Lab) startAgent(lock *net.TCPListener) error {
 	if err != nil {
 		return err
 	}
-	fd, err := lock.File()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = fd.Close() }()
-	_, err = l.host.Start(process.Spec{
+	spec := process.Spec{
 		Component: componentAgent, Path: self, Args: []string{"agent", "--dir", l.State.Path()},
-		LogFile: l.Cluster.LogFile(componentAgent), Inherit: []*os.File{fd},
-	})
+		LogFile: l.State.Path("logs", componentAgent+".log"),
+	}
+	if hold != nil {
+		file, err := hold.File()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		spec.Inherit = []*os.File{file}
+	}
+	_, err = l.host.Start(spec)
 	return err
-}
-
-// Logs lists the components that have a log, and where it is.
-func (l *Lab) Logs() (map[string]string, error) {
-	files, err := filepath.Glob(l.State.Path("logs", "*.log"))
-	if err != nil {
-		return nil, err
-	}
-	logs := map[string]string{}
-	for _, f := range files {
-		name := filepath.Base(f)
-		logs[name[:len(name)-len(".log")]] = f
-	}
-	return logs, nil
 }

@@ -4,10 +4,10 @@ package lab
 // is a contract: fields are added, never renamed.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,30 +17,25 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // Status is a lab at one moment.
 type Status struct {
 	Name string `json:"name"`
+	// Cluster is the kind of cluster: embedded, kind or external.
+	Cluster string `json:"cluster"`
 	// State is "running", "incomplete" (something that should run does not)
 	// or "stopped" (nothing runs, the folder is there).
-	State      string      `json:"state"`
-	CloudURL   string      `json:"cloudURL"`
-	Kubeconfig string      `json:"kubeconfig"`
-	Components []Component `json:"components"`
-	Nodes      []Node      `json:"nodes"`
-	Services   []Service   `json:"services"`
+	State      string              `json:"state"`
+	CloudURL   string              `json:"cloudURL"`
+	Kubeconfig string              `json:"kubeconfig"`
+	Components []cluster.Component `json:"components"`
+	Nodes      []Node              `json:"nodes"`
+	Services   []Service           `json:"services"`
 	// Problems are what could not be found out, and why.
 	Problems []string `json:"problems,omitempty"`
-}
-
-// Component is one process of the lab.
-type Component struct {
-	Name string `json:"name"`
-	PID  int    `json:"pid,omitempty"`
-	// State is "running" or "stopped".
-	State string `json:"state"`
 }
 
 // Node is a Node object.
@@ -70,44 +65,29 @@ type Service struct {
 // statusBound keeps status quick when something does not answer.
 const statusBound = 5 * time.Second
 
-// expected are the processes that a whole lab has; the CCM is the person's to
-// start and stop.
-var expected = []string{componentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", componentAgent}
-
 // Status looks at everything; what does not answer becomes a problem in it.
 func (l *Lab) Status(ctx context.Context) (*Status, error) {
-	running, err := l.host.Running()
-	if err != nil {
-		return nil, err
-	}
 	st := &Status{
-		Name: l.State.Name, State: "running", CloudURL: l.Cluster.CloudURL(), Kubeconfig: l.Cluster.OperatorKubeconfig(),
-		Components: []Component{}, Nodes: []Node{}, Services: []Service{},
-	}
-	for _, name := range append(slices.Clone(expected), componentCCM) {
-		c := Component{Name: name, State: "stopped"}
-		if p := running[name]; p != nil {
-			c.PID, c.State = p.PID, "running"
-		} else if name != componentCCM || l.ccmWanted() {
-			st.State = "incomplete"
-		}
-		st.Components = append(st.Components, c)
-	}
-	var nodes []Component
-	for name, p := range running {
-		if strings.HasPrefix(name, "node/") {
-			name, _, _ = strings.Cut(name, "@")
-			nodes = append(nodes, Component{Name: name, PID: p.PID, State: "running"})
-		}
-	}
-	slices.SortFunc(nodes, func(a, b Component) int { return strings.Compare(a.Name, b.Name) })
-	st.Components = append(st.Components, nodes...)
-	if len(running) == 0 {
-		st.State = "stopped"
-		return st, nil
+		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), State: cluster.StateRunning, CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
+		Nodes: []Node{}, Services: []Service{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
 	defer cancel()
+	var err error
+	if st.Components, err = l.components(ctx); err != nil {
+		return nil, err
+	}
+	anything := false
+	for _, c := range st.Components {
+		anything = anything || c.State == cluster.StateRunning
+		if c.Wanted && c.State != cluster.StateRunning {
+			st.State = "incomplete"
+		}
+	}
+	if !anything {
+		st.State = cluster.StateStopped
+		return st, nil
+	}
 	kube, err := l.Cluster.Observer()
 	if err == nil {
 		err = errors.Join(l.statusOfNodes(ctx, kube, st), l.statusOfServices(ctx, kube, st))
@@ -117,6 +97,20 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 		st.State = "incomplete"
 	}
 	return st, nil
+}
+
+// components are the cluster's, and the agent.
+func (l *Lab) components(ctx context.Context) ([]cluster.Component, error) {
+	running, err := l.host.Running()
+	if err != nil {
+		return nil, err
+	}
+	agent := cluster.Component{Name: componentAgent, State: cluster.StateStopped, Wanted: true}
+	if p := running[componentAgent]; p != nil {
+		agent.PID, agent.State = p.PID, cluster.StateRunning
+	}
+	all, err := l.Cluster.Components(ctx)
+	return append([]cluster.Component{agent}, all...), err
 }
 
 func (l *Lab) statusOfNodes(ctx context.Context, kube kubernetes.Interface, st *Status) error {
@@ -148,7 +142,7 @@ func (l *Lab) statusOfServices(ctx context.Context, kube kubernetes.Interface, s
 	if err != nil {
 		return fmt.Errorf("services: %w", err)
 	}
-	cloud, err := l.Cloud("lab")
+	cloud, err := l.Cloud()
 	if err != nil {
 		return fmt.Errorf("load balancers: %w", err)
 	}

@@ -6,11 +6,11 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,7 +24,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
-	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/bundle"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -37,22 +38,26 @@ const (
 	// stepBound is when a step gives up and says what it waited for; nodeBound
 	// comes on top for each node. They are for a machine that is busy: on an
 	// idle one a step takes seconds.
-	stepBound = 2 * time.Minute
+	stepBound = 4 * time.Minute
 	nodeBound = 3 * time.Second
-	pollEvery = 50 * time.Millisecond
+	// prepareBound is for images that may have to come over a network.
+	prepareBound = 15 * time.Minute
 )
 
 // up carries one run of Up.
 type up struct {
 	*Lab
-	opts   Options
-	steps  *ui.Steps
-	cloud  *client.Client
-	kube   *kubernetes.Clientset
-	lock   *net.TCPListener
-	fresh  bool
-	nodes  int    // that should be Ready
-	answer string // URL of the demo
+	opts  Options
+	steps *ui.Steps
+	cloud *client.Client
+	kube  *kubernetes.Clientset
+	hold  cluster.Hold
+	fresh bool
+	// prepared says that all is there that the first start needs.
+	prepared bool
+	nodes    int    // that should be Ready
+	pods     int    // nodes that may have a pod of the demo
+	answer   string // URL of the demo
 }
 
 // Up brings the lab up, or completes it.
@@ -62,8 +67,8 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 		return nil, err
 	}
 	defer u.State.Unlock()
-	if u.lock != nil {
-		defer func() { _ = u.lock.Close() }()
+	if u.hold != nil {
+		defer func() { _ = u.hold.Close() }()
 	}
 	err = u.run(ctx)
 	switch {
@@ -71,34 +76,48 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 		return u.Lab, nil
 	case ctx.Err() != nil && u.fresh:
 		steps.Say("\nInterrupted: taking down what was started.")
-		_, stopErr := stopAll(context.WithoutCancel(ctx), u.host, nil)
-		return nil, errors.Join(errors.New("interrupted"), stopErr, u.State.Remove())
+		return nil, errors.Join(errors.New("interrupted"), u.undo(ctx))
+	case u.fresh && !u.prepared:
+		return nil, errors.Join(err, u.undo(ctx)) // There is nothing to look at, or to go on with.
 	default:
 		return nil, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
 	}
 }
 
+// undo removes a lab that did not come to be.
+func (u *up) undo(ctx context.Context) error {
+	_, err := u.down(context.WithoutCancel(ctx))
+	return errors.Join(err, u.State.Remove())
+}
+
 func begin(ctx context.Context, o Options, steps *ui.Steps) (*up, error) {
+	if err := o.unpack(ctx, steps); err != nil {
+		return nil, err
+	}
 	u := &up{opts: o, steps: steps}
 	st, err := state.Open(o.Name)
 	switch {
 	case errors.Is(err, state.ErrNone):
 		u.fresh = true
-		u.Lab, u.lock, err = create(o)
+		u.Lab, u.hold, err = create(ctx, o)
 	case err == nil:
-		u.Lab, u.lock, err = resume(ctx, st, o)
+		u.Lab, u.hold, err = resume(ctx, st, o)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if missing := u.bin.Missing(); len(missing) > 0 {
-		err := fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
-		if u.fresh {
-			err = errors.Join(err, u.State.Remove())
-		}
-		return nil, err
-	}
 	return u, nil
+}
+
+// unpack sees to the bundle, if one is to be used.
+func (o *Options) unpack(ctx context.Context, steps *ui.Steps) error {
+	if o.Bundle == "" {
+		return nil
+	}
+	return steps.Do("bundle", func(note func(string)) (done string, err error) {
+		o.bin, err = bundle.Unpack(ctx, o.Bundle, note)
+		return "unpacked in " + o.bin, err
+	})
 }
 
 func (u *up) run(ctx context.Context) error {
@@ -106,23 +125,28 @@ func (u *up) run(ctx context.Context) error {
 		title string
 		do    func(context.Context, func(string)) (string, error)
 		skip  bool
+		bound time.Duration
 	}
+	_, preparing := u.Cluster.(cluster.Preparer)
+	demo := u.Cluster.Traits().Demo
+	u.prepared = !preparing
 	for _, s := range []step{
+		{title: "images", do: u.prepare, skip: !preparing, bound: prepareBound},
 		{title: "cloud", do: u.startCloud},
 		{title: "control plane", do: u.startControlPlane},
 		{title: "instances", do: u.createInstances},
 		{title: "nodes", do: u.awaitNodes},
-		{title: "demo", do: u.deployDemo},
+		{title: "demo", do: u.deployDemo, skip: !demo},
 		{title: "ccm", do: u.startController, skip: u.opts.WithoutCCM},
-		{title: "pods", do: u.awaitPods, skip: u.opts.WithoutCCM},
-		{title: "load balancer", do: u.awaitBalancer, skip: u.opts.WithoutCCM},
-		{title: "first answer", do: u.awaitAnswer, skip: u.opts.WithoutCCM},
+		{title: "pods", do: u.awaitPods, skip: u.opts.WithoutCCM || !demo},
+		{title: "load balancer", do: u.awaitBalancer, skip: u.opts.WithoutCCM || !demo},
+		{title: "first answer", do: u.awaitAnswer, skip: u.opts.WithoutCCM || !demo},
 	} {
 		if s.skip {
 			continue
 		}
 		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
-			bound := stepBound + time.Duration(u.State.Nodes)*nodeBound
+			bound := cmp.Or(s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
 			return s.do(ctx, note)
@@ -134,51 +158,34 @@ func (u *up) run(ctx context.Context) error {
 	return nil
 }
 
+func (u *up) prepare(ctx context.Context, note func(string)) (string, error) {
+	done, err := u.Cluster.(cluster.Preparer).Prepare(ctx, note)
+	u.prepared = err == nil
+	return done, err
+}
+
 func (u *up) startCloud(ctx context.Context, note func(string)) (string, error) {
-	running, err := u.host.Running()
-	if err != nil {
+	if err := u.Cluster.StartCloud(ctx, u.Tag(), note); err != nil {
 		return "", err
 	}
-	p := running[componentCloud]
-	if p == nil {
-		if p, err = u.host.Start(u.Cluster.Fakecloud(u.Tag())); err != nil {
-			return "", err
-		}
-	}
-	note("waiting for it to be ready")
-	if u.cloud, err = u.Cloud("lab"); err != nil {
-		return "", err
-	}
-	err = p.Await(ctx, "fakecloud to be ready on "+u.Cluster.CloudURL(), u.cloud.Ready)
-	return fmt.Sprintf("fakecloud on %s, profile %s", u.Cluster.CloudURL(), u.State.Profile), err
+	var err error
+	u.cloud, err = u.Cloud()
+	return fmt.Sprintf("fakecloud on %s, profile %s", u.Cluster.Cloud().URL, u.State.Profile), err
 }
 
 func (u *up) startControlPlane(ctx context.Context, note func(string)) (string, error) {
-	if err := u.Cluster.PrepareCredentials(); err != nil {
-		return "", err
-	}
-	note("etcd and kube-apiserver are starting")
-	if err := u.Cluster.StartAPIServer(ctx); err != nil {
-		return "", err
-	}
-	if err := u.Cluster.StartControllers(); err != nil {
+	if err := u.Cluster.StartControlPlane(ctx, note); err != nil {
 		return "", err
 	}
 	var err error
 	if u.kube, err = u.Cluster.Operator(); err != nil {
 		return "", err
 	}
-	// Upstream's own roles are written by the API server after it is ready.
-	if err := poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
-		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), manifests.Lab, manifests.CCM)
-	}); err != nil {
-		return "", err
-	}
 	version, err := u.kube.Discovery().ServerVersion()
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Kubernetes %s, --cloud-provider=external", version.GitVersion), nil
+	return fmt.Sprintf("Kubernetes %s, %s", version.GitVersion, u.Cluster.Traits().Summary), nil
 }
 
 func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error) {
@@ -190,29 +197,78 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	if err != nil {
 		return "", err
 	}
-	var made []string
+	made, err := u.registerPresent(ctx, have, zones)
+	if err != nil {
+		return "", err
+	}
 	for i := range u.State.Nodes {
 		name := fmt.Sprintf("node-%d", i+1)
-		if slices.ContainsFunc(have, func(inst api.Instance) bool { return inst.Name == name }) {
+		if instanceNamed(have, name) != nil {
 			continue
 		}
-		created, err := u.cloud.CreateInstance(ctx, api.InstanceCreate{
-			Name: &name, Zone: &zones[i%len(zones)].Name, Tags: &api.Tags{tagCluster: u.State.Name},
-		})
+		created, err := u.createInstance(ctx, api.InstanceCreate{Name: &name, Zone: &zones[i%len(zones)].Name})
 		if err != nil {
-			return "", fmt.Errorf("creating instance %s: %w", name, err)
+			return "", err
 		}
 		made = append(made, name+" in "+created.Zone)
 	}
-	if u.lock != nil {
-		if err := u.startAgent(u.lock); err != nil {
-			return "", err
-		}
+	if err := u.startAgent(u.hold); err != nil {
+		return "", err
 	}
 	if len(made) == 0 {
 		return fmt.Sprintf("%d there already", len(have)), nil
 	}
 	return strings.Join(made, ", "), nil
+}
+
+// registerPresent makes instances of the machines that are there without the
+// cloud's doing.
+func (u *up) registerPresent(ctx context.Context, have []api.Instance, zones []api.Zone) (made []string, err error) {
+	present, err := u.Cluster.Present(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range present {
+		instance := instanceNamed(have, m.Name)
+		if instance == nil {
+			spec := api.InstanceCreate{Name: &m.Name, Zone: &zones[i%len(zones)].Name}
+			if m.Address != "" { // A node's may be the CCM's to set; then the cloud chooses it.
+				spec.Address = &m.Address
+			}
+			instance, err = u.createInstance(ctx, spec)
+			if err != nil {
+				return made, err
+			}
+			made = append(made, m.Name+" in "+instance.Zone)
+		}
+		// A stopped control plane could be asked nothing, not even by this run.
+		if instance.State == api.InstanceStopped {
+			if _, err := u.cloud.StartInstance(ctx, instance.ID); err != nil {
+				return made, err
+			}
+		}
+		m.ID = instance.ID
+		if err := u.Cluster.Adopt(m); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+func (u *up) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
+	spec.Tags = &api.Tags{tagCluster: u.State.Name}
+	created, err := u.cloud.CreateInstance(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("creating instance %s: %w", *spec.Name, err)
+	}
+	return created, nil
+}
+
+func instanceNamed(all []api.Instance, name string) *api.Instance {
+	if i := slices.IndexFunc(all, func(i api.Instance) bool { return i.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
 }
 
 func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
@@ -224,7 +280,7 @@ func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
 // awaitNodes waits for a Ready node on each instance that runs or is about to.
 func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
 	var tainted, ready int
-	err := poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
 		instances, err := u.liveInstances(ctx)
 		if err != nil {
 			return err
@@ -233,7 +289,7 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 		if err != nil {
 			return err
 		}
-		u.nodes, tainted, ready = 0, 0, 0
+		u.nodes, u.pods, tainted, ready = 0, 0, 0, 0
 		for _, i := range instances {
 			if i.State == api.InstancePending || i.State == api.InstanceRunning {
 				u.nodes++
@@ -245,6 +301,9 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 			}
 			if timeline.Ready(&n) {
 				ready++
+				if _, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]; !controlPlane {
+					u.pods++
+				}
 			}
 		}
 		note(fmt.Sprintf("%d of %d Ready", ready, u.nodes))
@@ -277,13 +336,13 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 }
 
 func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
-	if err := poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
-		return apply.Manifests(ctx, u.Cluster.OperatorKubeconfig(), u.demo())
+	if err := cluster.Poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
+		return apply.Manifests(ctx, u.Cluster.Kubeconfig(), u.demo())
 	}); err != nil {
 		return "", err
 	}
 	var said string
-	err := poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
 		pods, err := u.demoPods(ctx)
 		if err != nil {
 			return err
@@ -320,7 +379,7 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 // demo is the manifest, on another port where the usual one is held by
 // somebody on 0.0.0.0.
 func (u *up) demo() []byte {
-	port := u.State.Ports[embedded.PortDemo]
+	port := u.Cluster.Traits().DemoPort
 	return bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte(strconv.Itoa(port)))
 }
 
@@ -349,37 +408,34 @@ func (u *up) startController(ctx context.Context, note func(string)) (string, er
 		return "", err
 	}
 	var initialized int
-	err := poll(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
 		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
+		// In somebody's cluster there may be nodes that are no cloud's.
+		waiting := 0
 		initialized = 0
 		for _, n := range nodes.Items {
-			if !timeline.Uninitialized(&n) && n.Spec.ProviderID != "" {
+			switch {
+			case timeline.Uninitialized(&n):
+				waiting++
+			case n.Spec.ProviderID != "":
 				initialized++
 			}
 		}
-		note(fmt.Sprintf("%d of %d nodes initialised", initialized, len(nodes.Items)))
-		if initialized < len(nodes.Items) {
-			return fmt.Errorf("%d of %d nodes are initialised", initialized, len(nodes.Items))
+		note(fmt.Sprintf("%d nodes initialised, %d are waiting", initialized, waiting))
+		if waiting > 0 {
+			return fmt.Errorf("%d nodes are initialised, %d are waiting", initialized, waiting)
 		}
 		return nil
 	})
 	return fmt.Sprintf("taints lifted from %d nodes; provider IDs, zones and addresses set", initialized), err
 }
 
-func (l *Lab) ccmServes(ctx context.Context) error {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", l.Cluster.CCMAddress())
-	if err != nil {
-		return err
-	}
-	return conn.Close()
-}
-
 func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 	var nodes []string
-	err := poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
 		pods, err := u.demoPods(ctx)
 		if err != nil {
 			return err
@@ -397,7 +453,7 @@ func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 		note(fmt.Sprintf("%d of %d Ready", running, len(pods)))
 		// Every node that runs has one, up to their number: see the demo's
 		// topologySpreadConstraints. Those of a stopped node wait for it.
-		if want := min(len(pods), u.nodes); running < want || running == 0 {
+		if want := min(len(pods), u.pods); running < want || running == 0 {
 			return fmt.Errorf("%d of %d pods are Ready", running, max(1, want))
 		}
 		return nil
@@ -409,7 +465,7 @@ func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
 	var svc *corev1.Service
 	note("waiting for the Service's address")
-	err := poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
 		var err error
 		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
 			return err
@@ -436,7 +492,7 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 
 func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	var body string
-	err := poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
+	err := cluster.Poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
 		var err error
 		body, err = get(ctx, u.answer)
 		return err
@@ -465,22 +521,4 @@ func get(ctx context.Context, url string) (string, error) {
 		err = fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	return strings.TrimSpace(string(body)), err
-}
-
-// poll tries until it works or ctx ends, and then says what it waited for and
-// what stood in the way last.
-func poll(ctx context.Context, what string, try func(context.Context) error) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		err := try(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; last: %w", what, context.Cause(ctx), err)
-		}
-	}
 }

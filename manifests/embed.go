@@ -18,6 +18,11 @@ var CCMDeployment string
 //go:embed lab/rbac.yaml
 var Lab []byte
 
+// Embedded is the RBAC that only an embedded cluster lacks.
+//
+//go:embed embedded/rbac.yaml
+var Embedded []byte
+
 // Demo is a Deployment and a Service of type LoadBalancer.
 //
 //go:embed demo/demo.yaml

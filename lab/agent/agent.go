@@ -1,38 +1,42 @@
 // Package agent is the lab's background process. It makes instances machines:
-// each instance of the cluster that runs in the cloud has a node process, one
-// that stops loses it, one that terminates loses it for good. And it records
-// the timeline.
+// each instance of the cluster that runs in the cloud has a node, one that
+// stops loses it, one that terminates loses it for good. Where pods reach each
+// other by the cloud's routes, it gives the machines those. And it records the
+// timeline.
 package agent
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
-	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// restartDelay keeps a node process that dies at once from being restarted in
-// a tight loop.
+// restartDelay keeps a machine that dies at once from being booted again in a
+// tight loop.
 const restartDelay = time.Second
 
-// stopGrace is how long a machine has to shut down before it is cut off.
-const stopGrace = 3 * time.Second
+// bootBound is how long a machine may take to boot or to halt; a container
+// that joins a cluster on a busy computer takes a minute.
+const bootBound = 5 * time.Minute
+
+// stepBound is how long all of them together may take to be swept or
+// connected: others wait for that.
+const stepBound = 30 * time.Second
 
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
+	ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error)
 	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error)) error
-}
-
-type machines interface {
-	Boot(embedded.Machine) (*process.Process, error)
-	Machines() (map[embedded.Machine]*process.Process, error)
 }
 
 // nodes tells the provider ID of the Node object of a name, "" if there is no
@@ -42,36 +46,49 @@ type nodes func(ctx context.Context, name string) (providerID string, err error)
 // Agent keeps machines in step with instances.
 type Agent struct {
 	cloud    cloud
-	machines machines
+	machines cluster.Machines
 	nodes    nodes
-	tag      string // key=value that marks the cluster's instances
+	tag      string // key=value that marks the cluster's instances and routes
 	log      *slog.Logger
 
 	seq int64 // of the newest event seen
 
 	mu       sync.Mutex
 	known    map[string]api.Instance // by ID, newest version
-	listedAt time.Time               // when known was last a complete list
-	running  map[embedded.Machine]*process.Process
+	routes   map[string]api.Route    // by ID, newest version
+	listedAt time.Time               // when known and routes were last complete lists
+	running  map[cluster.Machine]cluster.Running
+	busy     map[string]bool // names of machines that are booting or halting
+	routed   map[cluster.Machine][]cluster.Route
 	wake     chan struct{}
 }
 
 // New makes an agent for the instances that carry the tag.
-func New(c cloud, m machines, n nodes, tag string, log *slog.Logger) *Agent {
-	return &Agent{cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1)}
+func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Agent {
+	return &Agent{
+		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
+		busy: map[string]bool{}, routed: map[cluster.Machine][]cluster.Route{},
+	}
 }
 
 // Run works until ctx ends. onEvent is told of each event of the cloud.
 func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
-	adopted, err := a.machines.Machines()
-	if err != nil {
-		return err
+	adopted, err := a.machines.Machines(ctx)
+	for ; err != nil; adopted, err = a.machines.Machines(ctx) {
+		a.log.Error("looking for machines; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(restartDelay):
+		}
 	}
 	a.running = adopted
-	for m, p := range adopted {
-		go a.reap(ctx, m, p)
+	for m, r := range adopted {
+		go a.reap(ctx, m, r)
 	}
-	go a.converge(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() { a.converge(ctx, &work) })
 	for ctx.Err() == nil {
 		err := a.follow(ctx, onEvent)
 		if client.HasCode(err, api.EventsExpired) {
@@ -97,9 +114,7 @@ func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
 	return a.cloud.Follow(ctx, a.seq, func(ev api.Event) error {
 		a.seq = ev.Seq
 		onEvent(ev)
-		if ev.Instance != nil && a.ours(*ev.Instance) {
-			a.note(ev)
-		}
+		a.note(ev)
 		return nil
 	}, func(err error) { a.log.Info("the cloud's event stream broke; resuming", "error", err) })
 }
@@ -107,37 +122,262 @@ func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
 // relist replaces what is known: an instance that is on no list is gone.
 func (a *Agent) relist(ctx context.Context) error {
 	began := time.Now()
-	list, err := a.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{a.tag}})
+	instances, err := a.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{a.tag}})
+	if err != nil {
+		return err
+	}
+	routes, err := a.cloud.ListRoutes(ctx, client.RouteFilter{Tags: []string{a.tag}})
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.known, a.listedAt = map[string]api.Instance{}, began
-	for _, instance := range list {
-		a.known[instance.ID] = instance
+	a.known, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
+	for _, i := range instances {
+		a.known[i.ID] = i
 	}
+	for _, r := range routes {
+		a.routes[r.ID] = r
+	}
+	clear(a.routed) // What the machines really have is seen to again.
 	a.poke()
 	return nil
 }
 
-func (a *Agent) ours(i api.Instance) bool {
+func (a *Agent) ours(tags api.Tags) bool {
 	key, value, _ := strings.Cut(a.tag, "=")
-	return i.Tags[key] == value
+	return tags[key] == value
 }
 
-// note takes in an instance's newest version. An older one, as history holds,
-// changes nothing; nor does the history of one that the list no longer had.
+// note takes in the newest version of an instance or a route. An older one, as
+// history holds, changes nothing; nor does the history of one that the list no
+// longer had.
 func (a *Agent) note(ev api.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := *ev.Instance
-	known, ok := a.known[i.ID]
-	if ok && known.Version >= i.Version || !ok && ev.Time.Before(a.listedAt) {
+	switch {
+	case ev.Instance != nil && a.ours(ev.Instance.Tags):
+		i := *ev.Instance
+		known, ok := a.known[i.ID]
+		if ok && known.Version >= i.Version || !ok && ev.Time.Before(a.listedAt) {
+			return
+		}
+		a.known[i.ID] = i
+	case ev.Route != nil && a.ours(ev.Route.Tags):
+		r := *ev.Route
+		known, ok := a.routes[r.ID]
+		switch {
+		case ev.Time.Before(a.listedAt) && (!ok || known.Version >= r.Version):
+			return
+		case ev.Type == api.EventDeleted:
+			delete(a.routes, r.ID)
+		case ok && known.Version >= r.Version:
+			return
+		default:
+			a.routes[r.ID] = r
+		}
+	default:
 		return
 	}
-	a.known[i.ID] = i
 	a.poke()
+}
+
+// converge compares what runs with what should, whenever either changes. Each
+// machine boots and halts in its own time; none keeps another waiting.
+func (a *Agent) converge(ctx context.Context, work *sync.WaitGroup) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.wake:
+		}
+		boot, halt, keep := a.plan()
+		for m, r := range halt {
+			work.Go(func() { a.halt(ctx, m, r) })
+		}
+		for _, m := range boot {
+			work.Go(func() { a.boot(ctx, m) })
+		}
+		if keep != nil {
+			a.sweep(ctx, keep)
+		}
+		a.connect(ctx)
+	}
+}
+
+// plan names the machines to boot and to halt, which are busy from now on, and
+// the instances that are to keep what they have.
+func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster.Running, keep map[string]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known == nil {
+		return nil, nil, nil // Nothing is known before the first list; nothing is stopped for that.
+	}
+	want, may := map[cluster.Machine]bool{}, map[cluster.Machine]bool{}
+	keep = map[string]bool{}
+	for _, i := range a.known {
+		keep[i.ID] = i.State != api.InstanceTerminated
+		if len(i.Addresses) == 0 {
+			continue
+		}
+		switch m := (cluster.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}); i.State {
+		case api.InstanceRunning:
+			want[m] = true
+		case api.InstancePending: // It may be a machine that was there first.
+			may[m] = true
+		}
+	}
+	maps.DeleteFunc(keep, func(_ string, kept bool) bool { return !kept })
+	halt = map[cluster.Machine]cluster.Running{}
+	for m, r := range a.running {
+		if !want[m] && !may[m] && !a.busy[m.Name] {
+			halt[m], a.busy[m.Name] = r, true
+		}
+	}
+	for m := range want {
+		if a.running[m] == nil && !a.busy[m.Name] {
+			boot, a.busy[m.Name] = append(boot, m), true
+		}
+	}
+	return boot, halt, keep
+}
+
+// idle ends what plan began.
+func (a *Agent) idle(m cluster.Machine) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.busy, m.Name)
+	a.poke()
+}
+
+func (a *Agent) halt(ctx context.Context, m cluster.Machine, r cluster.Running) {
+	a.log.Info("stopping machine", "name", m.Name)
+	bounded, cancel := context.WithTimeout(ctx, bootBound)
+	defer cancel()
+	err := a.machines.Halt(bounded, m, r)
+	if err == nil {
+		err = r.Wait(bounded)
+	}
+	if err != nil {
+		a.log.Error("stopping machine; trying again", "name", m.Name, "error", err)
+		a.later(ctx, func() { a.idle(m) })
+		return
+	}
+	a.ended(m, r)
+	a.idle(m)
+}
+
+// free is an error as long as the Node object of an earlier machine of that
+// name is there. A new machine waits for the CCM to remove it: a kubelet would
+// take it for its own, and its provider ID can never be changed.
+func (a *Agent) free(ctx context.Context, m cluster.Machine) error {
+	if booted, err := a.machines.Booted(ctx, m); err != nil || booted {
+		return err
+	}
+	have, err := a.nodes(ctx, m.Name)
+	if err == nil && have != "" && have != m.ProviderID() {
+		err = fmt.Errorf("its name's Node is still that of %s", have)
+	}
+	return err
+}
+
+func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
+	if err := a.free(ctx, m); err != nil {
+		a.log.Info("machine waits", "name", m.Name, "id", m.ID, "for", err)
+		a.later(ctx, func() { a.idle(m) })
+		return
+	}
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, bootBound)
+	defer cancel()
+	r, err := a.machines.Boot(bounded, m)
+	if err != nil {
+		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
+		a.later(ctx, func() { a.idle(m) })
+		return
+	}
+	a.log.Info("booted machine", "name", m.Name, "address", m.Address, "seconds", time.Since(began).Seconds())
+	a.mu.Lock()
+	a.running[m] = r
+	delete(a.routed, m)
+	a.mu.Unlock()
+	go a.reap(ctx, m, r)
+	a.idle(m)
+}
+
+// reap notices the end of a machine. One that should run is booted again, as a
+// cloud's watchdog would.
+func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) {
+	if err := r.Wait(ctx); err != nil {
+		if !errors.Is(err, context.Canceled) {
+			a.log.Error("watching machine", "name", m.Name, "error", err)
+		}
+		return
+	}
+	a.log.Info("machine ended", "name", m.Name)
+	a.ended(m, r)
+	a.later(ctx, a.poke)
+}
+
+func (a *Agent) ended(m cluster.Machine, r cluster.Running) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running[m] == r {
+		delete(a.running, m)
+		delete(a.routed, m)
+	}
+}
+
+func (a *Agent) sweep(ctx context.Context, keep map[string]bool) {
+	bounded, cancel := context.WithTimeout(ctx, stepBound)
+	defer cancel()
+	if err := a.machines.Sweep(bounded, keep); err != nil {
+		a.retry(ctx, "deleting what is left of machines", err)
+	}
+}
+
+// connect gives each running machine the routes to the others.
+func (a *Agent) connect(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, stepBound)
+	defer cancel()
+	var each sync.WaitGroup
+	for m, routes := range a.unrouted() {
+		each.Go(func() {
+			if err := a.machines.Connect(bounded, m, routes); err != nil {
+				a.retry(ctx, "routes of machine "+m.Name, err)
+				return
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.routed[m] = routes
+		})
+	}
+	each.Wait()
+}
+
+// unrouted are the machines whose routes are not as the cloud's are now. One
+// that is a blackhole in the cloud is none here.
+func (a *Agent) unrouted() map[cluster.Machine][]cluster.Route {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	due := map[cluster.Machine][]cluster.Route{}
+	for m := range a.running {
+		if a.busy[m.Name] {
+			continue
+		}
+		routes := []cluster.Route{}
+		for _, r := range a.routes {
+			hop := a.known[r.InstanceID]
+			if r.State == api.RouteActive && hop.ID != m.ID && len(hop.Addresses) > 0 {
+				routes = append(routes, cluster.Route{Destination: r.Destination, Via: hop.Addresses[0].IP})
+			}
+		}
+		slices.SortFunc(routes, func(a, b cluster.Route) int { return strings.Compare(a.Destination, b.Destination) })
+		if have, ok := a.routed[m]; !ok || !slices.Equal(have, routes) {
+			due[m] = routes
+		}
+	}
+	return due
 }
 
 func (a *Agent) poke() {
@@ -147,104 +387,21 @@ func (a *Agent) poke() {
 	}
 }
 
-// converge compares what runs with what should, whenever either changes.
-func (a *Agent) converge(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.wake:
-		}
-		boot, halt := a.plan()
-		var wg sync.WaitGroup
-		for m, p := range halt {
-			wg.Go(func() {
-				a.log.Info("stopping machine", "name", m.Name, "pid", p.PID)
-				if err := process.Stop(ctx, stopGrace, p); err != nil {
-					a.log.Error("stopping machine", "name", m.Name, "error", err)
-				}
-			})
-		}
-		wg.Wait()
-		for _, m := range boot {
-			a.boot(ctx, m)
-		}
-	}
-}
-
-// plan names the machines to boot and the processes to stop.
-func (a *Agent) plan() (boot []embedded.Machine, halt map[embedded.Machine]*process.Process) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.known == nil {
-		return nil, nil // Nothing is known before the first list; nothing is stopped for that.
-	}
-	want := map[embedded.Machine]bool{}
-	for _, i := range a.known {
-		if i.State == api.InstanceRunning && len(i.Addresses) > 0 {
-			want[embedded.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}] = true
-		}
-	}
-	halt = map[embedded.Machine]*process.Process{}
-	for m, p := range a.running {
-		if !want[m] {
-			halt[m] = p
-		}
-	}
-	for m := range want {
-		if a.running[m] == nil {
-			boot = append(boot, m)
-		}
-	}
-	return boot, halt
-}
-
-// boot starts a machine's node. As long as the Node object of an earlier
-// machine of that name is there, it waits for the CCM to remove it: a kubelet
-// would take it for its own, and its provider ID can never be changed.
-func (a *Agent) boot(ctx context.Context, m embedded.Machine) {
-	if have, err := a.nodes(ctx, m.Name); err != nil || (have != "" && have != m.ProviderID()) {
-		a.log.Info("machine waits for the Node of its name to go", "name", m.Name, "id", m.ID, "node", have, "error", err)
-		a.wakeAfter(ctx, restartDelay)
+// retry tells of a failure and comes back to it.
+func (a *Agent) retry(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
 		return
 	}
-	p, err := a.machines.Boot(m)
-	if err != nil {
-		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
-		a.wakeAfter(ctx, restartDelay)
-		return
-	}
-	a.log.Info("booted machine", "name", m.Name, "address", m.Address, "pid", p.PID)
-	a.mu.Lock()
-	a.running[m] = p
-	a.mu.Unlock()
-	go a.reap(ctx, m, p)
+	a.log.Error(what+"; trying again", "error", err)
+	a.later(ctx, a.poke)
 }
 
-// reap notices the end of a machine's process. One that should run is booted
-// again, as a cloud's watchdog would.
-func (a *Agent) reap(ctx context.Context, m embedded.Machine, p *process.Process) {
-	if err := p.Wait(ctx); err != nil {
-		if !errors.Is(err, context.Canceled) {
-			a.log.Error("watching machine", "name", m.Name, "error", err)
-		}
-		return
-	}
-	a.log.Info("machine ended", "name", m.Name, "pid", p.PID)
-	a.mu.Lock()
-	if a.running[m] == p {
-		delete(a.running, m)
-	}
-	a.mu.Unlock()
-	a.wakeAfter(ctx, restartDelay)
-}
-
-func (a *Agent) wakeAfter(ctx context.Context, d time.Duration) {
+func (a *Agent) later(ctx context.Context, do func()) {
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-time.After(d):
-			a.poke()
+		case <-time.After(restartDelay):
+			do()
 		}
 	}()
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -25,11 +25,16 @@ const bound = 20 * time.Second
 // fakeCloud replays what it is told.
 type fakeCloud struct {
 	listed []api.Instance
+	routes []api.Route
 	events chan api.Event
 }
 
 func (c *fakeCloud) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
 	return c.listed, nil
+}
+
+func (c *fakeCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error) {
+	return c.routes, nil
 }
 
 func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, _ func(error)) error {
@@ -50,9 +55,12 @@ type sleepers struct {
 	host process.Host
 	mu   sync.Mutex
 	last map[string]*process.Process
+
+	kept   map[string]bool
+	routes map[string][]cluster.Route
 }
 
-func (s *sleepers) Boot(m embedded.Machine) (*process.Process, error) {
+func (s *sleepers) Boot(_ context.Context, m cluster.Machine) (cluster.Running, error) {
 	p, err := s.host.Start(process.Spec{Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(s.host.Lab, m.Name+".log")})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +68,43 @@ func (s *sleepers) Boot(m embedded.Machine) (*process.Process, error) {
 	return p, err
 }
 
-func (s *sleepers) Machines() (map[embedded.Machine]*process.Process, error) {
-	return map[embedded.Machine]*process.Process{}, nil
+func (s *sleepers) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
+	return process.Stop(ctx, time.Second, r.(*process.Process))
+}
+
+func (s *sleepers) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
+	return map[cluster.Machine]cluster.Running{}, nil
+}
+
+func (s *sleepers) Booted(context.Context, cluster.Machine) (bool, error) { return false, nil }
+
+func (s *sleepers) Present(context.Context) ([]cluster.Machine, error) { return nil, nil }
+func (s *sleepers) Adopt(cluster.Machine) error                        { return nil }
+
+func (s *sleepers) Sweep(_ context.Context, keep map[string]bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = keep
+	return nil
+}
+
+func (s *sleepers) Connect(_ context.Context, m cluster.Machine, routes []cluster.Route) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.routes[m.Name] = routes
+	return nil
+}
+
+func (s *sleepers) keeps(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept[id]
+}
+
+func (s *sleepers) routesOf(name string) []cluster.Route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.routes[name]
 }
 
 func (s *sleepers) pid(name string) int {
@@ -77,9 +120,26 @@ func inst(id, name string, version int64, state api.InstanceState) api.Instance 
 		Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.0.0.9"}}}
 }
 
+// run has the agent work until the test ends, and ends what it booted.
+func run(t *testing.T, a *Agent, s *sleepers) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- a.Run(ctx, func(api.Event) {}) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+		running, err := s.host.Running()
+		assert.NoError(t, err)
+		for _, p := range running {
+			assert.NoError(t, process.Stop(context.Background(), 0, p))
+		}
+	})
+}
+
 func TestInstancesAreMachines(t *testing.T) {
 	cloud := &fakeCloud{listed: []api.Instance{inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
-	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}}
+	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, routes: map[string][]cluster.Route{}}
 	var mu sync.Mutex
 	nodeObjects := map[string]string{}
 	providerID := func(_ context.Context, name string) (string, error) {
@@ -93,18 +153,7 @@ func TestInstancesAreMachines(t *testing.T) {
 		nodeObjects[name] = id
 	}
 	a := New(cloud, s, providerID, "cluster=lab", slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- a.Run(ctx, func(api.Event) {}) }()
-	t.Cleanup(func() {
-		cancel()
-		assert.NoError(t, <-done)
-		running, err := s.host.Running()
-		assert.NoError(t, err)
-		for _, p := range running {
-			assert.NoError(t, process.Stop(context.Background(), 0, p))
-		}
-	})
+	run(t, a, s)
 	seq := int64(0)
 	send := func(i api.Instance) {
 		seq++
@@ -143,6 +192,7 @@ func TestInstancesAreMachines(t *testing.T) {
 
 	send(inst("i-1", "one", 3, api.InstanceTerminated))
 	until("a terminated one to end", func() bool { return s.pid("one") == 0 })
+	until("and to be swept away", func() bool { return !s.keeps("i-1") && s.keeps("i-2") })
 
 	setNode("one", "fakecloud://i-1")
 	send(inst("i-3", "one", 1, api.InstanceRunning))
@@ -153,13 +203,49 @@ func TestInstancesAreMachines(t *testing.T) {
 	until("the new machine to run", func() bool { return s.pid("one") != 0 })
 }
 
+// Machines get the cloud's routes to the others; one to a stopped machine is
+// none.
+func TestMachinesGetTheCloudsRoutes(t *testing.T) {
+	one, two := inst("i-1", "one", 1, api.InstanceRunning), inst("i-2", "two", 1, api.InstanceRunning)
+	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
+	route := func(id, destination, hop string, version int64, state api.RouteState) api.Route {
+		return api.Route{ID: id, Destination: destination, InstanceID: hop, Version: version, State: state, Tags: api.Tags{"cluster": "lab"}}
+	}
+	cloud := &fakeCloud{listed: []api.Instance{one, two}, routes: []api.Route{route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)}, events: make(chan api.Event)}
+	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, routes: map[string][]cluster.Route{}}
+	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
+	run(t, a, s)
+	until := func(what string, want []cluster.Route, of string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, s.routesOf(of)) }, bound, 10*time.Millisecond, what)
+	}
+	seq := int64(0)
+	send := func(kind api.EventType, r api.Route) {
+		seq++
+		cloud.events <- api.Event{Seq: seq, Time: time.Now(), Type: kind, Route: &r, ID: r.ID}
+	}
+	toOne, toTwo := cluster.Route{Destination: "10.0.1.0/24", Via: "127.0.0.9"}, cluster.Route{Destination: "10.0.2.0/24", Via: "127.0.0.10"}
+
+	until("the listed route", []cluster.Route{toOne}, "two")
+	until("none to itself", []cluster.Route{}, "one")
+	send(api.EventCreated, route("r-2", "10.0.2.0/24", "i-2", 1, api.RouteActive))
+	until("a new route", []cluster.Route{toTwo}, "one")
+	send(api.EventUpdated, route("r-1", "10.0.1.0/24", "i-1", 2, api.RouteBlackhole))
+	until("a blackhole to be taken away", []cluster.Route{}, "two")
+	send(api.EventUpdated, route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)) // History.
+	send(api.EventDeleted, route("r-2", "10.0.2.0/24", "i-2", 1, api.RouteActive))
+	until("a deleted one to be taken away", []cluster.Route{}, "one")
+	assert.Empty(t, s.routesOf("two"), "history brings nothing back")
+}
+
 // An agent that comes back while the cloud is away stops nothing.
 func TestNothingIsStoppedBeforeTheFirstList(t *testing.T) {
 	a := New(nil, nil, nil, "cluster=lab", slog.New(slog.DiscardHandler))
-	a.running = map[embedded.Machine]*process.Process{{ID: "i-1", Name: "one"}: {}}
-	boot, halt := a.plan()
+	a.running = map[cluster.Machine]cluster.Running{{ID: "i-1", Name: "one"}: &process.Process{}}
+	boot, halt, keep := a.plan()
 	assert.Empty(t, boot)
 	assert.Empty(t, halt)
+	assert.Nil(t, keep, "nor is anything deleted")
 }
 
 // After a restart the recorder goes on where the file ends.

@@ -1,5 +1,5 @@
 // Package apply puts manifests into a cluster by server-side apply, so that
-// doing it twice is the same as doing it once.
+// doing it twice is the same as doing it once, and takes them out again.
 package apply
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,11 +21,97 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// fieldManager owns the fields that the lab applies.
+// fieldManager owns the fields that a lab applies to its own cluster.
 const fieldManager = "ccmlab"
 
-// Manifests applies every document of every file, in order.
+const labelManagedBy = "app.kubernetes.io/managed-by"
+
+// Manifests applies every document of every file, in order, to a cluster that
+// is the lab's own.
 func Manifests(ctx context.Context, kubeconfig string, files ...[]byte) error {
+	return Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}.Apply(ctx, files...)
+}
+
+// Owner applies in a name of its own, which the API server keeps with every
+// field that it sets.
+type Owner struct {
+	kubeconfig, name string
+	force            bool
+}
+
+// Guest is a lab in somebody's cluster, by a name that no other lab has. It
+// takes no field from another owner, and what others have applied too is still
+// there when it has gone.
+func Guest(kubeconfig, name string) Owner {
+	return Owner{kubeconfig: kubeconfig, name: fieldManager + "-" + name}
+}
+
+// Apply applies every document of every file, in order.
+func (o Owner) Apply(ctx context.Context, files ...[]byte) error {
+	return each(ctx, o.kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+		if !o.force {
+			// Of an object that is only a name nobody owns a field, and it could
+			// not be told apart from ours.
+			if have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{}); err == nil && len(have.GetManagedFields()) == 0 {
+				return nil
+			}
+		}
+		labels := obj.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[labelManagedBy] = fieldManager // So that there is a field to own.
+		obj.SetLabels(labels)
+		_, err := target.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: o.name, Force: o.force})
+		if apierrors.IsConflict(err) {
+			err = fmt.Errorf("somebody has one by that name that says something else, and it is left alone: %w", err)
+		}
+		return err
+	}, files...)
+}
+
+// Withdraw deletes the objects named in the files that are this owner's alone.
+// Of those that are others' too it gives up its part.
+func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
+	return each(ctx, o.kubeconfig, "deleting", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+		have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
+		if err == nil {
+			err = o.withdraw(ctx, target, have)
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}, files...)
+}
+
+func (o Owner) withdraw(ctx context.Context, target dynamic.ResourceInterface, have *unstructured.Unstructured) error {
+	mine, others := false, false
+	for _, f := range have.GetManagedFields() {
+		if f.Manager == o.name {
+			mine = true
+		} else {
+			others = true
+		}
+	}
+	switch {
+	case !mine:
+		return nil
+	case !others:
+		uid := have.GetUID()
+		return target.Delete(ctx, have.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	}
+	// To apply no field is to give up all.
+	none := &unstructured.Unstructured{}
+	none.SetGroupVersionKind(have.GroupVersionKind())
+	none.SetName(have.GetName())
+	none.SetNamespace(have.GetNamespace())
+	_, err := target.Apply(ctx, have.GetName(), none, metav1.ApplyOptions{FieldManager: o.name})
+	return err
+}
+
+// each does something with every document of every file, in order.
+func each(ctx context.Context, kubeconfig, doing string, do func(dynamic.ResourceInterface, *unstructured.Unstructured) error, files ...[]byte) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -51,24 +138,29 @@ func Manifests(ctx context.Context, kubeconfig string, files ...[]byte) error {
 			if len(obj.Object) == 0 {
 				continue
 			}
-			if err := object(ctx, client, mapper, &obj); err != nil {
-				return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			target, err := resource(client, mapper, &obj)
+			if err == nil {
+				err = do(target, &obj)
+			}
+			if err != nil {
+				return fmt.Errorf("%s %s %s: %w", doing, obj.GetKind(), obj.GetName(), err)
 			}
 		}
 	}
 	return nil
 }
 
-func object(ctx context.Context, client dynamic.Interface, mapper meta.RESTMapper, obj *unstructured.Unstructured) error {
+func resource(client dynamic.Interface, mapper meta.RESTMapper, obj *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	gvk := obj.GroupVersionKind()
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var target dynamic.ResourceInterface = client.Resource(mapping.Resource)
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		target = client.Resource(mapping.Resource).Namespace(obj.GetNamespace())
+		return client.Resource(mapping.Resource).Namespace(obj.GetNamespace()), nil
 	}
-	_, err = target.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-	return err
+	return client.Resource(mapping.Resource), nil
 }

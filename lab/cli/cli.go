@@ -66,7 +66,8 @@ func newRoot() *cobra.Command {
 		Long: `lab brings up a simulated cloud, a genuine Kubernetes control plane with
 --cloud-provider=external, nodes, and a cloud controller manager (CCM), and
 shows what happens: taints lifted, nodes labelled, load balancers provisioned,
-nodes removed. No Docker, no root.`,
+nodes removed. The cluster is made of plain processes (no Docker, no root), or
+of containers (kind), or is one that you have already.`,
 		Example: `  lab up                      # everything, and a first answer through a load balancer
   lab up --without-ccm        # nodes stay tainted, pods Pending; then: lab ccm start
   eval "$(lab env)"           # kubectl and fakecloud now speak to the lab
@@ -83,7 +84,7 @@ nodes removed. No Docker, no root.`,
 		name = v
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
-	root.AddCommand(newUp(o), newDown(o), newStatus(o), newEnv(o), newKubeconfig(o), newLogs(o), newWatch(o), newDoctor(o), newCCM(o), newAgent())
+	root.AddCommand(newUp(o), newDown(o), newStatus(o), newEnv(o), newKubeconfig(o), newLogs(o), newWatch(o), newDoctor(o), newCCM(o), newBundle(o), newAgent())
 	usageArgs(root)
 	return root
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,12 +9,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/cluster/kind"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -37,7 +41,7 @@ func newDoctor(_ *options) *cobra.Command {
 		Short: "Check this machine, with a fix for each finding",
 		Long:  "doctor looks at what the lab needs of this machine. It exits with 1 when something must be mended.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			findings, problems := diagnose(), 0
+			findings, problems := diagnose(cmd.Context()), 0
 			for _, f := range findings {
 				if f.Fix != "" {
 					problems++
@@ -69,10 +73,10 @@ func newDoctor(_ *options) *cobra.Command {
 	return cmd
 }
 
-func diagnose() []finding {
+func diagnose(ctx context.Context) []finding {
 	return []finding{
 		system(), loopback(), memory(), openFiles(), folder(), tool("go", "install Go 1.26 or newer: it builds everything"),
-		tool("gcc", "install gcc: the cloud's database (SQLite) is C"), programs(), leftovers(),
+		tool("gcc", "install gcc: the cloud's database (SQLite) is C"), programs(), leftovers(), containers(ctx), inotify(),
 	}
 }
 
@@ -156,14 +160,50 @@ func tool(name, fix string) finding {
 }
 
 func programs() finding {
-	bin, err := embedded.FindBinaries("")
+	bin, err := local.FindBinaries("", "")
 	if err != nil {
 		return finding{Check: "programs", Seen: err.Error(), Fix: "make build"}
 	}
-	if missing := bin.Missing(); len(missing) > 0 {
+	if missing := bin.Missing(embedded.OwnPrograms, embedded.KubePrograms); len(missing) > 0 {
 		return finding{Check: "programs", Seen: "missing: " + strings.Join(missing, ", "), Fix: "make build"}
 	}
 	return finding{Check: "programs", Seen: "all in " + bin.Dir + " and " + bin.Kube}
+}
+
+// containers: without an engine there is still the embedded cluster, so that
+// this is no problem to mend.
+func containers(ctx context.Context) finding {
+	k, err := kind.Choose(ctx, "", "", binDir())
+	if err != nil {
+		return finding{Check: "kind", Seen: "not to be had: " + err.Error()}
+	}
+	return finding{Check: "kind", Seen: fmt.Sprintf("%s runs; nodes would be %s", k.Engine, k.Image)}
+}
+
+func binDir() string {
+	bin, err := local.FindBinaries("", "")
+	if err != nil {
+		return ""
+	}
+	return bin.Dir
+}
+
+// fewInstances is the kernel's default of inotify instances per user, which
+// two kind clusters use up.
+const fewInstances = 128
+
+func inotify() finding {
+	f := finding{Check: "inotify"}
+	data, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
+	if err != nil {
+		f.Seen = err.Error()
+		return f
+	}
+	f.Seen = strings.TrimSpace(string(data)) + " instances per user"
+	if n, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && n <= fewInstances {
+		f.Seen += "; a third kind cluster beside two others would want more (sudo sysctl fs.inotify.max_user_instances=1024)"
+	}
+	return f
 }
 
 // leftovers are processes whose lab's folder is gone.

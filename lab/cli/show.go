@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/nxadm/tail"
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -53,7 +51,7 @@ func newStatus(o *options) *cobra.Command {
 func printStatus(w io.Writer, st *lab.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
-	p("lab %s is %s", st.Name, st.State)
+	p("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
 	p("cloud %s", st.CloudURL)
 	p("\nCOMPONENT\tPID\tSTATE")
 	for _, c := range st.Components {
@@ -142,35 +140,35 @@ func newLogs(o *options) *cobra.Command {
   lab logs ccm -f
   lab logs node-node-1 --tail 50`,
 		Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: func(_ *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			l, err := o.open()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
-			logs, _ := l.Logs()
-			return slices.Sorted(maps.Keys(logs)), cobra.ShellCompDirectiveNoFileComp
+			logs, _ := l.Cluster.Logs(cmd.Context())
+			return logNames(logs), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := o.open()
 			if err != nil {
 				return err
 			}
-			logs, err := l.Logs()
+			logs, err := l.Cluster.Logs(cmd.Context())
 			if err != nil {
 				return err
 			}
-			names := slices.Sorted(maps.Keys(logs))
 			if len(args) == 0 {
-				for _, name := range names {
-					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-26s %s\n", name, logs[name])
+				for _, log := range logs {
+					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-26s %s\n", log.Name, log.Where)
 				}
 				return nil
 			}
-			file, ok := logs[strings.ReplaceAll(args[0], "/", "-")]
-			if !ok {
-				return usagef("no component %q has a log; there are: %s", args[0], strings.Join(names, ", "))
+			name := strings.ReplaceAll(args[0], "/", "-")
+			i := slices.IndexFunc(logs, func(l cluster.Log) bool { return l.Name == name })
+			if i < 0 {
+				return usagef("no component %q has a log; there are: %s", args[0], strings.Join(logNames(logs), ", "))
 			}
-			return printLog(cmd, file, lines, follow)
+			return logs[i].Copy(cmd.Context(), cmd.OutOrStdout(), lines, follow)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for what comes")
@@ -178,39 +176,12 @@ func newLogs(o *options) *cobra.Command {
 	return cmd
 }
 
-func printLog(cmd *cobra.Command, file string, last int, follow bool) error {
-	config := tail.Config{Follow: follow, ReOpen: follow, MustExist: true, Logger: tail.DiscardingLogger}
-	if last > 0 {
-		lines, err := process.Tail(file, last)
-		if err != nil {
-			return err
-		}
-		for _, line := range lines {
-			_, _ = fmt.Fprintln(cmd.OutOrStdout(), line)
-		}
-		if !follow {
-			return nil
-		}
-		config.Location = &tail.SeekInfo{Whence: io.SeekEnd}
+func logNames(logs []cluster.Log) []string {
+	names := make([]string, len(logs))
+	for i, log := range logs {
+		names[i] = log.Name
 	}
-	t, err := tail.TailFile(file, config)
-	if err != nil {
-		return err
-	}
-	defer t.Cleanup()
-	for {
-		select {
-		case line, ok := <-t.Lines:
-			if !ok {
-				return nil
-			}
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), line.Text); err != nil {
-				return err
-			}
-		case <-cmd.Context().Done():
-			return nil
-		}
-	}
+	return names
 }
 
 func newAgent() *cobra.Command {

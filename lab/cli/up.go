@@ -1,17 +1,22 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -26,10 +31,20 @@ func newUp(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the lab up, or complete one that is there",
-		Long: `up starts the cloud, the cluster, three instances with a node each, a demo
+		Long: `up starts the cloud, the cluster, some instances with a node each, a demo
 behind a Service of type LoadBalancer, and the CCM, and waits for the first
-answer through the load balancer. On a lab that is up it adds what is missing.`,
+answer through the load balancer. On a lab that is up it adds what is missing.
+
+There are three kinds of cluster:
+  embedded  upstream's control plane and simulated nodes as plain processes: no
+            Docker, no root; seconds. The default.
+  kind      real kubelets, pods and kube-proxy in containers, the cloud in one
+            beside them, the CCM as a Deployment. Needs Docker or Podman.
+  external  a cluster you have (--kubeconfig): only a cloud and the CCM are
+            added, no demo. Its nodes that wait for a CCM become instances.`,
 		Example: `  lab up --nodes 5 --profile realistic
+  lab up --cluster kind         # the same with real kubelets, in containers
+  lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
   lab up --without-ccm          # see what waits for a CCM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,6 +54,11 @@ answer through the load balancer. On a lab that is up it adds what is missing.`,
 			}
 			format := cmd.Flag("output").Value.String()
 			steps := ui.New(os.Stderr, quiet)
+			if format == "table" && !quiet {
+				if note := alternative(cmd.Context(), opts); note != "" {
+					steps.Say("%s", note)
+				}
+			}
 			l, err := lab.Up(cmd.Context(), opts, steps)
 			if err != nil {
 				return err
@@ -56,30 +76,67 @@ answer through the load balancer. On a lab that is up it adds what is missing.`,
 			return closing(cmd, l, st, opts)
 		},
 	}
-	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, fmt.Sprintf("number of instances to see to (default %d, or as before)", lab.DefaultNodes))
+	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(lab.Kinds, ", ")+" (default "+lab.Embedded+", or as before)")
+	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, "number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)")
+	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.BuiltImage, kind.StockImage))
+	cmd.Flags().StringVar(&opts.PodNetwork, "pod-network", "", "kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)")
+	cmd.Flags().StringVar(&opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig file")
+	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle that `lab bundle` packed, instead of what was built here")
 	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print problems only")
 	addOutput(cmd, "table", "json", "yaml")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
+// alternativeBound keeps an engine that hangs from holding up what does not
+// need it.
+const alternativeBound = 2 * time.Second
+
+// alternative tells of the cluster that was not asked for, where it could be.
+func alternative(ctx context.Context, o lab.Options) string {
+	ctx, cancel := context.WithTimeout(ctx, alternativeBound)
+	defer cancel()
+	if _, err := state.Open(o.Name); o.Cluster != "" || !errors.Is(err, state.ErrNone) {
+		return ""
+	}
+	if why := kind.Available(ctx); why != "" {
+		return fmt.Sprintf("   An embedded cluster; %s, so --cluster kind is there too, with real kubelets.", why)
+	}
+	return ""
+}
+
 func checkUp(o lab.Options, nodesGiven bool) error {
 	var errs []error
-	if runtime.GOOS != "linux" {
-		errs = append(errs, fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS))
-	}
 	if _, err := state.Dir(o.Name); err != nil {
 		errs = append(errs, usageError{err})
 	}
 	if nodesGiven && (o.Nodes < 1 || o.Nodes > maxNodes) {
 		errs = append(errs, usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
 	}
-	switch o.Profile {
-	case "", "instant", "fast", "realistic":
-	default:
-		errs = append(errs, usagef("--profile %q: want instant, fast or realistic", o.Profile))
+	oneOf := func(flag, value string, choices []string) {
+		if value != "" && !slices.Contains(choices, value) {
+			errs = append(errs, usagef("--%s %q: want one of %s", flag, value, strings.Join(choices, ", ")))
+		}
+	}
+	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})
+	oneOf("cluster", o.Cluster, lab.Kinds)
+	oneOf("pod-network", o.PodNetwork, kind.PodNetworks)
+	// Without --cluster, a lab that is there may be of any kind: it will say
+	// what it cannot take.
+	if _, err := state.Open(o.Name); o.Cluster != "" || errors.Is(err, state.ErrNone) {
+		if o.Cluster != lab.Kind && (o.NodeImage != "" || o.PodNetwork != "") {
+			errs = append(errs, usagef("--node-image and --pod-network are for --cluster kind"))
+		}
+		if o.Cluster != lab.External && o.Kubeconfig != "" {
+			errs = append(errs, usagef("--kubeconfig is for --cluster external"))
+		}
+	}
+	if o.Cluster == lab.External && nodesGiven {
+		errs = append(errs, usagef("--nodes: an external cluster has the nodes it has"))
 	}
 	return errors.Join(errs...)
 }
@@ -110,7 +167,9 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)
-	p("  Break it      fakecloud instances stop node-%d      # then: start, terminate, create", l.State.Nodes)
+	if l.State.Nodes > 0 {
+		p("  Break it      fakecloud instances stop node-%d      # then: start, terminate, create", l.State.Nodes)
+	}
 	p("  Stop          %s down%s", self, nameFlag)
 	return nil
 }
@@ -134,8 +193,8 @@ func newDown(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "Stop everything of the lab and delete its folder",
-		Long: `down ends every process of the lab and deletes all that it kept. It also
-clears away what a crash left. Where there is no lab it says so, and is content.`,
+		Long: `down ends every process and container of the lab and deletes all that it
+kept, networks and volumes among it. It also clears away what a crash left. Where there is no lab it says so, and is content.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := state.Dir(o.name); err != nil {
 				return usageError{err}
@@ -145,7 +204,7 @@ clears away what a crash left. Where there is no lab it says so, and is content.
 				if errors.Is(err, state.ErrNone) {
 					return fmt.Sprintf("there is no lab %q; nothing to do", o.name), nil
 				}
-				return fmt.Sprintf("%d processes ended, folder deleted", n), err
+				return fmt.Sprintf("%d processes and containers ended, folder deleted", n), err
 			})
 		},
 	}
@@ -157,7 +216,7 @@ func newCCM(o *options) *cobra.Command {
 		Short: "Start, stop or restart the cloud controller manager",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.StopCCM(cmd.Context()) }
+	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.Cluster.StopCCM(cmd.Context()) }
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
 		cmd.AddCommand(&cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -198,9 +257,16 @@ func newEnv(o *options) *cobra.Command {
 			export := func(name, value string) {
 				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export %s=%s\n", name, value)
 			}
-			export("KUBECONFIG", quote(l.Cluster.OperatorKubeconfig()))
-			export("FAKECLOUD_URL", quote(l.Cluster.CloudURL()))
-			export("FAKECLOUD_TOKEN_FILE", quote(l.Cluster.TokenFile("operator")))
+			cloud := l.Cluster.Cloud()
+			export("KUBECONFIG", quote(l.Cluster.Kubeconfig()))
+			export("FAKECLOUD_URL", quote(cloud.URL))
+			export("FAKECLOUD_TOKEN_FILE", quote(cloud.TokenFile(cluster.CallerOperator)))
+			// Another lab's, in the same shell, may speak TLS where this one does not.
+			export("FAKECLOUD_CA_FILE", quote(cloud.CAFile))
+			// The cloud is on this machine: a proxy could not reach it.
+			if u, err := url.Parse(cloud.URL); err == nil && u.Hostname() != "" {
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export NO_PROXY=%s\"${NO_PROXY:+,$NO_PROXY}\"\n", quote(u.Hostname()))
+			}
 			export("PATH", quote(strings.Join(l.BinDirs(), ":"))+":\"$PATH\"")
 			return nil
 		},
@@ -219,7 +285,7 @@ func newKubeconfig(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), l.Cluster.OperatorKubeconfig())
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), l.Cluster.Kubeconfig())
 			return err
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -85,12 +86,24 @@ func (h Host) Start(s Spec) (*Process, error) {
 // configure it. A FAKECLOUD_URL of another lab, for one, would.
 func environment() []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOTRACEBACK"} {
+	for _, name := range []string{
+		"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOTRACEBACK",
+		// What a container engine's client is configured with.
+		"DOCKER_CONFIG", "CONTAINERS_CONF", "XDG_RUNTIME_DIR",
+	} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
 	}
 	return env
+}
+
+// Unmarked is this process's environment without its marks, for a child that
+// is no component of the lab and must not be taken for one.
+func Unmarked() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, envLab+"=") || strings.HasPrefix(kv, envComponent+"=")
+	})
 }
 
 // Running maps each component of the lab that runs to its process.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -101,5 +102,23 @@ func TestAwaitTellsWhatItWaitedFor(t *testing.T) {
 	err := p.Await(ctx, "slow to answer", func(context.Context) error { return errors.New("connection refused") })
 	for _, want := range []string{"waited for slow to answer", "gave up after 200ms", "connection refused", "slow.log"} {
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestChildWithoutMarksIsNoComponent(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	t.Setenv("CCMLAB_STATE", host.Lab)
+	t.Setenv("CCMLAB_COMPONENT", "agent")
+	for _, marked := range []bool{false, true} {
+		child := exec.CommandContext(t.Context(), "sleep", "60")
+		if !marked {
+			child.Env = process.Unmarked()
+		}
+		require.NoError(t, child.Start())
+		running, err := host.Running()
+		require.NoError(t, err)
+		assert.Equal(t, marked, running["agent"] != nil)
+		require.NoError(t, child.Process.Kill())
+		assert.Error(t, child.Wait())
 	}
 }

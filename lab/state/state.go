@@ -19,14 +19,24 @@ import (
 type Lab struct {
 	// Name is the lab's, and also the cluster's and the cloud project's.
 	Name string `json:"name"`
-	// Slot X gives the lab 127.X.0.0/16 for everything of its own.
-	Slot int `json:"slot"`
+	// Cluster is the kind of cluster: embedded, kind or external.
+	Cluster string `json:"cluster"`
+	// Slot X gives the lab 127.X.0.0/16 for everything of its own; 0 for one
+	// that lives in containers.
+	Slot int `json:"slot,omitempty"`
 	// Ports by component, on 127.X.0.1.
-	Ports map[string]int `json:"ports"`
+	Ports map[string]int `json:"ports,omitempty"`
+	// Kind is what only a kind cluster has.
+	Kind *Kind `json:"kind,omitempty"`
+	// External is what only an external cluster has.
+	External *External `json:"external,omitempty"`
 	// Profile is the cloud's latency profile.
 	Profile string `json:"profile"`
 	// Nodes is the number of instances that `lab up` sees to.
 	Nodes int `json:"nodes"`
+	// Bin is where our own programs are, if not beside the lab command: in a
+	// bundle that was unpacked.
+	Bin string `json:"bin,omitempty"`
 	// KubeBin is where upstream's programs are, if LAB_KUBE_BIN ever said so:
 	// the lab's own processes, and later commands, use the same.
 	KubeBin string `json:"kubeBin,omitempty"`
@@ -35,6 +45,28 @@ type Lab struct {
 
 	dir  string
 	lock *os.File
+}
+
+// Kind is a kind cluster's part of the record.
+type Kind struct {
+	// Engine is the container engine's command, Host where it is reached, if
+	// not where it is by default.
+	Engine string `json:"engine"`
+	Host   string `json:"host,omitempty"`
+	// Image is the nodes' image, PodNetwork routes or kindnet.
+	Image      string `json:"image"`
+	PodNetwork string `json:"podNetwork"`
+	// Subnet is the range of the lab's network.
+	Subnet string `json:"subnet"`
+	// ControlPlane is the instance that stands for the control plane's
+	// container.
+	ControlPlane string `json:"controlPlane,omitempty"`
+}
+
+// External is an external cluster's part of the record.
+type External struct {
+	// Kubeconfig is the person's own.
+	Kubeconfig string `json:"kubeconfig"`
 }
 
 var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
@@ -102,9 +134,17 @@ func Create(name string) (*Lab, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the lab's folder: %w; set CCMLAB_HOME to a folder you may write", err)
 	}
-	l := &Lab{Name: name, Ports: map[string]int{}, dir: dir}
+	l := blank(name, dir)
 	return l, l.Lock()
 }
+
+// Blank is a lab of which nothing is recorded, or nothing can be read.
+func Blank(name string) (*Lab, error) {
+	dir, err := Dir(name)
+	return blank(name, dir), err
+}
+
+func blank(name, dir string) *Lab { return &Lab{Name: name, Ports: map[string]int{}, dir: dir} }
 
 // Save records the lab, all or nothing.
 func (l *Lab) Save() error {

@@ -52,6 +52,32 @@ func TestDamagedRecord(t *testing.T) {
 	assert.ErrorContains(t, err, "`lab down --name lab` removes the lab")
 }
 
+// Of a lab that nothing is known of, there is a name and a place.
+func TestBlank(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	l, err := state.Blank("lab")
+	require.NoError(t, err)
+	dir, err := state.Dir("lab")
+	require.NoError(t, err)
+	assert.Equal(t, "lab", l.Name)
+	assert.Equal(t, dir, l.Path())
+	assert.NoDirExists(t, dir, "nothing is made")
+	assert.Error(t, l.Lock())
+	require.NoError(t, l.Remove(), "there is nothing to remove")
+	l.Ports["etcd"] = 1 // Not a nil map.
+
+	damaged, err := state.Create("lab")
+	require.NoError(t, err)
+	require.NoError(t, state.WriteFile(damaged.Path("lab.json"), []byte("{")))
+	damaged.Unlock()
+	require.NoError(t, l.Lock())
+	defer l.Unlock()
+	require.NoError(t, l.Remove())
+	assert.NoDirExists(t, dir)
+	_, err = state.Blank("../lab")
+	assert.ErrorContains(t, err, "lab name")
+}
+
 func TestNames(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for _, bad := range []string{"", "..", "a/b", "A", "-a", "a-", "a b", "this-name-is-longer-than-a-lab-may-be-named-here"} {

@@ -135,8 +135,27 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 		return []Change{{"balancer/" + ev.Name, what, detail}}
 	case ev.Instance != nil && deref(ev.From) != deref(ev.To):
 		return []Change{{"instance/" + ev.Name, deref(ev.To), ev.ID + " in " + ev.Instance.Zone}}
+	case ev.Route != nil:
+		return route(ev)
 	}
 	return nil
+}
+
+// route tells of a route that is there, is gone, or has changed its state: a
+// blackhole drops what is sent to it.
+func route(ev api.Event) []Change {
+	detail := ev.Route.Destination + " via " + ev.Route.InstanceID
+	if r := deref(ev.Route.StateReason); r != "" {
+		detail += ": " + r
+	}
+	what := deref(ev.To)
+	switch {
+	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
+		what = string(ev.Type)
+	case what == deref(ev.From):
+		return nil
+	}
+	return []Change{{"route/" + ev.Name, what, detail}}
 }
 
 func deref[T any](p *T) T {

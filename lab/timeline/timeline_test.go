@@ -80,6 +80,33 @@ func TestCloudEvents(t *testing.T) {
 	assert.Equal(t, []string{"gone"}, whats(timeline.Cloud(api.Event{LoadBalancer: lb, Type: api.EventDeleted}, "tag")))
 }
 
+func TestRouteEvents(t *testing.T) {
+	const active, blackhole = "active", "blackhole"
+	reason := "instance is stopped"
+	tell := func(typ api.EventType, from, to string) []timeline.Change {
+		ev := api.Event{Name: "node-1", Type: typ, Route: &api.Route{Destination: "10.244.1.0/24", InstanceID: "i-1"}}
+		if from != "" {
+			ev.From = &from
+		}
+		if to != "" {
+			ev.To = &to
+		}
+		if to == blackhole {
+			ev.Route.StateReason = &reason
+		}
+		return timeline.Cloud(ev, "tag")
+	}
+	line := func(what, detail string) []timeline.Change {
+		return []timeline.Change{{Subject: "route/node-1", What: what, Detail: "10.244.1.0/24 via i-1" + detail}}
+	}
+	assert.Equal(t, line("created", ""), tell(api.EventCreated, "", active))
+	assert.Equal(t, line("created", ": instance is stopped"), tell(api.EventCreated, "", blackhole))
+	assert.Equal(t, line("blackhole", ": instance is stopped"), tell(api.EventUpdated, active, blackhole))
+	assert.Equal(t, line("active", ""), tell(api.EventUpdated, blackhole, active))
+	assert.Equal(t, line("deleted", ""), tell(api.EventDeleted, active, ""))
+	assert.Empty(t, tell(api.EventUpdated, blackhole, blackhole), "another reason is no news")
+}
+
 func TestFollow(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: time.Now()}
 	entries, err := log.Read()

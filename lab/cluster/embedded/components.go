@@ -4,10 +4,18 @@ package embedded
 // grace times are short so that a stopped machine shows within seconds.
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/pki"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
@@ -24,21 +32,17 @@ rules:
 - level: None
 `
 
-func (c *Cluster) spec(component, program string, args ...string) process.Spec {
-	return process.Spec{Component: component, Path: c.bin.Program(program), Args: args, LogFile: c.LogFile(component)}
-}
-
 func (c *Cluster) etcd() process.Spec {
-	clients, peers := "https://"+c.endpoint(portEtcd), "https://"+c.endpoint(portEtcdPeer)
-	ca, tls := c.pki("etcd-ca.crt"), pairAt(c.pki(), "etcd")
-	return c.spec("etcd", "etcd",
-		"--name="+c.lab.Name,
-		"--data-dir="+c.lab.Path("etcd"),
+	clients, peers := "https://"+c.Endpoint(local.PortEtcd), "https://"+c.Endpoint(local.PortEtcdPeer)
+	ca, tls := c.pki("etcd-ca.crt"), pki.PairAt(c.pki(), "etcd")
+	return c.Spec("etcd", "etcd",
+		"--name="+c.Lab.Name,
+		"--data-dir="+c.Lab.Path("etcd"),
 		"--listen-client-urls="+clients,
 		"--advertise-client-urls="+clients,
 		"--listen-peer-urls="+peers,
 		"--initial-advertise-peer-urls="+peers,
-		"--initial-cluster="+c.lab.Name+"="+peers,
+		"--initial-cluster="+c.Lab.Name+"="+peers,
 		"--client-cert-auth", "--trusted-ca-file="+ca, "--cert-file="+tls.Cert, "--key-file="+tls.Key,
 		"--peer-client-cert-auth", "--peer-trusted-ca-file="+ca, "--peer-cert-file="+tls.Cert, "--peer-key-file="+tls.Key,
 		"--log-level=warn",
@@ -46,12 +50,12 @@ func (c *Cluster) etcd() process.Spec {
 }
 
 func (c *Cluster) apiserver() process.Spec {
-	etcd, tls := pairAt(c.pki(), "etcd-client"), pairAt(c.pki(), portAPIServer)
-	kubelets, tokens := pairAt(c.pki("users"), userKubelets), pairAt(c.pki(), "service-account")
-	return c.spec("kube-apiserver", "kube-apiserver",
-		"--etcd-servers=https://"+c.endpoint(portEtcd),
+	etcd, tls := pki.PairAt(c.pki(), "etcd-client"), pki.PairAt(c.pki(), local.PortAPIServer)
+	kubelets, tokens := pki.PairAt(c.pki("users"), userKubelets), pki.PairAt(c.pki(), "service-account")
+	return c.Spec("kube-apiserver", "kube-apiserver",
+		"--etcd-servers=https://"+c.Endpoint(local.PortEtcd),
 		"--etcd-cafile="+c.pki("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
-		"--bind-address="+c.host0(), "--secure-port="+c.port(portAPIServer), "--advertise-address="+c.host0(),
+		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),
 		"--tls-cert-file="+tls.Cert, "--tls-private-key-file="+tls.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--requestheader-client-ca-file="+c.pki(frontProxyCA+".crt"), "--requestheader-allowed-names=front-proxy-client",
@@ -68,14 +72,14 @@ func (c *Cluster) apiserver() process.Spec {
 		// Loopback is not allowed in EndpointSlices, and nothing in this
 		// cluster could reach a ClusterIP anyway.
 		"--endpoint-reconciler-type=none",
-		"--audit-policy-file="+c.lab.Path("audit-policy.yaml"), "--audit-log-path="+c.lab.Path("logs", "audit.jsonl"),
+		"--audit-policy-file="+c.Lab.Path("audit-policy.yaml"), "--audit-log-path="+c.Lab.Path("logs", "audit.jsonl"),
 		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
 		"--profiling=false",
 	)
 }
 
 // serviceCIDR is the half of 10.X.0.0/16 that pods leave.
-func (c *Cluster) serviceCIDR() string { return fmt.Sprintf("10.%d.0.0/17", c.lab.Slot) }
+func (c *Cluster) serviceCIDR() string { return fmt.Sprintf("10.%d.0.0/17", c.Lab.Slot) }
 
 // nodePodBits gives each node 125 pod addresses, above the kubelet's 110, and
 // a lab 256 nodes.
@@ -86,14 +90,14 @@ const nodePodBits = 25
 const kubeletPort = 10250
 
 func (c *Cluster) controllerManager() process.Spec {
-	args := c.serving(portKCM, userKCM)
-	return c.spec("kube-controller-manager", "kube-controller-manager", append(args,
+	args := append(c.serving(local.PortKCM, userKCM), c.at(local.PortKCM)...)
+	return c.Spec("kube-controller-manager", "kube-controller-manager", append(args,
 		"--cloud-provider=external",
-		"--cluster-name="+c.lab.Name,
+		"--cluster-name="+c.Lab.Name,
 		"--leader-elect=false", // There is only one.
 		"--use-service-account-credentials",
 		"--root-ca-file="+c.pki("ca.crt"),
-		"--service-account-private-key-file="+pairAt(c.pki(), "service-account").Key,
+		"--service-account-private-key-file="+pki.PairAt(c.pki(), "service-account").Key,
 		"--allocate-node-cidrs", "--cluster-cidr="+c.PodCIDR(), fmt.Sprintf("--node-cidr-mask-size=%d", nodePodBits),
 		"--configure-cloud-routes=false",
 		"--service-cluster-ip-range="+c.serviceCIDR(),
@@ -106,51 +110,38 @@ func (c *Cluster) controllerManager() process.Spec {
 }
 
 func (c *Cluster) scheduler() process.Spec {
-	args := c.serving(portScheduler, userScheduler)
-	return c.spec("kube-scheduler", "kube-scheduler", append(args, "--leader-elect=false", "--profiling=false")...)
+	args := append(c.serving(local.PortScheduler, userScheduler), c.at(local.PortScheduler)...)
+	return c.Spec("kube-scheduler", "kube-scheduler", append(args, "--leader-elect=false", "--profiling=false")...)
 }
 
-// ccm has short leases: the framework never gives its lease back, so a
-// restarted one waits for the old one's end.
-func (c *Cluster) ccm(cloudConfig string) process.Spec {
-	args := c.serving(portCCM, userCCM)
-	return c.spec("ccm", "ccm", append(args,
-		"--cloud-config="+cloudConfig,
-		"--cluster-name="+c.lab.Name,
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
-		"--node-monitor-period=2s",
-		"--profiling=false",
-	)...)
+func (c *Cluster) ccm() process.Spec { return c.CCM(c.serving(local.PortCCM, userCCM)...) }
+
+// at says where a controller serves health and metrics.
+func (c *Cluster) at(port string) []string {
+	return []string{"--bind-address=" + c.Address(), "--secure-port=" + c.Port(port)}
 }
 
-// serving are the flags that upstream's controllers share: who they are, and
-// where they serve health and metrics.
+// serving are the flags that upstream's controllers share: who they are.
 func (c *Cluster) serving(port, user string) []string {
-	tls, kubeconfig := pairAt(c.pki(), port), c.Kubeconfig(user)
+	tls, kubeconfig := pki.PairAt(c.pki(), port), c.kubeconfig(user)
 	return []string{
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
-		"--bind-address=" + c.host0(), "--secure-port=" + c.port(port),
 		"--tls-cert-file=" + tls.Cert, "--tls-private-key-file=" + tls.Key,
 		"--client-ca-file=" + c.pki("ca.crt"),
 	}
 }
 
-// Machine is an instance that is to run a node. Its ID is what makes it one
-// machine: a new instance may have an old one's name and address.
-type Machine struct{ ID, Name, Address string }
-
 const nodePrefix = "node/"
 
-// component names the machine's process, with all that identifies it.
-func (m Machine) component() string { return nodePrefix + m.Name + "@" + m.Address + "#" + m.ID }
-
-// ProviderID is what the CCM writes on the machine's Node.
-func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
+// component names a machine's process, with all that identifies it.
+func component(m cluster.Machine) string {
+	return nodePrefix + m.Name + "@" + m.Address + "#" + m.ID
+}
 
 // disk is the machine's folder. Its name is short: a Unix socket's path, which
 // the kubelet has below it, may have 107 bytes (unix(7)). The end of an ID is
 // its random part.
-func (c *Cluster) disk(m Machine) string { return c.lab.Path("n", m.ID[max(0, len(m.ID)-8):]) }
+func (c *Cluster) disk(id string) string { return c.Lab.Path("n", id[max(0, len(id)-8):]) }
 
 // socketBytes is what the kubelet adds to a machine's folder for its longest
 // socket: root/pod-resources/ and a number of up to ten digits.
@@ -161,46 +152,64 @@ const maxSocketPath = 107
 
 // CheckFolder is an error when the lab's folder lies too deep.
 func (c *Cluster) CheckFolder() error {
-	disk := c.disk(Machine{ID: "12345678"})
+	disk := c.disk("12345678")
 	if n := len(disk) + socketBytes; n > maxSocketPath {
-		return fmt.Errorf("the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one", c.lab.Path(), n-maxSocketPath)
+		return fmt.Errorf("the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one", c.Lab.Path(), n-maxSocketPath)
 	}
 	return nil
 }
 
+// Present is nothing: every machine is an instance first.
+func (c *Cluster) Present(context.Context) ([]cluster.Machine, error) { return nil, nil }
+
+// Adopt has nothing to do, for the same reason.
+func (c *Cluster) Adopt(cluster.Machine) error { return nil }
+
+// Connect has nothing to do: all of loopback is reached without routes.
+func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
+
 // Machines are the machines whose process runs.
-func (c *Cluster) Machines() (map[Machine]*process.Process, error) {
-	running, err := c.host.Running()
+func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
+	running, err := c.Host.Running()
 	if err != nil {
 		return nil, err
 	}
-	found := map[Machine]*process.Process{}
+	found := map[cluster.Machine]cluster.Running{}
 	for component, p := range running {
 		if id, ok := strings.CutPrefix(component, nodePrefix); ok {
 			name, rest, _ := strings.Cut(id, "@")
 			addr, id, _ := strings.Cut(rest, "#")
-			found[Machine{ID: id, Name: name, Address: addr}] = p
+			found[cluster.Machine{ID: id, Name: name, Address: addr}] = p
 		}
 	}
 	return found, nil
 }
 
+// Booted tells whether the machine has a folder.
+func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
+	_, err := os.Stat(c.disk(m.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Boot makes the machine's credentials, as its image would hold them, and
 // starts its hollow node.
-func (c *Cluster) Boot(m Machine) (*process.Process, error) {
-	ca, err := loadOrCreateAuthority(c.pki(), "ca")
+func (c *Cluster) Boot(_ context.Context, m cluster.Machine) (cluster.Running, error) {
+	ca, err := pki.LoadOrCreate(c.pki(), "ca")
 	if err != nil {
 		return nil, err
 	}
-	dir := c.disk(m)
+	dir := c.disk(m.ID)
 	user := "node-" + m.Name
-	client, err := ca.ensure(dir, "kubelet-client", identity{name: "system:node:" + m.Name, groups: []string{"system:nodes"}})
+	client, err := ca.Ensure(dir, "kubelet-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}})
 	if err != nil {
 		return nil, err
 	}
-	serving, err := ca.ensure(dir, "kubelet", identity{
-		name: "system:node:" + m.Name, groups: []string{"system:nodes"},
-		addresses: []string{m.Address}, dnsNames: []string{m.Name},
+	serving, err := ca.Ensure(dir, "kubelet", pki.Identity{
+		Name: "system:node:" + m.Name, Groups: []string{"system:nodes"},
+		Addresses: []string{m.Address}, DNSNames: []string{m.Name},
 	})
 	if err != nil {
 		return nil, err
@@ -208,11 +217,11 @@ func (c *Cluster) Boot(m Machine) (*process.Process, error) {
 	if err := c.writeKubeconfig(user, client); err != nil {
 		return nil, err
 	}
-	return c.host.Start(c.spec(m.component(), "hollow-node",
+	return c.Host.Start(c.Spec(component(m), "hollow-node",
 		"--name="+m.Name,
-		"--kubeconfig="+c.Kubeconfig(user),
-		"--proxy-kubeconfig="+c.Kubeconfig(userProxy),
-		"--address="+m.Address, fmt.Sprintf("--port=%d", freePort(m.Address, kubeletPort)),
+		"--kubeconfig="+c.kubeconfig(user),
+		"--proxy-kubeconfig="+c.kubeconfig(userProxy),
+		"--address="+m.Address, fmt.Sprintf("--port=%d", local.FreePort(m.Address, kubeletPort)),
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--root-dir="+filepath.Join(dir, "root"),
@@ -221,24 +230,32 @@ func (c *Cluster) Boot(m Machine) (*process.Process, error) {
 	))
 }
 
-// Fakecloud is the process of the lab's cloud. The tokens are files that it
-// writes; each caller has one of its own, so that the cloud's log tells them
-// apart.
-func (c *Cluster) Fakecloud(tag string) process.Spec {
-	s := c.spec("fakecloud", "fakecloud", "serve",
-		"--listen="+c.CloudAddress(),
-		"--data="+c.lab.Path("cloud", "cloud.db"),
-		"--project="+c.lab.Name,
-		"--profile="+c.lab.Profile,
-		"--default-tag="+tag,
-		"--instance-cidr="+c.InstanceCIDR(),
-		"--load-balancer-cidr="+c.LoadBalancerCIDR(),
-	)
-	for _, caller := range []string{"operator", "lab", "ccm"} {
-		s.Args = append(s.Args, "--token="+caller+"="+c.TokenFile(caller))
-	}
-	return s
+// haltGrace is how long a machine has to shut down before it is cut off.
+const haltGrace = 3 * time.Second
+
+// Halt ends the machine's process.
+func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
+	return process.Stop(ctx, haltGrace, r.(*process.Process))
 }
 
-// TokenFile holds a caller's cloud token.
-func (c *Cluster) TokenFile(caller string) string { return c.lab.Path("cloud", caller+".token") }
+// Sweep deletes the folders of machines that are gone.
+func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
+	machines, err := c.Machines(ctx)
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{}
+	for id := range keep {
+		kept[c.disk(id)] = true
+	}
+	for m := range machines {
+		kept[c.disk(m.ID)] = true
+	}
+	disks, err := filepath.Glob(c.Lab.Path("n", "*"))
+	for _, disk := range disks {
+		if !kept[disk] {
+			err = errors.Join(err, os.RemoveAll(disk))
+		}
+	}
+	return err
+}

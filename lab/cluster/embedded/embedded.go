@@ -4,15 +4,14 @@
 package embedded
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"log/slog"
 	"os"
-	"path/filepath"
-	"strconv"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +19,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/pki"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/manifests"
 )
 
 // Users of the API server, one credential each. All but the operator are
@@ -36,109 +41,55 @@ const (
 	userKubelets  = "kube-apiserver-kubelet-client"
 )
 
-var identities = map[string]identity{
-	userOperator:  {name: "ccmlab:operator", groups: []string{"system:masters"}},
-	userObserver:  {name: "ccmlab:observer"},
-	userCCM:       {name: "cloud-controller-manager"},
-	userKCM:       {name: "system:kube-controller-manager"},
-	userScheduler: {name: "system:kube-scheduler"},
-	userProxy:     {name: "system:kube-proxy"},
-	userKubelets:  {name: "kube-apiserver-kubelet-client"},
+var identities = map[string]pki.Identity{
+	userOperator:  {Name: "ccmlab:operator", Groups: []string{"system:masters"}},
+	userObserver:  {Name: "ccmlab:observer"},
+	userCCM:       {Name: "cloud-controller-manager"},
+	userKCM:       {Name: "system:kube-controller-manager"},
+	userScheduler: {Name: "system:kube-scheduler"},
+	userProxy:     {Name: "system:kube-proxy"},
+	userKubelets:  {Name: "kube-apiserver-kubelet-client"},
 }
 
 const frontProxyCA = "front-proxy-ca"
 
 // Cluster is the cluster of one lab.
-type Cluster struct {
-	lab  *state.Lab
-	bin  Binaries
-	host process.Host
-}
+type Cluster struct{ local.Site }
+
+var _ cluster.Cluster = (*Cluster)(nil)
 
 // New describes the cluster; nothing is started.
-func New(lab *state.Lab, bin Binaries) *Cluster {
-	return &Cluster{lab: lab, bin: bin, host: process.Host{Lab: lab.Path()}}
+func New(lab *state.Lab, bin local.Binaries) *Cluster {
+	return &Cluster{local.NewSite(lab, bin)}
 }
 
-// Binaries are the programs a lab runs.
-type Binaries struct {
-	// Dir holds lab, ccm and fakecloud; Kube holds upstream's and hollow-node.
-	Dir, Kube string
+// Programs are what it runs, the project's own and upstream's.
+var (
+	OwnPrograms  = []string{"fakecloud", "ccm"}
+	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "hollow-node"}
+)
+
+// Check is an error when programs are missing or the folder lies too deep.
+func (c *Cluster) Check(context.Context) error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS)
+	}
+	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, KubePrograms))
 }
 
-// FindBinaries looks beside the running program. Upstream's are in
-// LAB_KUBE_BIN, if that is set, else in kube, if that is not empty.
-func FindBinaries(kube string) (Binaries, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return Binaries{}, err
-	}
-	b := Binaries{Dir: filepath.Dir(self), Kube: filepath.Join(filepath.Dir(self), "kube")}
-	if dir := cmp.Or(os.Getenv("LAB_KUBE_BIN"), kube); dir != "" {
-		if b.Kube, err = filepath.Abs(dir); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
+// Traits of an embedded cluster.
+func (c *Cluster) Traits() cluster.Traits {
+	return cluster.Traits{Nodes: 3, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo], Summary: "--cloud-provider=external"}
 }
-
-// KubeBinaries are the names looked for in Binaries.Kube.
-var KubeBinaries = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "hollow-node"}
-
-// Missing lists the programs that are not there.
-func (b Binaries) Missing() []string {
-	var missing []string
-	check := func(dir, name string) {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode()&0o111 == 0 {
-			missing = append(missing, filepath.Join(dir, name))
-		}
-	}
-	for _, name := range []string{"fakecloud", "ccm"} {
-		check(b.Dir, name)
-	}
-	for _, name := range KubeBinaries {
-		check(b.Kube, name)
-	}
-	return missing
-}
-
-// Program is the full path of a program.
-func (b Binaries) Program(name string) string {
-	dir := b.Kube
-	if name == "fakecloud" || name == "ccm" || name == "lab" {
-		dir = b.Dir
-	}
-	return filepath.Join(dir, name)
-}
-
-// Addresses of the lab's slot.
-func (c *Cluster) host0() string            { return address(c.lab.Slot) }
-func (c *Cluster) endpoint(p string) string { return net.JoinHostPort(c.host0(), c.port(p)) }
-func (c *Cluster) port(p string) string     { return strconv.Itoa(c.lab.Ports[p]) }
 
 // PodCIDR is the range that nodes get their pod ranges from.
-func (c *Cluster) PodCIDR() string { return fmt.Sprintf("10.%d.128.0/17", c.lab.Slot) }
+func (c *Cluster) PodCIDR() string { return fmt.Sprintf("10.%d.128.0/17", c.Lab.Slot) }
 
-// InstanceCIDR is the range of the cloud's instances.
-func (c *Cluster) InstanceCIDR() string { return fmt.Sprintf("127.%d.16.0/20", c.lab.Slot) }
+// kubeconfig is the file that lets a user, as named above, into the cluster.
+func (c *Cluster) kubeconfig(user string) string { return c.Lab.Path("kubeconfig", user+".yaml") }
 
-// LoadBalancerCIDR is the range of the cloud's balancers.
-func (c *Cluster) LoadBalancerCIDR() string { return fmt.Sprintf("127.%d.64.0/18", c.lab.Slot) }
-
-// CloudAddress is where the lab's cloud listens.
-func (c *Cluster) CloudAddress() string { return c.endpoint(portCloud) }
-
-// CCMAddress is where the lab's CCM serves health and metrics.
-func (c *Cluster) CCMAddress() string { return c.endpoint(portCCM) }
-
-// CloudURL is the cloud's base URL.
-func (c *Cluster) CloudURL() string { return "http://" + c.CloudAddress() }
-
-// Kubeconfig is the file that lets a user, as named above, into the cluster.
-func (c *Cluster) Kubeconfig(user string) string { return c.lab.Path("kubeconfig", user+".yaml") }
-
-// OperatorKubeconfig is the person's own.
-func (c *Cluster) OperatorKubeconfig() string { return c.Kubeconfig(userOperator) }
+// Kubeconfig is the person's own.
+func (c *Cluster) Kubeconfig() string { return c.kubeconfig(userOperator) }
 
 // Operator is a client with all rights, for applying manifests and showing
 // what is there.
@@ -148,54 +99,50 @@ func (c *Cluster) Operator() (*kubernetes.Clientset, error) { return c.client(us
 func (c *Cluster) Observer() (*kubernetes.Clientset, error) { return c.client(userObserver) }
 
 func (c *Cluster) client(user string) (*kubernetes.Clientset, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig(user))
-	if err != nil {
-		return nil, err
-	}
-	cfg.UserAgent = "ccmlab/" + user
-	cfg.QPS, cfg.Burst = 100, 200
-	return kubernetes.NewForConfig(cfg)
+	return kubeaccess.Client(c.kubeconfig(user), user)
 }
 
 func (c *Cluster) pki(elem ...string) string {
-	return c.lab.Path(append([]string{"pki"}, elem...)...)
+	return c.Lab.Path(append([]string{"pki"}, elem...)...)
 }
 
-// PrepareCredentials writes what is missing of certificates and kubeconfigs.
-func (c *Cluster) PrepareCredentials() error {
-	ca, err := loadOrCreateAuthority(c.pki(), "ca")
+// prepareCredentials writes what is missing of certificates and kubeconfigs.
+func (c *Cluster) prepareCredentials() error {
+	ca, err := pki.LoadOrCreate(c.pki(), "ca")
 	if err != nil {
 		return err
 	}
-	etcdCA, err := loadOrCreateAuthority(c.pki(), "etcd-ca")
+	// etcd has an authority of its own: with a shared one, every client of the
+	// API server could read and write the store directly.
+	etcdCA, err := pki.LoadOrCreate(c.pki(), "etcd-ca")
 	if err != nil {
 		return err
 	}
 	// Nobody speaks through a front proxy here, but every server with delegated
 	// authentication asks for its CA and complains without.
-	if _, err := loadOrCreateAuthority(c.pki(), frontProxyCA); err != nil {
+	if _, err := pki.LoadOrCreate(c.pki(), frontProxyCA); err != nil {
 		return err
 	}
-	serve := func(name string) identity {
-		return identity{name: name, addresses: []string{c.host0()}, dnsNames: []string{"localhost", "kubernetes.default.svc"}}
+	serve := func(name string) pki.Identity {
+		return pki.Identity{Name: name, Addresses: []string{c.Address()}, DNSNames: []string{"localhost", "kubernetes.default.svc"}}
 	}
 	var errs []error
-	keep := func(_ pair, err error) { errs = append(errs, err) }
-	keep(etcdCA.ensure(c.pki(), "etcd", serve("etcd")))
-	keep(etcdCA.ensure(c.pki(), "etcd-client", identity{name: "kube-apiserver"}))
-	for _, component := range []string{portAPIServer, portKCM, portScheduler, portCCM} {
-		keep(ca.ensure(c.pki(), component, serve(component)))
+	keep := func(_ pki.Pair, err error) { errs = append(errs, err) }
+	keep(etcdCA.Ensure(c.pki(), "etcd", serve("etcd")))
+	keep(etcdCA.Ensure(c.pki(), "etcd-client", pki.Identity{Name: "kube-apiserver"}))
+	for _, component := range []string{local.PortAPIServer, local.PortKCM, local.PortScheduler, local.PortCCM} {
+		keep(ca.Ensure(c.pki(), component, serve(component)))
 	}
-	keep(ca.ensure(c.pki(), "service-account", identity{name: "service-account"}))
+	keep(ca.Ensure(c.pki(), "service-account", pki.Identity{Name: "service-account"}))
 	for user, who := range identities {
-		cert, err := ca.ensure(c.pki("users"), user, who)
+		cert, err := ca.Ensure(c.pki("users"), user, who)
 		errs = append(errs, err, c.writeKubeconfig(user, cert))
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cluster) writeKubeconfig(user string, cert pair) error {
-	file := c.Kubeconfig(user)
+func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
+	file := c.kubeconfig(user)
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -208,10 +155,10 @@ func (c *Cluster) writeKubeconfig(user string, cert pair) error {
 		files[i] = data
 	}
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[c.lab.Name] = &clientcmdapi.Cluster{Server: "https://" + c.endpoint(portAPIServer), CertificateAuthorityData: files[0]}
+	cfg.Clusters[c.Lab.Name] = &clientcmdapi.Cluster{Server: "https://" + c.Endpoint(local.PortAPIServer), CertificateAuthorityData: files[0]}
 	cfg.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: files[1], ClientKeyData: files[2]}
-	cfg.Contexts[c.lab.Name] = &clientcmdapi.Context{Cluster: c.lab.Name, AuthInfo: user}
-	cfg.CurrentContext = c.lab.Name
+	cfg.Contexts[c.Lab.Name] = &clientcmdapi.Context{Cluster: c.Lab.Name, AuthInfo: user}
+	cfg.CurrentContext = c.Lab.Name
 	data, err := clientcmd.Write(*cfg)
 	if err != nil {
 		return err
@@ -219,16 +166,36 @@ func (c *Cluster) writeKubeconfig(user string, cert pair) error {
 	return state.WriteFile(file, data)
 }
 
-// StartAPIServer brings up etcd and the API server and returns when it is
-// ready to serve.
-func (c *Cluster) StartAPIServer(ctx context.Context) error {
-	if _, err := c.ensure(c.etcd()); err != nil {
+// StartControlPlane brings up etcd and the API server, and, when that is ready,
+// kube-controller-manager and kube-scheduler, which are up when their work
+// shows.
+func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
+	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
-	if err := state.WriteFile(c.lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
+	note("etcd and kube-apiserver are starting")
+	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
-	apiserver, err := c.ensure(c.apiserver())
+	_, err := c.Ensure(c.controllerManager())
+	_, err2 := c.Ensure(c.scheduler())
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	// Upstream's own roles are written by the API server after it is ready.
+	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
+		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM)
+	})
+}
+
+func (c *Cluster) startAPIServer(ctx context.Context) error {
+	if _, err := c.Ensure(c.etcd()); err != nil {
+		return err
+	}
+	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
+		return err
+	}
+	apiserver, err := c.Ensure(c.apiserver())
 	if err != nil {
 		return err
 	}
@@ -236,40 +203,30 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return apiserver.Await(ctx, "kube-apiserver to be ready on "+c.endpoint(portAPIServer), func(ctx context.Context) error {
+	return apiserver.Await(ctx, "kube-apiserver to be ready on "+c.Endpoint(local.PortAPIServer), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 }
 
-// StartControllers starts kube-controller-manager and kube-scheduler; they
-// need a ready API server and are up when their work shows.
-func (c *Cluster) StartControllers() error {
-	_, err := c.ensure(c.controllerManager())
-	_, err2 := c.ensure(c.scheduler())
-	return errors.Join(err, err2)
+// Tend keeps the CCM running.
+func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
+	return c.KeepCCM(ctx, c.ccm(), log)
 }
 
-// StartCCM starts the cloud controller manager.
-func (c *Cluster) StartCCM(cloudConfig string) (*process.Process, error) {
-	return c.ensure(c.ccm(cloudConfig))
-}
-
-// ensure starts a component unless it runs.
-func (c *Cluster) ensure(s process.Spec) (*process.Process, error) {
-	running, err := c.host.Running()
+// Components are the control plane's processes, the CCM's, and one of each
+// machine that runs.
+func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
+	all, err := c.Site.Components(local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", local.ComponentCCM)
 	if err != nil {
 		return nil, err
 	}
-	if p := running[s.Component]; p != nil {
-		return p, nil
+	machines, err := c.Machines(ctx)
+	var nodes []cluster.Component
+	for m, r := range machines {
+		nodes = append(nodes, cluster.Component{Name: nodePrefix + m.Name, PID: r.(*process.Process).PID, State: cluster.StateRunning})
 	}
-	return c.host.Start(s)
-}
-
-// LogFile is where a component's output goes.
-func (c *Cluster) LogFile(component string) string {
-	component, _, _ = strings.Cut(component, "@")
-	return c.lab.Path("logs", strings.ReplaceAll(component, "/", "-")+".log")
+	slices.SortFunc(nodes, func(a, b cluster.Component) int { return strings.Compare(a.Name, b.Name) })
+	return append(all, nodes...), err
 }

@@ -1,4 +1,4 @@
-package agent
+package local
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/process"
 )
+
+const bound = 20 * time.Second
 
 func TestKeeper(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}

@@ -1,4 +1,4 @@
-package agent
+package local
 
 import (
 	"context"
@@ -18,6 +18,13 @@ const (
 	healthyRun = 10 * time.Second
 	maxDelay   = 30 * time.Second
 )
+
+// restartDelay keeps a process that dies at once from being restarted in a
+// tight loop.
+const restartDelay = time.Second
+
+// stopGrace is how long a process has to end by itself.
+const stopGrace = 3 * time.Second
 
 // Keeper keeps one process running for as long as a file, the mark, is there.
 // Whoever wants the process makes the mark; whoever does not removes it and

@@ -1,7 +1,5 @@
-package embedded
-
-// The cluster's certificates. etcd has an authority of its own: with a shared
-// one, every client of the API server could read and write the store directly.
+// Package pki makes a lab's certificates, as files that its owner alone reads.
+package pki
 
 import (
 	"crypto"
@@ -27,21 +25,23 @@ import (
 // a folder is forgotten.
 const validity = 365 * 24 * time.Hour
 
-type authority struct {
+// Authority signs certificates.
+type Authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// pair is a certificate with its key, as files.
-type pair struct{ Cert, Key string }
+// Pair is a certificate with its key, as files.
+type Pair struct{ Cert, Key string }
 
-func pairAt(dir, name string) pair {
-	return pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
+// PairAt is the pair of this name in a folder.
+func PairAt(dir, name string) Pair {
+	return Pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
 }
 
-// loadOrCreateAuthority reads the CA of this name, or makes it.
-func loadOrCreateAuthority(dir, name string) (*authority, error) {
-	files := pairAt(dir, name)
+// LoadOrCreate reads the CA of this name, or makes it.
+func LoadOrCreate(dir, name string) (*Authority, error) {
+	files := PairAt(dir, name)
 	certPEM, err := os.ReadFile(files.Cert)
 	if errors.Is(err, fs.ErrNotExist) {
 		return createAuthority(files, name)
@@ -66,10 +66,10 @@ func loadOrCreateAuthority(dir, name string) (*authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", files.Key, err)
 	}
-	return &authority{cert: cert, key: key}, nil
+	return &Authority{cert: cert, key: key}, nil
 }
 
-func createAuthority(files pair, name string) (*authority, error) {
+func createAuthority(files Pair, name string) (*Authority, error) {
 	tmpl := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "ccmlab-" + name},
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
@@ -77,49 +77,49 @@ func createAuthority(files pair, name string) (*authority, error) {
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 	}
-	ca := &authority{}
+	ca := &Authority{}
 	err := ca.write(tmpl, files)
 	return ca, err
 }
 
-// identity is what a certificate says of its holder. With addresses it can
+// Identity is what a certificate says of its holder. With addresses it can
 // serve; every one can be a client.
-type identity struct {
-	name      string
-	groups    []string
-	addresses []string
-	dnsNames  []string
+type Identity struct {
+	Name      string
+	Groups    []string
+	Addresses []string
+	DNSNames  []string
 }
 
-// ensure writes a certificate for who, unless there is one already.
-func (a *authority) ensure(dir, file string, who identity) (pair, error) {
-	files := pairAt(dir, file)
+// Ensure writes a certificate for who, unless there is one already.
+func (a *Authority) Ensure(dir, file string, who Identity) (Pair, error) {
+	files := PairAt(dir, file)
 	if _, err := os.Stat(files.Cert); err == nil {
 		return files, nil
 	}
 	tmpl := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: who.name, Organization: who.groups},
+		Subject:     pkix.Name{CommonName: who.Name, Organization: who.Groups},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		DNSNames:    who.dnsNames,
+		DNSNames:    who.DNSNames,
 	}
-	for _, addr := range who.addresses {
+	for _, addr := range who.Addresses {
 		tmpl.IPAddresses = append(tmpl.IPAddresses, net.ParseIP(addr))
 	}
-	if len(who.addresses) > 0 {
+	if len(who.Addresses) > 0 {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	child := &authority{}
+	child := &Authority{}
 	return files, child.writeSignedBy(a, tmpl, files)
 }
 
-func (a *authority) write(tmpl *x509.Certificate, files pair) error {
+func (a *Authority) write(tmpl *x509.Certificate, files Pair) error {
 	return a.writeSignedBy(a, tmpl, files)
 }
 
 // writeSignedBy makes a key, has parent sign the template for it, and writes
 // both. The key goes first: a certificate without its key is of no use.
-func (a *authority) writeSignedBy(parent *authority, tmpl *x509.Certificate, files pair) error {
+func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, files Pair) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

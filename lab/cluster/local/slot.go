@@ -1,4 +1,4 @@
-package embedded
+package local
 
 // Where a lab lives in 127/8. Slot X owns 127.X.0.0/16: control plane on
 // 127.X.0.1, instances and balancers in ranges of their own, and pods, whose
@@ -25,14 +25,14 @@ const (
 // Ports a lab likes to have on 127.X.0.1; another is taken where one of them
 // is held by somebody on 0.0.0.0.
 var preferredPorts = map[string]int{
-	portLock:      0, // One of lockPorts.
-	portCloud:     8470,
-	portEtcd:      2379,
-	portEtcdPeer:  2380,
-	portAPIServer: 6443,
-	portKCM:       10257,
-	portCCM:       10258,
-	portScheduler: 10259,
+	PortLock:      0, // One of lockPorts.
+	PortCloud:     8470,
+	PortEtcd:      2379,
+	PortEtcdPeer:  2380,
+	PortAPIServer: 6443,
+	PortKCM:       10257,
+	PortCCM:       10258,
+	PortScheduler: 10259,
 	PortDemo:      8080,
 }
 
@@ -40,15 +40,16 @@ var preferredPorts = map[string]int{
 // machine agree on one.
 var lockPorts = []int{8469, 18469, 28469}
 
+// Names of ports.
 const (
-	portLock      = "lock"
-	portCloud     = "fakecloud"
-	portEtcd      = "etcd"
-	portEtcdPeer  = "etcd-peer"
-	portAPIServer = "kube-apiserver"
-	portKCM       = "kube-controller-manager"
-	portCCM       = "ccm"
-	portScheduler = "kube-scheduler"
+	PortLock      = "lock"
+	PortCloud     = ComponentCloud
+	PortEtcd      = "etcd"
+	PortEtcdPeer  = "etcd-peer"
+	PortAPIServer = "kube-apiserver"
+	PortKCM       = "kube-controller-manager"
+	PortCCM       = ComponentCCM
+	PortScheduler = "kube-scheduler"
 	// PortDemo is the demo's, on its balancer and its pods.
 	PortDemo = "demo"
 )
@@ -105,12 +106,12 @@ var errTaken = errors.New("slot is taken")
 
 func claim(x int, ports map[string]int, running bool) (*Slot, error) {
 	host := address(x)
-	lock, err := listen(host, ports[portLock])
+	lock, err := listen(host, ports[PortLock])
 	if err != nil {
 		return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
 	}
 	for name, port := range ports {
-		if name == portLock || name == PortDemo || running {
+		if name == PortLock || name == PortDemo || running {
 			continue
 		}
 		l, err := listen(host, port)
@@ -131,24 +132,24 @@ func freePorts() (map[string]int, error) {
 	probe := fmt.Sprintf("127.29.%d.%d", pid>>8&0xff, max(1, min(254, pid&0xff)))
 	ports := map[string]int{}
 	for name, port := range preferredPorts {
-		if name == portLock {
-			i := slices.IndexFunc(lockPorts, func(p int) bool { return freePort(probe, p) == p })
+		if name == PortLock {
+			i := slices.IndexFunc(lockPorts, func(p int) bool { return FreePort(probe, p) == p })
 			if i < 0 {
 				return nil, fmt.Errorf("ports %v are all held on 0.0.0.0, or loopback cannot be listened on; `lab doctor` tells more", lockPorts)
 			}
 			ports[name] = lockPorts[i]
 			continue
 		}
-		if ports[name] = freePort(probe, port); ports[name] == 0 {
+		if ports[name] = FreePort(probe, port); ports[name] == 0 {
 			return nil, fmt.Errorf("no port can be listened on at %s; `lab doctor` tells more", probe)
 		}
 	}
 	return ports, nil
 }
 
-// freePort is the preferred port if it can be bound, else another; 0 if none
+// FreePort is the preferred port if it can be bound, else another; 0 if none
 // can.
-func freePort(host string, preferred int) int {
+func FreePort(host string, preferred int) int {
 	for _, port := range []int{preferred, 0} {
 		if l, err := listen(host, port); err == nil {
 			defer func() { _ = l.Close() }()

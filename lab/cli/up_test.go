@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+func TestCheckUp(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	there, err := state.Create("there")
+	require.NoError(t, err)
+	there.Cluster = lab.Kind
+	require.NoError(t, there.Save())
+	there.Unlock()
+	const nodesGiven = true
+	for name, tc := range map[string]struct {
+		opts  lab.Options
+		nodes bool
+		want  []string
+	}{
+		"as is":                       {lab.Options{}, false, nil},
+		"all of kind":                 {lab.Options{Cluster: "kind", NodeImage: "i", PodNetwork: "kindnet", Profile: "instant", Nodes: 1}, nodesGiven, nil},
+		"all of external":             {lab.Options{Cluster: "external", Kubeconfig: "f"}, false, nil},
+		"no nodes":                    {lab.Options{}, nodesGiven, []string{"--nodes 0: want 1 to 100"}},
+		"too many nodes":              {lab.Options{Nodes: 101}, nodesGiven, []string{"--nodes 101: want 1 to 100"}},
+		"unknown cluster":             {lab.Options{Cluster: "k3s"}, false, []string{`--cluster "k3s": want one of embedded, kind, external`}},
+		"unknown profile and network": {lab.Options{Cluster: "kind", Profile: "slow", PodNetwork: "cilium"}, false, []string{`--profile "slow"`, `--pod-network "cilium": want one of routes, kindnet`}},
+		"kind's flags alone":          {lab.Options{NodeImage: "i"}, false, []string{"are for --cluster kind"}},
+		"kind's flags for another":    {lab.Options{Cluster: "embedded", PodNetwork: "routes"}, false, []string{"are for --cluster kind"}},
+		"kubeconfig alone":            {lab.Options{Kubeconfig: "f"}, false, []string{"--kubeconfig is for --cluster external"}},
+		"kubeconfig for kind":         {lab.Options{Cluster: "kind", Kubeconfig: "f"}, false, []string{"--kubeconfig is for --cluster external"}},
+		"nodes for external":          {lab.Options{Cluster: "external", Kubeconfig: "f", Nodes: 3}, nodesGiven, []string{"an external cluster has the nodes it has"}},
+		"a lab that is there says":    {lab.Options{Name: "there", NodeImage: "i", Kubeconfig: "f"}, false, nil},
+		"unless told another":         {lab.Options{Name: "there", Cluster: "embedded", NodeImage: "i"}, false, []string{"are for --cluster kind"}},
+		"a bad name":                  {lab.Options{Name: "No"}, false, []string{`lab name "No"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.opts.Name == "" {
+				tc.opts.Name = "new"
+			}
+			err := checkUp(tc.opts, tc.nodes)
+			if len(tc.want) == 0 {
+				require.NoError(t, err)
+				return
+			}
+			var usage usageError
+			require.ErrorAs(t, err, &usage)
+			for _, want := range tc.want {
+				assert.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+// Without a container engine nothing is to be mended: there is the embedded
+// cluster. A lab that is brought up anew does not hear of kind then.
+func TestNoEngine(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
+	f := containers(t.Context())
+	assert.Equal(t, "kind", f.Check)
+	assert.Empty(t, f.Fix)
+	assert.Contains(t, f.Seen, "not to be had: kind needs Docker or Podman, and neither is installed")
+	assert.Contains(t, f.Seen, "the embedded cluster needs none")
+	assert.Contains(t, diagnose(t.Context()), f, "doctor has it among its findings")
+	assert.Empty(t, alternative(t.Context(), lab.Options{Name: "lab"}))
+}

@@ -1,0 +1,245 @@
+// Package external is a cluster that somebody has already: the lab adds a
+// cloud, in which the cluster's waiting nodes are instances, and a CCM, both
+// as processes on this machine. It boots and halts nothing.
+package external
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+// cleanUpBound is how long down tries to take the lab's own objects out of a
+// cluster that may be gone.
+const cleanUpBound = 10 * time.Second
+
+// Service accounts of kube-system, from manifests/.
+const (
+	accountCCM      = "cloud-controller-manager"
+	accountObserver = "ccmlab-observer"
+)
+
+// Cluster is somebody's cluster, with the lab's cloud and CCM.
+type Cluster struct{ local.Site }
+
+var _ cluster.Cluster = (*Cluster)(nil)
+
+// Path is a kubeconfig's full path; "" for none.
+func Path(kubeconfig string) string {
+	if kubeconfig == "" {
+		return ""
+	}
+	if full, err := filepath.Abs(kubeconfig); err == nil {
+		return full
+	}
+	return kubeconfig
+}
+
+// Choose records whose cluster it is.
+func Choose(kubeconfig string) (*state.External, error) {
+	if kubeconfig == "" {
+		return nil, errors.New("--cluster external needs --kubeconfig FILE: the cluster to add a cloud and a CCM to")
+	}
+	if _, err := os.Stat(kubeconfig); err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return &state.External{Kubeconfig: Path(kubeconfig)}, nil
+}
+
+// New describes the cluster; nothing is started.
+func New(lab *state.Lab, bin local.Binaries) (*Cluster, error) {
+	if lab.External == nil {
+		return nil, fmt.Errorf("the record of lab %q is damaged: it names no kubeconfig; `lab down --name %s` removes it", lab.Name, lab.Name)
+	}
+	return &Cluster{local.NewSite(lab, bin)}, nil
+}
+
+// Check is an error when programs are missing or the cluster does not answer,
+// and for a new lab when the cluster has a CCM already.
+func (c *Cluster) Check(ctx context.Context) error {
+	if err := c.Bin.Need([]string{"fakecloud", "ccm"}, nil); err != nil {
+		return err
+	}
+	if err := c.answers(ctx); err != nil || c.Lab.Slot != 0 {
+		return err
+	}
+	kube, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	return vacant(ctx, kube)
+}
+
+func (c *Cluster) answers(ctx context.Context) error {
+	kube, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanUpBound)
+	defer cancel()
+	if err := kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return fmt.Errorf("the cluster of %s does not answer: %w", c.Kubeconfig(), err)
+	}
+	return nil
+}
+
+// Traits of an external cluster: nothing is put into it but the CCM's rights.
+func (c *Cluster) Traits() cluster.Traits {
+	return cluster.Traits{Summary: "somebody's cluster, " + c.Kubeconfig()}
+}
+
+// StartControlPlane finds it there, and adds the CCM's rights and the lab's.
+func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
+	if err := c.answers(ctx); err != nil {
+		return err
+	}
+	note("applying RBAC")
+	if err := c.guest().Apply(ctx, manifests.Lab, manifests.CCM); err != nil {
+		return err
+	}
+	return errors.Join(
+		kubeaccess.ServiceAccount(ctx, c.Kubeconfig(), accountCCM, c.accountKubeconfig(accountCCM)),
+		kubeaccess.ServiceAccount(ctx, c.Kubeconfig(), accountObserver, c.accountKubeconfig(accountObserver)),
+	)
+}
+
+// guest is the lab's name in the cluster. Most people's labs have the same
+// name, and on machines made alike the same folder.
+func (c *Cluster) guest() apply.Owner {
+	id := sha256.Sum256(fmt.Appendf(nil, "%s %d", c.Lab.Path(), c.Lab.StartedAt.UnixNano()))
+	return apply.Guest(c.Kubeconfig(), fmt.Sprintf("%s-%x", c.Lab.Name, id[:4]))
+}
+
+// Kubeconfig is the person's own.
+func (c *Cluster) Kubeconfig() string { return c.Lab.External.Kubeconfig }
+
+func (c *Cluster) accountKubeconfig(account string) string {
+	return c.Lab.Path("kubeconfig", account+".yaml")
+}
+
+// Operator is a client with the person's rights.
+func (c *Cluster) Operator() (*kubernetes.Clientset, error) {
+	return kubeaccess.Client(c.Kubeconfig(), "operator")
+}
+
+// Observer is a client that only reads.
+func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
+	return kubeaccess.Client(c.accountKubeconfig(accountObserver), "observer")
+}
+
+// ccm serves with a certificate of its own making: nobody but this machine
+// asks it.
+func (c *Cluster) ccm() process.Spec {
+	kubeconfig := c.accountKubeconfig(accountCCM)
+	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig)
+}
+
+// Tend keeps the CCM running, and the lab's ways into the cluster open.
+func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, account := range []string{accountCCM, accountObserver} {
+		group.Go(func() error {
+			return kubeaccess.KeepToken(ctx, c.Kubeconfig(), account, c.accountKubeconfig(account), log)
+		})
+	}
+	group.Go(func() error { return c.KeepCCM(ctx, c.ccm(), log) })
+	return group.Wait()
+}
+
+// Components are the cloud and the CCM.
+func (c *Cluster) Components(context.Context) ([]cluster.Component, error) {
+	return c.Site.Components(local.ComponentCloud, local.ComponentCCM)
+}
+
+// Down ends the lab's processes and takes its rights out of the cluster. A
+// cluster that is gone keeps nothing from ending.
+func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
+	ended, err = c.Site.Down(ctx)
+	bounded, cancel := context.WithTimeout(ctx, cleanUpBound)
+	defer cancel()
+	if gone := c.answers(bounded); gone != nil {
+		slog.Warn("what the lab has applied to the cluster stays there", "reason", gone)
+		return ended, err
+	}
+	return ended, errors.Join(err, c.guest().Withdraw(bounded, manifests.CCM, manifests.Lab))
+}
+
+// Present are the nodes that wait for a cloud controller manager, or had ours.
+func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
+	kube, err := c.Operator()
+	if err != nil {
+		return nil, err
+	}
+	cloud, err := c.Cloud().Client(cluster.CallerLab)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	instances, err := cloud.ListInstances(ctx, client.InstanceFilter{})
+	if err != nil {
+		return nil, err
+	}
+	return present(nodes.Items, instances)
+}
+
+// Adopt has nothing to record: names tell which instance is which node.
+func (c *Cluster) Adopt(cluster.Machine) error { return nil }
+
+// machine stands for one that somebody else runs.
+type machine struct{ halted chan struct{} }
+
+// Wait returns when the instance is not to run any more.
+func (m *machine) Wait(ctx context.Context) error {
+	select {
+	case <-m.halted:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Machines are none that the lab runs.
+func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
+	return map[cluster.Machine]cluster.Running{}, nil
+}
+
+// Booted is so: what runs there is not the lab's.
+func (c *Cluster) Booted(context.Context, cluster.Machine) (bool, error) { return true, nil }
+
+// Boot and Halt change nothing but what the lab thinks of the machine.
+func (c *Cluster) Boot(context.Context, cluster.Machine) (cluster.Running, error) {
+	return &machine{make(chan struct{})}, nil
+}
+
+// Halt is Boot's counterpart.
+func (c *Cluster) Halt(_ context.Context, _ cluster.Machine, r cluster.Running) error {
+	close(r.(*machine).halted)
+	return nil
+}
+
+// Sweep finds nothing of ours.
+func (c *Cluster) Sweep(context.Context, map[string]bool) error { return nil }
+
+// Connect leaves the cluster's network to whoever runs it.
+func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }

@@ -1,0 +1,139 @@
+package external
+
+// Whose are the cluster's nodes: another cloud's, an earlier lab's or ours?
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+const (
+	// leaseName is upstream's, for every CCM.
+	leaseName = "cloud-controller-manager"
+	// leaseBound is how long a lease is watched for its holder to renew it:
+	// more than upstream's usual duration.
+	leaseBound = 20 * time.Second
+	leasePoll  = 500 * time.Millisecond
+	// namesShown bounds how many nodes an error names.
+	namesShown = 5
+)
+
+// vacant is an error when the cluster has a CCM: two would fight over nodes.
+func vacant(ctx context.Context, kube kubernetes.Interface) error {
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var foreign []string
+	for _, n := range nodes.Items {
+		if n.Spec.ProviderID != "" && !ours(n) {
+			foreign = append(foreign, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
+		}
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet", shown(foreign))
+	}
+	return unled(ctx, kube)
+}
+
+// unled is an error when somebody holds the lease of CCMs, and lives: one that
+// has ended, as an earlier lab's did, does not renew it.
+func unled(ctx context.Context, kube kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, leaseBound)
+	defer cancel()
+	var first *coordinationv1.LeaseSpec
+	for {
+		lease, err := kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, leaseName, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil && !held(lease.Spec):
+			return nil
+		case err == nil && first == nil:
+			first = &lease.Spec
+		case err == nil && first.RenewTime.Equal(lease.Spec.RenewTime):
+		case err == nil:
+			return errLed(first)
+		}
+		select {
+		case <-time.After(leasePoll):
+		case <-ctx.Done():
+			if first != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return errLed(first)
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+func held(l coordinationv1.LeaseSpec) bool {
+	return l.HolderIdentity != nil && *l.HolderIdentity != "" && l.RenewTime != nil && l.LeaseDurationSeconds != nil &&
+		time.Since(l.RenewTime.Time) < time.Duration(*l.LeaseDurationSeconds)*time.Second
+}
+
+func errLed(l *coordinationv1.LeaseSpec) error {
+	return fmt.Errorf("the cluster has a CCM already: %s holds the lease %s/%s; stop it, or use a cluster whose nodes wait for a CCM", *l.HolderIdentity, metav1.NamespaceSystem, leaseName)
+}
+
+// present are the machines of the nodes that the lab's cloud is for. A node
+// whose instance has terminated is the CCM's to remove.
+func present(nodes []corev1.Node, instances []api.Instance) ([]cluster.Machine, error) {
+	states := map[string]api.InstanceState{}
+	for _, i := range instances {
+		states[cluster.Machine{ID: i.ID}.ProviderID()] = i.State
+	}
+	var machines []cluster.Machine
+	var lost []string
+	for _, n := range nodes {
+		state, known := states[n.Spec.ProviderID]
+		switch {
+		case known && state == api.InstanceTerminated:
+		case ours(n) && !known:
+			lost = append(lost, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
+		case known || timeline.Uninitialized(&n): // Others are some other provider's, and none of our business.
+			machines = append(machines, cluster.Machine{Name: n.Name, Address: internalIPv4(n)})
+		}
+	}
+	if len(lost) > 0 {
+		return nil, fmt.Errorf("nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again", shown(lost))
+	}
+	return machines, nil
+}
+
+func ours(n corev1.Node) bool {
+	return strings.HasPrefix(n.Spec.ProviderID, cluster.Machine{}.ProviderID())
+}
+
+// internalIPv4 is the node's first; "" if it has none. The cloud has IPv4
+// addresses only.
+func internalIPv4(n corev1.Node) string {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && ip.Is4() {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+func shown(names []string) string {
+	if more := len(names) - namesShown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

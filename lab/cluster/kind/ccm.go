@@ -1,0 +1,140 @@
+package kind
+
+// The CCM as a Deployment in the cluster, its credentials in a Secret.
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"text/template"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+const (
+	ccmName = "cloud-controller-manager"
+	// ccmReplicas are two: one leads, one waits.
+	ccmReplicas = 2
+	ccmBound    = 90 * time.Second
+)
+
+// StartCCM applies the Deployment, and returns when one replica is ready. The
+// program is the one that was built last, on every machine.
+func (c *Cluster) StartCCM(ctx context.Context) error {
+	machines, err := c.Machines(ctx)
+	if err != nil {
+		return err
+	}
+	var load errgroup.Group
+	for m := range machines {
+		load.Go(func() error { return c.loadImages(ctx, c.containerOf(m)) })
+	}
+	if err := load.Wait(); err != nil {
+		return err
+	}
+	files, err := c.ccmManifests()
+	if err != nil {
+		return err
+	}
+	if err := apply.Manifests(ctx, c.Kubeconfig(), files...); err != nil {
+		return err
+	}
+	client, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
+	defer cancel()
+	return cluster.Poll(ctx, "a replica of the CCM to be ready; `lab logs ccm` says what it does", func(ctx context.Context) error {
+		d, err := client.AppsV1().Deployments(metav1.NamespaceSystem).Get(ctx, ccmName, metav1.GetOptions{})
+		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.ReadyReplicas == 0) {
+			err = fmt.Errorf("%d of %d replicas are ready", d.Status.ReadyReplicas, ccmReplicas)
+		}
+		return err
+	})
+}
+
+// ccmManifests are the CCM's configuration, its token, and the Deployment,
+// which rolls when either, or the program, changes.
+func (c *Cluster) ccmManifests() ([][]byte, error) {
+	ca, err1 := os.ReadFile(c.Cloud().CAFile)
+	token, err2 := os.ReadFile(c.Cloud().TokenFile(cluster.CallerCCM))
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) // The rest is the Deployment's business.
+	meta := func(kind string) (metav1.TypeMeta, metav1.ObjectMeta) {
+		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: ccmName, Namespace: metav1.NamespaceSystem}
+	}
+	configMap, secret := &corev1.ConfigMap{Data: map[string]string{"cloud-config.yaml": config, "ca.crt": string(ca)}}, &corev1.Secret{Data: map[string][]byte{"token": token}}
+	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap")
+	secret.TypeMeta, secret.ObjectMeta = meta("Secret")
+	configYAML, err1 := yaml.Marshal(configMap)
+	secretYAML, err2 := yaml.Marshal(secret)
+	imageID, err3 := image.ID(c.imageFile(ccmImage))
+	deployment, err4 := c.ccmDeployment(slices.Concat(configYAML, secretYAML, []byte(imageID)))
+	return [][]byte{configYAML, secretYAML, deployment}, errors.Join(err1, err2, err3, err4)
+}
+
+func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
+	tmpl, err := template.New("deployment").Option("missingkey=error").Parse(manifests.CCMDeployment)
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256(config)
+	values := map[string]any{"Cluster": c.lab.Name, "ClusterCIDR": "", "Image": ccmImage, "Replicas": ccmReplicas, "ConfigHash": hex.EncodeToString(hash[:8])}
+	if c.routed() {
+		values["ClusterCIDR"] = podSubnet
+	}
+	var out bytes.Buffer
+	err = tmpl.Execute(&out, values)
+	return out.Bytes(), err
+}
+
+// StopCCM scales it to nothing, and returns when none of its pods is Ready any
+// more. One on a machine that is stopped stays for ever, and runs no more.
+func (c *Cluster) StopCCM(ctx context.Context) error {
+	client, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	_, err = client.AppsV1().Deployments(metav1.NamespaceSystem).Patch(ctx, ccmName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{FieldManager: "ccmlab"})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
+	defer cancel()
+	return cluster.Poll(ctx, "the CCM's pods to end", func(ctx context.Context) error {
+		pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "app=" + ccmName})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			for _, condition := range pod.Status.Conditions {
+				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+					return fmt.Errorf("%s on %s is Ready", pod.Name, pod.Spec.NodeName)
+				}
+			}
+		}
+		return nil
+	})
+}

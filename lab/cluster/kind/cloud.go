@@ -1,0 +1,166 @@
+package kind
+
+// The cloud as a container on the lab's network. Its state, its tokens and its
+// certificate are on a volume; balancers' addresses are added to its network
+// interface, so that they answer from this machine and from pods.
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/pki"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+const (
+	cloudPort = "8470"
+	// dataDir is where the volume is in the container.
+	dataDir = "/data"
+	// cloudCertificate is the name of the cloud's certificate in the lab's folder.
+	cloudCertificate = "cloud"
+	// cloudInterface is what engines call a container's first interface.
+	cloudInterface = "eth0"
+)
+
+// Cloud is where the lab's cloud is.
+func (c *Cluster) Cloud() cluster.Cloud {
+	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud")}
+	if subnet, err := c.subnet(); err == nil {
+		cloud.URL = "https://" + net.JoinHostPort(cloudAddress(subnet).String(), cloudPort)
+	}
+	return cloud
+}
+
+// StartCloud starts the cloud and returns when it is ready.
+func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string)) error {
+	subnet, err := c.subnet()
+	if err != nil {
+		return err
+	}
+	found, err := c.engine.inspect(ctx, c.cloudContainer())
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		note("creating its container")
+		if err := c.createCloud(ctx, subnet, tag); err != nil {
+			return err
+		}
+	}
+	if len(found) == 0 || !found[0].State.Running {
+		// Also of one that there was: a crash may have come between its creation
+		// and this.
+		if err := c.fillCloud(ctx, subnet); err != nil {
+			return err
+		}
+		if _, err := c.engine.run(ctx, "start", c.cloudContainer()); err != nil {
+			return err
+		}
+	}
+	note("waiting for it to be ready")
+	cloud, err := c.Cloud().Client(cluster.CallerLab)
+	if err != nil {
+		return err
+	}
+	if err := cluster.Poll(ctx, "fakecloud to be ready on "+c.Cloud().URL, cloud.Ready); err != nil {
+		log, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "8", c.cloudContainer()).CombinedOutput()
+		return fmt.Errorf("%w\nlast lines of its log:\n%s", err, log)
+	}
+	return nil
+}
+
+// fillCloud puts on the volume what the cloud must know.
+func (c *Cluster) fillCloud(ctx context.Context, subnet netip.Prefix) error {
+	files, err := c.cloudFiles(cloudAddress(subnet))
+	if err == nil {
+		_, err = c.engine.feed(ctx, files, "cp", "-", c.cloudContainer()+":"+dataDir)
+	}
+	return err
+}
+
+// createCloud makes the container. It may do no more with the network than have
+// addresses, tell the neighbours of them, and listen.
+func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag string) error {
+	address := cloudAddress(subnet)
+	if _, err := c.engine.run(ctx, "volume", "create", "--label", c.ours(), c.cloudVolume()); err != nil {
+		return err
+	}
+	args := []string{
+		"create", "--name", c.cloudContainer(), "--label", c.ours(), "--hostname", "fakecloud",
+		"--network", c.name(), "--ip", address.String(),
+		"--restart", "unless-stopped",
+		"--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--cap-add", "NET_BIND_SERVICE", "--cap-add", "NET_RAW",
+		"--security-opt", "no-new-privileges",
+		"--volume", c.cloudVolume() + ":" + dataDir,
+		cloudImage, "serve",
+		"--listen=" + net.JoinHostPort(address.String(), cloudPort),
+		"--tls-cert-file=" + dataDir + "/tls.crt", "--tls-key-file=" + dataDir + "/tls.key",
+		"--data=" + dataDir + "/cloud.db",
+		"--project=" + c.lab.Name, "--profile=" + c.lab.Profile, "--default-tag=" + tag,
+		"--instance-cidr=" + instanceRange(subnet).String(),
+		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
+	}
+	for _, caller := range cluster.Callers {
+		args = append(args, "--token="+caller+"="+dataDir+"/"+caller+".token")
+	}
+	_, err := c.engine.run(ctx, args...)
+	return err
+}
+
+// cloudFiles makes the tokens and the certificate, unless they are there, and
+// packs them for the volume, as its own user's.
+func (c *Cluster) cloudFiles(address netip.Addr) (*bytes.Buffer, error) {
+	ca, err := pki.LoadOrCreate(c.lab.Path("pki"), "ca")
+	if err != nil {
+		return nil, err
+	}
+	tls, err := ca.Ensure(c.lab.Path("pki"), cloudCertificate, pki.Identity{Name: "fakecloud", Addresses: []string{address.String()}, DNSNames: []string{"fakecloud"}})
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"tls.crt": tls.Cert, "tls.key": tls.Key}
+	for _, caller := range cluster.Callers {
+		file := c.Cloud().TokenFile(caller)
+		if err := ensureToken(file); err != nil {
+			return nil, err
+		}
+		files[caller+".token"] = file
+	}
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	for name, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.WriteHeader(&tar.Header{Name: filepath.Base(name), Mode: 0o600, Size: int64(len(data))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(data); err != nil {
+			return nil, err
+		}
+	}
+	return &packed, w.Close()
+}
+
+func ensureToken(file string) error {
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		return err
+	}
+	return state.WriteFile(file, []byte(base64.RawURLEncoding.EncodeToString(secret)+"\n"))
+}

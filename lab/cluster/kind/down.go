@@ -1,0 +1,89 @@
+package kind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// Down deletes the lab's containers, its network and its volume.
+func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
+	if err := c.engine.answers(ctx); err != nil {
+		return 0, err
+	}
+	owner, err := c.engine.run(ctx, "network", "inspect", "--format", `{{index .Labels "`+labelLab+`"}}`, c.name())
+	switch {
+	case absent(err):
+		owner = "" // Then no kind cluster of its name is on it.
+	case err != nil:
+		return 0, err
+	}
+	if owner == c.lab.Path() {
+		nodes, err := c.engine.labelled(ctx, kindCluster+"="+c.name())
+		if err == nil {
+			err = c.deleteNodes()
+		}
+		if err != nil {
+			return 0, err
+		}
+		ended = len(nodes)
+	}
+	n, err := clearAll(ctx, c.engine, c.lab.Path())
+	return ended + n, err
+}
+
+// deleteNodes has kind delete its cluster, workers and all.
+func (c *Cluster) deleteNodes() error {
+	provider, err := c.provider()
+	if err != nil {
+		return err
+	}
+	return provider.Delete(c.name(), c.Kubeconfig())
+}
+
+// Clear deletes whatever carries the mark of a lab of which nothing is known
+// but its folder. Where no engine can be asked, that is an error only if the
+// folder shows that there were containers.
+func Clear(ctx context.Context, lab *state.Lab) (ended int, err error) {
+	e, err := detect(ctx)
+	if err == nil {
+		return clearAll(ctx, e, lab.Path())
+	}
+	if _, none := os.Stat(lab.Path("pki", cloudCertificate+".crt")); none == nil {
+		return 0, fmt.Errorf("lab %q had containers: %w", lab.Name, err)
+	}
+	return 0, nil
+}
+
+func clearAll(ctx context.Context, e engine, dir string) (ended int, err error) {
+	mark := labelLab + "=" + dir
+	containers, err := e.labelled(ctx, mark)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	remove := func(names []string, command ...string) {
+		if len(names) > 0 {
+			_, err := e.run(ctx, append(command, names...)...)
+			errs = append(errs, err)
+		}
+	}
+	remove(containers, "rm", "--force", "--volumes")
+	networks, err := e.list(ctx, "network", mark)
+	errs = append(errs, err)
+	// kind's own container of a cluster that was never recorded is on it.
+	for _, network := range networks {
+		nodes, err := e.labelled(ctx, kindCluster+"="+network)
+		errs = append(errs, err)
+		remove(nodes, "rm", "--force", "--volumes")
+		ended += len(nodes)
+	}
+	remove(networks, "network", "rm")
+	volumes, err := e.list(ctx, "volume", mark)
+	errs = append(errs, err)
+	remove(volumes, "volume", "rm", "--force")
+	return ended + len(containers), errors.Join(errs...)
+}

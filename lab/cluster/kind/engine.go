@@ -1,0 +1,243 @@
+package kind
+
+// The container engine: Docker or Podman, through its command, as kind itself
+// does it.
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/process"
+)
+
+// engine is one container engine. host is where it is reached, if not where
+// its command looks by default.
+type engine struct{ name, host string }
+
+// hostVariables say where an engine is reached.
+var hostVariables = map[string]string{"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
+
+// contextVariable would win over DOCKER_HOST.
+const contextVariable = "DOCKER_CONTEXT"
+
+// instead is what to do without a container engine.
+const instead = "the embedded cluster needs none: leave --cluster kind out"
+
+// detectBound is how long an engine may take to say that it is there.
+const detectBound = 10 * time.Second
+
+// detect finds an engine that runs. KIND_EXPERIMENTAL_PROVIDER chooses one, as
+// it does for kind.
+func detect(ctx context.Context) (engine, error) {
+	names := []string{"docker", "podman"}
+	if chosen := os.Getenv("KIND_EXPERIMENTAL_PROVIDER"); chosen != "" {
+		if hostVariables[chosen] == "" {
+			return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s: want docker or podman; unset it, and what runs is found; or: %s", chosen, instead)
+		}
+		names = []string{chosen}
+	}
+	var errs []error
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			continue
+		}
+		e := engine{name: name, host: os.Getenv(hostVariables[name])}
+		err := e.locate(ctx)
+		if err == nil {
+			err = e.answers(ctx)
+		}
+		if err == nil {
+			return e, nil
+		}
+		errs = append(errs, err)
+	}
+	switch {
+	case len(errs) > 0:
+		return engine{}, errors.Join(errs...)
+	case len(names) == 1:
+		return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that; or: %s", names[0], names[0], instead)
+	}
+	return engine{}, fmt.Errorf("kind needs Docker or Podman, and neither is installed; install one; or: %s", instead)
+}
+
+// locate finds out where the engine is, so that whatever a later shell's
+// environment or chosen context is, the lab is asked of where it lives. Only
+// one on this machine will do: its networks must be reached.
+func (e *engine) locate(ctx context.Context) error {
+	if e.host == "" && e.name == "docker" {
+		if host, err := e.run(ctx, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"); err == nil {
+			e.host = host // Else it is asked where it is by default, and speaks for itself.
+		}
+	}
+	if e.host != "" && !strings.HasPrefix(e.host, "unix://") {
+		return fmt.Errorf("%s is on another machine (%s), and its networks cannot be reached from here; use one on this machine (unset %s, or docker context use default); or: %s", e.name, e.host, hostVariables[e.name], instead)
+	}
+	return nil
+}
+
+// answers is an error that says why the engine cannot be used, and what to do.
+func (e engine) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, detectBound)
+	defer cancel()
+	// podman's client answers by itself; info asks the engine.
+	security, err := e.run(ctx, "info", "--format", map[string]string{"docker": "{{.SecurityOptions}}", "podman": "{{.Host.Security.Rootless}}"}[e.name])
+	switch {
+	case err != nil && strings.Contains(strings.ToLower(err.Error()), "permission denied"):
+		return fmt.Errorf("%s runs, but you may not use it: %w; join its group (sudo usermod -aG docker $USER, then log in again); or: %s", e.name, err, instead)
+	case err != nil:
+		return fmt.Errorf("%s is installed but does not answer: %w; start it (sudo systemctl start %s); or: %s", e.name, err, e.name, instead)
+	case strings.Contains(security, "rootless") || security == "true":
+		return fmt.Errorf("%s runs rootless, and its networks cannot be reached from here: nothing could ask the load balancers; use one that runs as root; or: %s", e.name, instead)
+	}
+	return nil
+}
+
+func (e engine) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, e.name, args...)
+	cmd.Env = process.Unmarked()
+	if e.host != "" {
+		cmd.Env = slices.DeleteFunc(cmd.Env, func(kv string) bool { return strings.HasPrefix(kv, contextVariable+"=") })
+		cmd.Env = append(cmd.Env, hostVariables[e.name]+"="+e.host)
+	}
+	cmd.WaitDelay = 2 * time.Second
+	return cmd
+}
+
+// run returns what the command printed. The error holds what it complained of.
+func (e engine) run(ctx context.Context, args ...string) (string, error) {
+	return e.feed(ctx, nil, args...)
+}
+
+// feed is run with standard input.
+func (e engine) feed(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := e.command(ctx, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		// What a command in a container complains of may be on either.
+		said := stderr.String()
+		if args[0] == "exec" {
+			said += stdout.String()
+		}
+		return "", &engineError{command: e.name + " " + args[0], err: err, said: lastLines(said, 10)}
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// exec runs a command in a container.
+func (e engine) exec(ctx context.Context, container string, stdin io.Reader, command ...string) (string, error) {
+	args := []string{"exec", container}
+	if stdin != nil {
+		args = []string{"exec", "-i", container}
+	}
+	out, err := e.feed(ctx, stdin, append(args, command...)...)
+	if err != nil {
+		return "", fmt.Errorf("%s in %s: %w", command[0], container, err)
+	}
+	return out, nil
+}
+
+type engineError struct {
+	command, said string
+	err           error
+}
+
+func (e *engineError) Error() string { return fmt.Sprintf("%s: %v: %s", e.command, e.err, e.said) }
+func (e *engineError) Unwrap() error { return e.err }
+
+// absent tells that the engine does not know the thing named.
+func absent(err error) bool {
+	var e *engineError
+	if !errors.As(err, &e) {
+		return false
+	}
+	return absentRE.MatchString(e.said)
+}
+
+// absentRE is not content with "no such": without its socket, an engine's
+// client speaks of "no such file".
+var absentRE = regexp.MustCompile(`(?i)no such (container|image|network|object|volume)|(container|image|network|volume) \S+ not found|(network|image|volume) not (found|known)|no (container|network|volume) with name`)
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// container is what inspecting one tells, of what matters here.
+type container struct {
+	Name   string
+	Image  string
+	State  struct{ Running bool }
+	Config struct {
+		Image  string
+		Env    []string
+		Labels map[string]string
+	}
+	HostConfig struct {
+		Tmpfs       map[string]string
+		SecurityOpt []string
+		Privileged  bool
+		UsernsMode  string
+		Devices     []struct{ PathOnHost, PathInContainer string }
+	}
+	Mounts []struct {
+		Type, Source, Destination string
+		RW                        bool
+	}
+	NetworkSettings struct {
+		Networks map[string]struct{ IPAddress string }
+	}
+}
+
+// address is the container's on a network; "" while it does not run.
+func (c container) address(network string) string {
+	return c.NetworkSettings.Networks[network].IPAddress
+}
+
+// inspect looks at containers by name; those that are not there are left out.
+func (e engine) inspect(ctx context.Context, names ...string) ([]container, error) {
+	var all []container
+	for _, name := range names {
+		out, err := e.run(ctx, "container", "inspect", name)
+		if absent(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var found []container
+		if err := json.Unmarshal([]byte(out), &found); err != nil {
+			return nil, fmt.Errorf("%s inspect %s: %w", e.name, name, err)
+		}
+		for _, c := range found {
+			c.Name = strings.TrimPrefix(c.Name, "/")
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// labelled names the containers, running or not, that carry a label.
+func (e engine) labelled(ctx context.Context, label string) ([]string, error) {
+	out, err := e.run(ctx, "ps", "--all", "--filter", "label="+label, "--format", "{{.Names}}")
+	return strings.Fields(out), err
+}
+
+// list names the networks or volumes that carry a label.
+func (e engine) list(ctx context.Context, what, label string) ([]string, error) {
+	out, err := e.run(ctx, what, "ls", "--filter", "label="+label, "--format", "{{.Name}}")
+	return strings.Fields(out), err
+}

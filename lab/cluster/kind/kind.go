@@ -1,0 +1,172 @@
+// Package kind runs a Kubernetes cluster in containers, through
+// sigs.k8s.io/kind: real kubelets, real pods, real kube-proxy. The cloud is a
+// container on the same network, and the CCM a Deployment in the cluster. kind
+// makes the control plane; workers are the cloud's instances, from the first
+// on: each is a container that joins when its instance runs.
+package kind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// Pod networks.
+const (
+	// Routes leaves the traffic between nodes to the cloud's routes.
+	Routes = "routes"
+	// Kindnet is kind's own daemon, which only the stock image has.
+	Kindnet = "kindnet"
+)
+
+// PodNetworks are all of them, the default first.
+var PodNetworks = []string{Routes, Kindnet}
+
+// Node images.
+const (
+	// BuiltImage is what `make node-image` builds.
+	BuiltImage = "ccmlab/node:v1.36.3"
+	// StockImage is kind's of the same minor version, as kind's own release names
+	// it.
+	StockImage = "kindest/node:v1.36.4@sha256:099e049362a1526b2db71494e1947aae99bd16290d7c895f2b7ea312e3cbfaed"
+)
+
+const (
+	podSubnet = "10.244.0.0/16"
+	demoPort  = 8080
+	// labelLab marks every container, network and volume of a lab, with the
+	// lab's folder, so that nobody's are ever mistaken for ours.
+	labelLab = "io.ccmlab.lab"
+	// kindCluster is kind's own label.
+	kindCluster = "io.x-k8s.kind.cluster"
+)
+
+// Cluster is the cluster of one lab.
+type Cluster struct {
+	lab    *state.Lab
+	bin    local.Binaries
+	engine engine
+}
+
+var (
+	_ cluster.Cluster  = (*Cluster)(nil)
+	_ cluster.Preparer = (*Cluster)(nil)
+)
+
+// Choose fills in what a new lab was not told: the engine that runs, the node
+// image and the pod network. bin is where `make node-image` leaves its image.
+func Choose(ctx context.Context, image, podNetwork, bin string) (*state.Kind, error) {
+	e, err := detect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k := &state.Kind{Engine: e.name, Host: e.host, Image: image, PodNetwork: podNetwork}
+	if k.PodNetwork == "" {
+		k.PodNetwork = Routes
+	}
+	if k.Image == "" {
+		k.Image = StockImage
+		_, missing := os.Stat(filepath.Join(bin, nodeImageFile))
+		if k.PodNetwork == Routes && (missing == nil || e.hasImage(ctx, BuiltImage)) {
+			k.Image = BuiltImage
+		}
+	}
+	return k, nil
+}
+
+// Available says in a few words why kind could be used here, or "".
+func Available(ctx context.Context) string {
+	e, err := detect(ctx)
+	if err != nil {
+		return ""
+	}
+	return e.name + " runs"
+}
+
+// New describes the cluster; nothing is started.
+func New(lab *state.Lab, bin local.Binaries) (*Cluster, error) {
+	if lab.Kind == nil {
+		return nil, fmt.Errorf("the record of lab %q is damaged: nothing is said of its containers; `lab down --name %s` removes it", lab.Name, lab.Name)
+	}
+	return &Cluster{lab: lab, bin: bin, engine: engine{name: lab.Kind.Engine, host: lab.Kind.Host}}, nil
+}
+
+// Names. The cluster's is also its network's. A lab's name has no dot, so that
+// no machine's container can be taken for another lab's, or another thing's.
+func (c *Cluster) name() string                 { return "ccmlab-" + c.lab.Name }
+func (c *Cluster) controlPlane() string         { return c.name() + "-control-plane" }
+func (c *Cluster) cloudContainer() string       { return c.name() + "-cloud" }
+func (c *Cluster) cloudVolume() string          { return c.name() + "-cloud" }
+func (c *Cluster) worker(machine string) string { return c.name() + "." + machine }
+func (c *Cluster) ours() string                 { return labelLab + "=" + c.lab.Path() }
+
+// Check is an error when the engine does not answer, the folder lies where the
+// engine cannot be given it, or programs are missing.
+func (c *Cluster) Check(ctx context.Context) error {
+	if runtime.GOOS != "linux" {
+		return fmt.Errorf("kind's container network is reached from Linux only, this is %s; use a virtual machine", runtime.GOOS)
+	}
+	missing := c.bin.Need(nil, []string{"kubectl"})
+	for _, name := range []string{cloudImage, ccmImage, demoImage} {
+		if _, err := os.Stat(c.imageFile(name)); err != nil {
+			missing = errors.Join(missing, fmt.Errorf("%w; `make build` builds it", err))
+		}
+	}
+	return errors.Join(missing, c.engine.answers(ctx))
+}
+
+// Traits of a kind cluster.
+func (c *Cluster) Traits() cluster.Traits {
+	t := cluster.Traits{Nodes: 2, Demo: true, DemoPort: demoPort, Routes: c.routed(), Summary: "in containers, pods by the cloud's routes"}
+	if !t.Routes {
+		t.Summary = "in containers, pods by kindnet"
+	}
+	return t
+}
+
+func (c *Cluster) routed() bool { return c.lab.Kind.PodNetwork == Routes }
+
+// Tend keeps the lab's own way into the cluster open; the engine and Kubernetes
+// keep everything running.
+func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
+	return kubeaccess.KeepToken(ctx, c.Kubeconfig(), observerAccount, c.observerKubeconfig(), log)
+}
+
+// observerAccount is in manifests/lab.
+const observerAccount = "ccmlab-observer"
+
+// Kubeconfig is the person's own, with all rights.
+func (c *Cluster) Kubeconfig() string { return c.lab.Path("kubeconfig", "operator.yaml") }
+
+func (c *Cluster) observerKubeconfig() string { return c.lab.Path("kubeconfig", "observer.yaml") }
+
+// Operator is a client with all rights.
+func (c *Cluster) Operator() (*kubernetes.Clientset, error) {
+	return kubeaccess.Client(c.Kubeconfig(), "operator")
+}
+
+// Observer is a client that only reads.
+func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
+	return kubeaccess.Client(c.observerKubeconfig(), "observer")
+}
+
+// subnet is the lab's network.
+func (c *Cluster) subnet() (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(c.lab.Kind.Subnet)
+	if err != nil {
+		return p, fmt.Errorf("the record of lab %q is damaged: its network: %w", c.lab.Name, err)
+	}
+	return p, nil
+}

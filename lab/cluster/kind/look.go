@@ -1,0 +1,126 @@
+package kind
+
+// What there is: containers, the CCM's pods, and their logs.
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+)
+
+// Components are the cloud's container, the machines', and the CCM. A machine
+// whose instance is stopped is as the person wants it.
+func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
+	cloud, err := c.engine.inspect(ctx, c.cloudContainer())
+	if err != nil {
+		return nil, err
+	}
+	all := []cluster.Component{component("fakecloud", len(cloud) > 0 && cloud[0].State.Running, true)}
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	controlPlane := false
+	for _, n := range nodes {
+		name := n.Machine.Name
+		controlPlane = controlPlane || n.container.Name == c.controlPlane()
+		all = append(all, component("node/"+name, n.State.Running, false))
+	}
+	if !controlPlane {
+		all = append(all, component("node/"+c.controlPlane(), false, true))
+	}
+	return append(all, c.ccmComponent(ctx)), nil
+}
+
+func component(name string, running, wanted bool) cluster.Component {
+	state := cluster.StateStopped
+	if running {
+		state = cluster.StateRunning
+	}
+	return cluster.Component{Name: name, State: state, Wanted: wanted}
+}
+
+// ccmComponent is not known to run when the API server does not say so.
+func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
+	client, err := c.Observer()
+	if err != nil {
+		return component(local.ComponentCCM, false, false)
+	}
+	d, err := client.AppsV1().Deployments(metav1.NamespaceSystem).Get(ctx, ccmName, metav1.GetOptions{})
+	wanted := err != nil && !apierrors.IsNotFound(err) || err == nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
+	return component(local.ComponentCCM, err == nil && d.Status.ReadyReplicas > 0, wanted)
+}
+
+// Logs are the agent's file, and what the engine and the cluster keep.
+func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
+	logs, err := local.FileLogs(c.lab.Path("logs"))
+	if err != nil {
+		return nil, err
+	}
+	add := func(name string, command func(ctx context.Context, last string, follow bool) *exec.Cmd) {
+		logs = append(logs, cluster.Log{
+			Name: name, Where: strings.Join(command(ctx, "all", false).Args, " "),
+			Copy: func(ctx context.Context, w io.Writer, last int, follow bool) error {
+				lines := "all"
+				if last > 0 {
+					lines = strconv.Itoa(last)
+				}
+				return copyOutput(ctx, w, command(ctx, lines, follow))
+			},
+		})
+	}
+	add("fakecloud", func(ctx context.Context, last string, follow bool) *exec.Cmd {
+		return c.engine.command(ctx, follows([]string{"logs", "--tail", last}, follow, c.cloudContainer())...)
+	})
+	add(local.ComponentCCM, func(ctx context.Context, last string, follow bool) *exec.Cmd {
+		if last == "all" {
+			last = "-1"
+		}
+		return exec.CommandContext(ctx, c.bin.Program("kubectl"), follows([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=kube-system",
+			"logs", "--selector=app=" + ccmName, "--prefix", "--tail=" + last}, follow)...)
+	})
+	nodes, err := c.nodes(ctx)
+	for _, n := range nodes {
+		add("node-"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
+			journal := strings.Join(follows([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow), " ")
+			if !follow {
+				return c.engine.command(ctx, "exec", n.container.Name, "sh", "-c", journal)
+			}
+			// An engine leaves running what it was asked to run when the one who
+			// asked is gone; the end of standard input tells of that.
+			return c.engine.command(ctx, "exec", "--interactive", n.container.Name, "sh", "-c", journal+" & cat >/dev/null; kill $!")
+		})
+	}
+	return logs, err
+}
+
+// copyOutput runs a command with a standard input that says nothing, and ends
+// with the command. That ctx ended it is no failure.
+func copyOutput(ctx context.Context, w io.Writer, cmd *exec.Cmd) error {
+	stdin, silent, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _, _ = stdin.Close(), silent.Close() }()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, w, w
+	if err := cmd.Run(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func follows(args []string, follow bool, rest ...string) []string {
+	if follow {
+		args = append(args, "--follow")
+	}
+	return append(args, rest...)
+}

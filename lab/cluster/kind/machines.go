@@ -1,0 +1,224 @@
+package kind
+
+// Instances are machines: each that runs is a node container. The control
+// plane's is kind's; a worker's joins the cluster as join.go has it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+)
+
+// Labels of a worker's container: which machine it is.
+const (
+	labelInstance = "io.ccmlab.instance"
+	labelName     = "io.ccmlab.name"
+	labelAddress  = "io.ccmlab.address"
+	labelRole     = "io.x-k8s.kind.role" // kind's own
+)
+
+// joinedMark is on a machine's disk once it has joined.
+const joinedMark = "/kind/joined"
+
+// stopGrace is how long a machine has to shut down, in seconds, before it is
+// cut off.
+const stopGrace = "5"
+
+// Present is the control plane, which kind has made.
+func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
+	found, err := c.engine.inspect(ctx, c.controlPlane())
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return []cluster.Machine{{Name: c.controlPlane(), Address: found[0].address(c.name())}}, nil
+}
+
+// Adopt records which instance the control plane is.
+func (c *Cluster) Adopt(m cluster.Machine) error {
+	if c.lab.Kind.ControlPlane == m.ID {
+		return nil
+	}
+	c.lab.Kind.ControlPlane = m.ID
+	return c.lab.Save()
+}
+
+// node is a machine's container.
+type node struct {
+	cluster.Machine
+	container
+}
+
+// nodes are the containers of all machines, running or not.
+func (c *Cluster) nodes(ctx context.Context) ([]node, error) {
+	workers, err := c.engine.labelled(ctx, c.ours())
+	if err != nil {
+		return nil, err
+	}
+	workers = slices.DeleteFunc(workers, func(name string) bool { return name == c.cloudContainer() })
+	found, err := c.engine.inspect(ctx, append(workers, c.controlPlane())...)
+	var nodes []node
+	for _, f := range found {
+		labels := f.Config.Labels
+		m := cluster.Machine{ID: labels[labelInstance], Name: labels[labelName], Address: labels[labelAddress]}
+		if f.Name == c.controlPlane() {
+			m = cluster.Machine{ID: c.lab.Kind.ControlPlane, Name: f.Name, Address: f.address(c.name())}
+		}
+		nodes = append(nodes, node{m, f})
+	}
+	return nodes, err
+}
+
+// running waits for a container's end by asking the engine.
+type running struct {
+	engine engine
+	name   string
+}
+
+// Wait returns when the container has ended or is gone.
+func (r *running) Wait(ctx context.Context) error {
+	for ctx.Err() == nil {
+		_, err := r.engine.run(ctx, "wait", r.name)
+		if err == nil || absent(err) {
+			return nil
+		}
+		select { // The engine itself is down, perhaps.
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+// Machines are those that run and have joined.
+func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Running, error) {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := map[cluster.Machine]cluster.Running{}
+	for _, n := range nodes {
+		if !n.State.Running || n.ID == "" {
+			continue
+		}
+		joined := n.container.Name == c.controlPlane()
+		if !joined {
+			if joined, err = c.joined(ctx, n.container.Name); err != nil {
+				return nil, err
+			}
+		}
+		if joined {
+			found[n.Machine] = &running{c.engine, n.container.Name}
+		}
+	}
+	return found, nil
+}
+
+// joined asks for a definite answer: what has not joined is made anew.
+func (c *Cluster) joined(ctx context.Context, name string) (bool, error) {
+	answer, err := c.engine.exec(ctx, name, nil, "sh", "-c", "test -e "+joinedMark+" && echo yes || echo no")
+	return answer == "yes", err
+}
+
+// containerOf names a machine's container.
+func (c *Cluster) containerOf(m cluster.Machine) string {
+	if m.ID == c.lab.Kind.ControlPlane {
+		return c.controlPlane()
+	}
+	return c.worker(m.Name)
+}
+
+// Booted tells whether the machine has a container.
+func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
+	found, err := c.engine.inspect(ctx, c.containerOf(m))
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	return m.ID == c.lab.Kind.ControlPlane || found[0].Config.Labels[labelInstance] == m.ID, nil
+}
+
+// Boot starts a machine's container; a new one joins the cluster first. One
+// that was left half-way is made anew.
+func (c *Cluster) Boot(ctx context.Context, m cluster.Machine) (cluster.Running, error) {
+	name := c.containerOf(m)
+	found, err := c.engine.inspect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 0 {
+		joined, err := c.restart(ctx, found[0], m)
+		if err != nil || joined {
+			return &running{c.engine, name}, err
+		}
+		if err := c.remove(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.create(ctx, name, m); err != nil {
+		return nil, err
+	}
+	return &running{c.engine, name}, c.join(ctx, name, m)
+}
+
+// restart starts a container that is there, and tells whether it is the
+// machine's, whole. One of its name that is somebody else's is left alone.
+func (c *Cluster) restart(ctx context.Context, have container, m cluster.Machine) (joined bool, err error) {
+	controlPlane := have.Name == c.controlPlane()
+	if !controlPlane && have.Config.Labels[labelLab] != c.lab.Path() {
+		return false, fmt.Errorf("there is a container %s that is not this lab's", have.Name)
+	}
+	if !controlPlane && have.Config.Labels[labelInstance] != m.ID {
+		return false, nil // An earlier machine's, of the same name.
+	}
+	if !have.State.Running {
+		if _, err := c.engine.run(ctx, "start", have.Name); err != nil {
+			return false, err
+		}
+	}
+	now, err := c.engine.inspect(ctx, have.Name)
+	if err != nil || len(now) == 0 {
+		return false, errors.Join(fmt.Errorf("container %s is gone again", have.Name), err)
+	}
+	if got := now[0].address(c.name()); got != m.Address {
+		return false, fmt.Errorf("%s gave container %s the address %q instead of %s; its certificates and routes are for that one", c.engine.name, have.Name, got, m.Address)
+	}
+	if controlPlane {
+		return true, nil
+	}
+	return c.joined(ctx, have.Name)
+}
+
+// Halt stops a machine's container.
+func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
+	_, err := c.engine.run(ctx, "stop", "--time", stopGrace, r.(*running).name)
+	if absent(err) {
+		return nil
+	}
+	return err
+}
+
+// Sweep deletes the containers of machines that are gone for good.
+func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range nodes {
+		if n.ID != "" && !keep[n.ID] && !n.State.Running {
+			errs = append(errs, c.remove(ctx, n.container.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) remove(ctx context.Context, name string) error {
+	_, err := c.engine.run(ctx, "rm", "--force", "--volumes", name)
+	if absent(err) {
+		return nil
+	}
+	return err
+}

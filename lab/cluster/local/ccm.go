@@ -1,0 +1,100 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// ComponentCCM is the CCM's process.
+const ComponentCCM = "ccm"
+
+// ccmBound is how long the CCM may take to start.
+const ccmBound = 30 * time.Second
+
+// ccmMark is there while the CCM should run.
+func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
+
+func (s Site) ccmWanted() bool { return exists(s.ccmMark()) }
+
+func (s Site) cloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
+
+// CCMAddress is where the CCM serves health and metrics.
+func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
+
+// CCM is the CCM's process; the flags say how it gets into the cluster. Leases
+// are short: the framework never gives its lease back, so a restarted one
+// waits for the old one's end.
+func (s Site) CCM(flags ...string) process.Spec {
+	return s.Spec(ComponentCCM, "ccm", append(flags,
+		"--cloud-config="+s.cloudConfig(),
+		"--cluster-name="+s.Lab.Name,
+		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
+		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+		"--node-monitor-period=2s",
+		"--configure-cloud-routes=false", // Whoever runs the cluster sees to its pods' network; loopback needs no routes.
+		"--profiling=false",
+	)...)
+}
+
+// StartCCM says that the CCM is wanted, and returns when it serves. The lab's
+// agent starts it.
+func (s Site) StartCCM(ctx context.Context) error {
+	cloud := s.Cloud()
+	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
+	if err := errors.Join(state.WriteFile(s.cloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
+	defer cancel()
+	if err := cluster.Poll(ctx, "the CCM to serve on "+s.CCMAddress(), s.ccmServes); err != nil {
+		return fmt.Errorf("%w\n%s", err, process.LogHint(s.LogFile(ComponentCCM)))
+	}
+	return nil
+}
+
+func (s Site) ccmServes(ctx context.Context) error {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", s.CCMAddress())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// StopCCM says that it is not wanted, and ends it.
+func (s Site) StopCCM(ctx context.Context) error {
+	if err := os.Remove(s.ccmMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for {
+		running, err := s.Host.Running()
+		if err != nil || running[ComponentCCM] == nil {
+			return err
+		}
+		if err := process.Stop(ctx, downGrace, running[ComponentCCM]); err != nil {
+			return err
+		}
+	}
+}
+
+// KeepCCM restarts a CCM that ends by itself, as a Deployment would: upstream's
+// exits whenever it loses its lease, after a laptop's sleep for one.
+func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) error {
+	return Keeper{
+		Mark: s.ccmMark(), Log: log,
+		Running: func() (*process.Process, error) {
+			running, err := s.Host.Running()
+			return running[ComponentCCM], err
+		},
+		Start: func() (*process.Process, error) { return s.Ensure(spec) },
+	}.Run(ctx)
+}

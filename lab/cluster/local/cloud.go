@@ -1,0 +1,49 @@
+package local
+
+import (
+	"context"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+)
+
+// ComponentCloud is the cloud's process.
+const ComponentCloud = "fakecloud"
+
+// Cloud is where the lab's cloud is. It speaks plain HTTP: nobody but this
+// machine hears it.
+func (s Site) Cloud() cluster.Cloud {
+	return cluster.Cloud{URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud")}
+}
+
+// Fakecloud is the process of the lab's cloud. The tokens are files that it
+// writes.
+func (s Site) Fakecloud(tag string) process.Spec {
+	spec := s.Spec(ComponentCloud, "fakecloud", "serve",
+		"--listen="+s.Endpoint(PortCloud),
+		"--data="+s.Lab.Path("cloud", "cloud.db"),
+		"--project="+s.Lab.Name,
+		"--profile="+s.Lab.Profile,
+		"--default-tag="+tag,
+		"--instance-cidr="+s.InstanceCIDR(),
+		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
+	)
+	for _, caller := range cluster.Callers {
+		spec.Args = append(spec.Args, "--token="+caller+"="+s.Cloud().TokenFile(caller))
+	}
+	return spec
+}
+
+// StartCloud starts the cloud and returns when it is ready.
+func (s Site) StartCloud(ctx context.Context, tag string, note func(string)) error {
+	p, err := s.Ensure(s.Fakecloud(tag))
+	if err != nil {
+		return err
+	}
+	note("waiting for it to be ready")
+	cloud, err := s.Cloud().Client(cluster.CallerLab)
+	if err != nil {
+		return err
+	}
+	return p.Await(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready)
+}

@@ -1,0 +1,211 @@
+// Package local is what a lab runs as plain processes on this machine's
+// loopback, whatever its cluster is: a cloud, and a CCM that is kept running.
+package local
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// reclaimBound is how long a lab that comes back waits for its addresses.
+const reclaimBound = 3 * time.Second
+
+// downGrace is how long processes have to end by themselves when everything
+// they hold is about to be deleted.
+const downGrace = 1500 * time.Millisecond
+
+// Site is one lab's slot of loopback, and the processes in it.
+type Site struct {
+	Lab  *state.Lab
+	Bin  Binaries
+	Host process.Host
+}
+
+// NewSite describes it; nothing is started.
+func NewSite(lab *state.Lab, bin Binaries) Site {
+	return Site{Lab: lab, Bin: bin, Host: process.Host{Lab: lab.Path()}}
+}
+
+// Address is the control plane's, and the cloud's.
+func (s Site) Address() string { return address(s.Lab.Slot) }
+
+// Port is a component's port on it.
+func (s Site) Port(name string) string { return strconv.Itoa(s.Lab.Ports[name]) }
+
+// Endpoint is both.
+func (s Site) Endpoint(name string) string { return net.JoinHostPort(s.Address(), s.Port(name)) }
+
+// InstanceCIDR is the range of the cloud's instances.
+func (s Site) InstanceCIDR() string { return fmt.Sprintf("127.%d.16.0/20", s.Lab.Slot) }
+
+// LoadBalancerCIDR is the range of the cloud's balancers.
+func (s Site) LoadBalancerCIDR() string { return fmt.Sprintf("127.%d.64.0/18", s.Lab.Slot) }
+
+// Spec is a component's process, without what only it has.
+func (s Site) Spec(component, program string, args ...string) process.Spec {
+	return process.Spec{Component: component, Path: s.Bin.Program(program), Args: args, LogFile: s.LogFile(component)}
+}
+
+// LogFile is where a component's output goes.
+func (s Site) LogFile(component string) string {
+	component, _, _ = strings.Cut(component, "@")
+	return s.Lab.Path("logs", strings.ReplaceAll(component, "/", "-")+".log")
+}
+
+// Ensure starts a component unless it runs.
+func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
+	running, err := s.Host.Running()
+	if err != nil {
+		return nil, err
+	}
+	if p := running[spec.Component]; p != nil {
+		return p, nil
+	}
+	return s.Host.Start(spec)
+}
+
+// Claim takes a free slot for a new lab.
+func (s Site) Claim(context.Context) (cluster.Hold, error) {
+	slot, err := ClaimSlot()
+	if err != nil {
+		return nil, err
+	}
+	s.Lab.Slot, s.Lab.Ports = slot.Number, slot.Ports
+	return slot.Lock, nil
+}
+
+// Reclaim takes the lab's own slot again.
+func (s Site) Reclaim(ctx context.Context) (cluster.Hold, error) {
+	running, err := s.Host.Running()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reclaimBound)
+	defer cancel()
+	slot, err := ReclaimSlot(ctx, s.Lab.Slot, s.Lab.Ports, len(running) > 0)
+	if err != nil {
+		return nil, err
+	}
+	return slot.Lock, nil
+}
+
+// Down ends every process of the lab. It keeps the slot until the last has
+// ended, so that no other lab moves in beside it.
+func (s Site) Down(ctx context.Context) (ended int, err error) {
+	if s.Lab.Slot != 0 {
+		// Not to be had if somebody else was faster after a crash.
+		if slot, err := HoldSlot(s.Lab.Slot, s.Lab.Ports); err == nil {
+			defer func() { _ = slot.Lock.Close() }()
+		}
+	}
+	for {
+		running, err := s.Host.Running()
+		if err != nil || len(running) == 0 {
+			return ended, err
+		}
+		all := make([]*process.Process, 0, len(running))
+		for _, p := range running {
+			all = append(all, p)
+		}
+		if err := errors.Join(process.Stop(ctx, downGrace, all...), ctx.Err()); err != nil {
+			return ended, err
+		}
+		ended += len(all)
+	}
+}
+
+// Components tells of each of the names whether it runs. The CCM is the
+// person's to start and stop.
+func (s Site) Components(names ...string) ([]cluster.Component, error) {
+	running, err := s.Host.Running()
+	if err != nil {
+		return nil, err
+	}
+	var all []cluster.Component
+	for _, name := range names {
+		c := cluster.Component{Name: name, State: cluster.StateStopped, Wanted: name != ComponentCCM || s.ccmWanted()}
+		if p := running[name]; p != nil {
+			c.PID, c.State = p.PID, cluster.StateRunning
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// Logs are the files in the lab's folder of logs.
+func (s Site) Logs(context.Context) ([]cluster.Log, error) { return FileLogs(s.Lab.Path("logs")) }
+
+// Binaries are the programs a lab runs.
+type Binaries struct {
+	// Dir holds lab, ccm and fakecloud; Kube holds upstream's and hollow-node.
+	Dir, Kube string
+}
+
+// FindBinaries looks in own, or beside the running program. Upstream's are in
+// LAB_KUBE_BIN, if that is set, else in kube, if that is not empty.
+func FindBinaries(own, kube string) (Binaries, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return Binaries{}, err
+	}
+	dir := cmp.Or(own, filepath.Dir(self))
+	b := Binaries{Dir: dir, Kube: filepath.Join(dir, "kube")}
+	if dir := cmp.Or(os.Getenv("LAB_KUBE_BIN"), kube); dir != "" {
+		if b.Kube, err = filepath.Abs(dir); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// Missing lists the programs that are not there, of Dir and of Kube.
+func (b Binaries) Missing(own, kube []string) []string {
+	var missing []string
+	check := func(dir, name string) {
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); err != nil || info.Mode()&0o111 == 0 {
+			missing = append(missing, file)
+		}
+	}
+	for _, name := range own {
+		check(b.Dir, name)
+	}
+	for _, name := range kube {
+		check(b.Kube, name)
+	}
+	return missing
+}
+
+// Need is an error that names the programs that are not there.
+func (b Binaries) Need(own, kube []string) error {
+	if missing := b.Missing(own, kube); len(missing) > 0 {
+		return fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// Program is the full path of a program.
+func (b Binaries) Program(name string) string {
+	if name == "fakecloud" || name == "ccm" || name == "lab" {
+		return filepath.Join(b.Dir, name)
+	}
+	return filepath.Join(b.Kube, name)
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,31 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const pollEvery = 50 * time.Millisecond
+
+// Poll tries until it works or ctx ends, and then says what it waited for and
+// what stood in the way last.
+func Poll(ctx context.Context, what string, try func(context.Context) error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil { // The end itself stood in no way.
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w; last: %w", what, context.Cause(ctx), last)
+		}
+	}
+}
