@@ -1,0 +1,380 @@
+package lab_test
+
+// What balancers of a kind cluster carry: from this machine, and from a pod.
+// Each part looks at the balancer's own counters too, so that an answer that
+// came by another way is no answer.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+// deploymentOf is the demo's Deployment by another name.
+func deploymentOf(t *testing.T, name string, replicas int32, env ...corev1.EnvVar) *appsv1.Deployment {
+	t.Helper()
+	document, _, ok := bytes.Cut(manifests.Demo, []byte("\n---\n"))
+	require.True(t, ok)
+	var d appsv1.Deployment
+	require.NoError(t, yaml.UnmarshalStrict(bytes.ReplaceAll(document, []byte("web"), []byte(name)), &d))
+	d.Spec.Replicas = &replicas
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.Env = append(c.Env, env...)
+	return &d
+}
+
+// serviceOf is a balancer for a Deployment's pods, on the demo's port.
+func serviceOf(deployment, name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": deployment},
+			Ports: []corev1.ServicePort{{Name: "tcp", Port: 8080, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+}
+
+func (f *fixture) createService(s *corev1.Service) {
+	f.t.Helper()
+	_, err := f.kube("operator").CoreV1().Services(s.Namespace).Create(f.t.Context(), s, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+}
+
+// served awaits a Service's balancer.
+func (f *fixture) served(name string) lab.Service {
+	f.t.Helper()
+	var found lab.Service
+	f.eventually("service "+name+" to have its balancer", func(st lab.Status) bool {
+		for _, s := range st.Services {
+			if s.Name == name {
+				found = s
+			}
+		}
+		return found.Address != "" && found.State == string(api.LoadBalancerActive)
+	})
+	return found
+}
+
+func (f *fixture) expose(s *corev1.Service) lab.Service {
+	f.t.Helper()
+	f.createService(s)
+	return f.answering(s.Name)
+}
+
+// answering awaits a Service's balancer and its first answer: nodes learn of a
+// Service in their own time.
+func (f *fixture) answering(name string) lab.Service {
+	f.t.Helper()
+	s := f.served(name)
+	f.await("the first answer of "+name, func(context.Context) error {
+		_, err := fetch(url(s, "/"))
+		return err
+	})
+	return s
+}
+
+// deploy awaits a Deployment's pods.
+func (f *fixture) deploy(d *appsv1.Deployment) {
+	f.t.Helper()
+	_, err := f.kube("operator").AppsV1().Deployments(d.Namespace).Create(f.t.Context(), d, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+	f.await("deployment "+d.Name, f.rolledOut(d.Name))
+}
+
+// rolledOut is an error as long as not all pods are new ones that are ready.
+func (f *fixture) rolledOut(name string) func(context.Context) error {
+	kube := f.kube("operator")
+	return func(ctx context.Context) error {
+		d, err := kube.AppsV1().Deployments(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pods, err := kube.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		want := *d.Spec.Replicas
+		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas != want || d.Status.ReadyReplicas != want || len(pods.Items) != int(want)) {
+			err = fmt.Errorf("%d pods, %d updated, %d ready of %d", len(pods.Items), d.Status.UpdatedReplicas, d.Status.ReadyReplicas, want)
+		}
+		return err
+	}
+}
+
+// startProbes has a pod on each node, whatever its taints, and awaits so many.
+func (f *fixture) startProbes(n int) map[string]corev1.Pod {
+	f.t.Helper()
+	d := deploymentOf(f.t, "probe", 1)
+	d.Spec.Template.Spec.Affinity, d.Spec.Template.Spec.TopologySpreadConstraints = nil, nil
+	d.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	daemons := f.kube("operator").AppsV1().DaemonSets(metav1.NamespaceDefault)
+	if _, err := daemons.Get(f.t.Context(), "probe", metav1.GetOptions{}); err != nil {
+		_, err := daemons.Create(f.t.Context(), &appsv1.DaemonSet{
+			ObjectMeta: d.ObjectMeta,
+			Spec:       appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+		}, metav1.CreateOptions{})
+		require.NoError(f.t, err)
+	}
+	f.await("a probe on each node", func(context.Context) error { return equal(n, len(f.probes())) })
+	return f.probes()
+}
+
+// probes are those that are ready, by node.
+func (f *fixture) probes() map[string]corev1.Pod {
+	byNode := map[string]corev1.Pod{}
+	for _, p := range f.pods("app=probe") {
+		if podReady(p) {
+			byNode[p.Spec.NodeName] = p
+		}
+	}
+	return byNode
+}
+
+func (f *fixture) pods(selector string) []corev1.Pod {
+	f.t.Helper()
+	list, err := f.kube("operator").CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{LabelSelector: selector})
+	require.NoError(f.t, err)
+	return list.Items
+}
+
+// podPID is a command that tells the process of the container that is $0.
+const podPID = `crictl inspect --output go-template --template '{{.info.pid}}' "$0"`
+
+func containerID(p corev1.Pod) string {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return "none"
+	}
+	return strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+}
+
+// inPod runs a program of the node in a pod's network: the pods' image holds
+// none but its server.
+func (f *fixture) inPod(p corev1.Pod, command ...string) (string, error) {
+	if p.Name == "" {
+		return "", errors.New("there is no such pod yet")
+	}
+	args := []string{"exec", f.container(p.Spec.NodeName), "bash", "-c", `pid=$(` + podPID + `) && exec nsenter --net --target "$pid" -- "$@"`, containerID(p)}
+	return f.tryDocker(append(args, command...)...)
+}
+
+func (f *fixture) stats(s lab.Service, protocol api.Protocol) api.ListenerStats {
+	f.t.Helper()
+	stats, err := f.api().LoadBalancerStats(f.t.Context(), s.BalancerID)
+	require.NoError(f.t, err)
+	for _, l := range stats.Listeners {
+		if l.Protocol == protocol {
+			return l
+		}
+	}
+	require.Fail(f.t, "no such listener", "%s of %s", protocol, s.Name)
+	return api.ListenerStats{}
+}
+
+func url(s lab.Service, path string) string {
+	return "http://" + net.JoinHostPort(s.Address, strconv.Itoa(int(s.Port))) + path
+}
+
+// answers asks a Service so often that each of its pods may answer, and gives
+// the answers' number by their text. Its balancer must have carried them all.
+func (f *fixture) answers(name string, requests int) map[string]int {
+	f.t.Helper()
+	s := f.served(name)
+	before := f.stats(s, api.ProtocolTCP)
+	texts := map[string]int{}
+	for range requests {
+		answer, err := fetch(url(s, "/"))
+		require.NoError(f.t, err)
+		require.Contains(f.t, answer, "Hello from pod ")
+		texts[answer]++
+	}
+	after := f.stats(s, api.ProtocolTCP)
+	assert.Equal(f.t, int64(requests), after.Connections-before.Connections, "the balancer itself carried them")
+	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
+	return texts
+}
+
+func (f *fixture) kindTCPAndUDP() {
+	f.deploy(deploymentOf(f.t, "echo", 2))
+	s := serviceOf("echo", "echo")
+	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 8080, TargetPort: intstr.FromInt32(8080)})
+	echo := f.expose(s)
+	assert.Len(f.t, f.answers("echo", 16), 2, "both pods")
+
+	probe := f.probes()["node-1"]
+	before := f.stats(echo, api.ProtocolTCP)
+	out, err := f.inPod(probe, "curl", "--silent", "--show-error", "--max-time", "5", url(echo, "/"))
+	require.NoError(f.t, err)
+	assert.Contains(f.t, out, "Hello from pod echo-")
+	assert.Equal(f.t, int64(1), f.stats(echo, api.ProtocolTCP).Connections-before.Connections)
+
+	before = f.stats(echo, api.ProtocolUDP)
+	at := net.JoinHostPort(echo.Address, "8080")
+	out, err = datagram(at, "from here")
+	require.NoError(f.t, err)
+	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom here$`, out)
+	out, err = f.inPod(probe, "bash", "-c", fmt.Sprintf("exec 3<>/dev/udp/%s/%d && printf 'from a pod' >&3 && timeout 5 dd bs=65536 count=1 status=none <&3", echo.Address, echo.Port))
+	require.NoError(f.t, err)
+	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom a pod$`, out)
+	assert.Equal(f.t, int64(2), f.stats(echo, api.ProtocolUDP).Connections-before.Connections)
+}
+
+// datagram sends one, and gives the answer.
+func datagram(address, text string) (string, error) {
+	conn, err := net.Dial("udp", address)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	answer := make([]byte, 1<<16)
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte(text)); err != nil {
+		return "", err
+	}
+	n, err := conn.Read(answer)
+	return string(answer[:n]), err
+}
+
+func (f *fixture) kindLocalTraffic() {
+	f.deploy(deploymentOf(f.t, "local", 1, corev1.EnvVar{Name: "PROXY_PROTOCOL", Value: "1"}))
+	s := serviceOf("local", "local")
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	s.Annotations = map[string]string{"fakecloud.ccmlab.io/proxy-protocol": "v2"}
+	local := f.expose(s)
+	here := f.pods("app=local")[0].Spec.NodeName
+	there := map[string]string{"node-1": "node-2", "node-2": "node-1"}[here]
+	st := f.status()
+	f.await("only the pod's node to be healthy", func(ctx context.Context) error {
+		health, err := f.api().LoadBalancerHealth(ctx, local.BalancerID)
+		if err != nil {
+			return err
+		}
+		for _, h := range health.Targets {
+			want := api.TargetUnhealthy
+			if h.InstanceID == nodeNamed(st, here).InstanceID {
+				want = api.TargetHealthy
+			}
+			err = errors.Join(err, equal(want, h.Health))
+		}
+		return errors.Join(err, equal(len(st.Nodes)-1, len(health.Targets))) // The control plane is none.
+	})
+
+	arrived := f.countArrivals(local, here, there)
+	before := f.stats(local, api.ProtocolTCP)
+	host, err := fetch(url(local, "/client"))
+	require.NoError(f.t, err)
+	gateway := f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
+	assert.True(f.t, strings.HasPrefix(host, gateway+":"), "%s, and this machine has %s there", host, gateway)
+	// What leaves the pods' range leaves it in the node's name.
+	pod, err := f.inPod(f.probes()[there], "curl", "--silent", "--show-error", "--max-time", "5", url(local, "/client"))
+	require.NoError(f.t, err)
+	assert.True(f.t, strings.HasPrefix(pod, nodeNamed(st, there).Addresses[0]+":"), pod)
+	f.answers("local", 6)
+	after := f.stats(local, api.ProtocolTCP)
+	assert.Equal(f.t, int64(8), after.Connections-before.Connections)
+	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
+	assert.NotZero(f.t, arrived(here))
+	assert.Zero(f.t, arrived(there), "a node without a pod of the Service is sent nothing")
+}
+
+// countArrivals counts, in the nodes' kernels, packets for a Service's node
+// port from now on.
+func (f *fixture) countArrivals(s lab.Service, nodes ...string) func(node string) int {
+	f.t.Helper()
+	svc, err := f.kube("operator").CoreV1().Services(s.Namespace).Get(f.t.Context(), s.Name, metav1.GetOptions{})
+	require.NoError(f.t, err)
+	for _, n := range nodes {
+		f.docker("exec", f.container(n), "nft", fmt.Sprintf(
+			"add table ip test; add chain ip test arrivals { type filter hook prerouting priority raw; }; add rule ip test arrivals tcp dport %d counter", svc.Spec.Ports[0].NodePort))
+	}
+	return func(node string) int {
+		f.t.Helper()
+		_, counter, ok := strings.Cut(f.docker("exec", f.container(node), "nft", "list", "table", "ip", "test"), "counter packets ")
+		require.True(f.t, ok)
+		packets, err := strconv.Atoi(strings.Fields(counter)[0])
+		require.NoError(f.t, err)
+		return packets
+	}
+}
+
+func (f *fixture) kindSourceRanges() {
+	s := serviceOf("echo", "fenced")
+	gateway := f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
+	s.Spec.LoadBalancerSourceRanges = []string{gateway + "/32"}
+	fenced := f.expose(s)
+	f.answers("fenced", 4)
+	before := f.stats(fenced, api.ProtocolTCP)
+	_, err := f.inPod(f.probes()["node-1"], "curl", "--silent", "--show-error", "--max-time", "5", url(fenced, "/"))
+	require.Error(f.t, err)
+	after := f.stats(fenced, api.ProtocolTCP)
+	assert.Equal(f.t, int64(1), after.RefusedConnections-before.RefusedConnections)
+	assert.Equal(f.t, before.Connections, after.Connections)
+}
+
+// kindAffinity has a Service whose pods answer in turn otherwise: see
+// kindTCPAndUDP.
+func (f *fixture) kindAffinity() {
+	s := serviceOf("echo", "sticky")
+	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	f.expose(s)
+	assert.Len(f.t, f.answers("sticky", 16), 1, "one client, one pod")
+}
+
+// kindRollingUpdate replaces all pods of the demo while requests come without
+// pause, each over a connection of its own.
+func (f *fixture) kindRollingUpdate() {
+	web := f.served("web")
+	before := f.stats(web, api.ProtocolTCP)
+	var asked atomic.Int64
+	var failed sync.Map
+	ctx, stop := context.WithTimeout(f.t.Context(), bound)
+	defer stop()
+	var load sync.WaitGroup
+	for range 4 {
+		load.Go(func() {
+			for every := time.NewTicker(20 * time.Millisecond); ctx.Err() == nil; <-every.C {
+				answer, err := fetch(url(web, "/"))
+				if err == nil && !strings.HasPrefix(answer, "Hello from pod web-") {
+					err = fmt.Errorf("the answer is %q", answer)
+				}
+				if n := asked.Add(1); err != nil {
+					failed.Store(n, fmt.Sprintf("%s: %v", time.Now().Format(time.StampMilli), err))
+				}
+			}
+		})
+	}
+	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"EDITION","value":"second"}]}]}}}}`
+	_, err := f.kube("operator").AppsV1().Deployments(metav1.NamespaceDefault).Patch(f.t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(f.t, err)
+	f.await("the update", f.rolledOut("web"))
+	stop()
+	load.Wait()
+	failed.Range(func(n, err any) bool {
+		assert.Fail(f.t, "a request failed", "number %v, %v", n, err)
+		return true
+	})
+	after := f.stats(web, api.ProtocolTCP)
+	assert.Greater(f.t, asked.Load(), int64(300))
+	assert.Equal(f.t, asked.Load(), after.Connections-before.Connections)
+	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
+	f.t.Logf("%d requests, none lost", asked.Load())
+}
