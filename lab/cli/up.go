@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -263,9 +262,9 @@ func newEnv(o *options) *cobra.Command {
 			export("FAKECLOUD_TOKEN_FILE", quote(cloud.TokenFile(cluster.CallerOperator)))
 			// Another lab's, in the same shell, may speak TLS where this one does not.
 			export("FAKECLOUD_CA_FILE", quote(cloud.CAFile))
-			// The cloud is on this machine: a proxy could not reach it.
-			if u, err := url.Parse(cloud.URL); err == nil && u.Hostname() != "" {
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export NO_PROXY=%s\"${NO_PROXY:+,$NO_PROXY}\"\n", quote(u.Hostname()))
+			if cloud.Network != "" {
+				// All of it is on this machine, where no proxy could reach it.
+				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export NO_PROXY=%s\"${NO_PROXY:+,$NO_PROXY}\"\n", quote(cloud.Network))
 			}
 			export("PATH", quote(strings.Join(l.BinDirs(), ":"))+":\"$PATH\"")
 			return nil

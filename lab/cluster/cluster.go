@@ -153,6 +153,9 @@ type Cloud struct {
 	CAFile string // "" when it speaks plain HTTP
 	// Dir holds a token for each caller.
 	Dir string
+	// Network is the range that the cloud and its balancers are in, to be
+	// reached without a proxy; "" for loopback, which never is.
+	Network string
 }
 
 // Callers of the cloud; each has a token of its own, so that the cloud's log

@@ -35,7 +35,7 @@ const (
 
 // Cloud is where the lab's cloud is.
 func (c *Cluster) Cloud() cluster.Cloud {
-	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud")}
+	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud"), Network: c.lab.Kind.Subnet}
 	if subnet, err := c.subnet(); err == nil {
 		cloud.URL = "https://" + net.JoinHostPort(cloudAddress(subnet).String(), cloudPort)
 	}
