@@ -59,5 +59,5 @@ generate: ## Regenerate all generated code
 	$(GO) generate ./...
 
 .PHONY: bench-up
-bench-up: build ## Measure bringing the lab up and down, and its memory
-	@scripts/bench-up
+bench-up: build ## Measure bringing the lab up and down, and its memory (CLUSTER=embedded|kind ROUNDS=5)
+	@CLUSTER=$(CLUSTER) scripts/bench-up
