@@ -120,13 +120,14 @@ func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) err
 	if err != nil {
 		return err
 	}
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		done <- provider.Create(c.name(), kindcluster.CreateWithV1Alpha4Config(cfg), kindcluster.CreateWithRetain(true),
+		defer close(done)
+		err = provider.Create(c.name(), kindcluster.CreateWithV1Alpha4Config(cfg), kindcluster.CreateWithRetain(true),
 			kindcluster.CreateWithKubeconfigPath(c.Kubeconfig()), kindcluster.CreateWithDisplayUsage(false), kindcluster.CreateWithDisplaySalutation(false))
 	}()
 	select {
-	case err = <-done:
+	case <-done:
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), c.takeAway(done))
 	}
@@ -156,7 +157,7 @@ const (
 )
 
 // takeAway deletes what kind works on until kind has given up, and once more.
-func (c *Cluster) takeAway(done <-chan error) error {
+func (c *Cluster) takeAway(done <-chan struct{}) error {
 	tick, bound := time.NewTicker(takeAwayEvery), time.After(takeAwayBound)
 	defer tick.Stop()
 	for finished := false; ; {
