@@ -80,7 +80,7 @@ There are three kinds of cluster:
 	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.BuiltImage, kind.StockImage))
 	cmd.Flags().StringVar(&opts.PodNetwork, "pod-network", "", "kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)")
 	cmd.Flags().StringVar(&opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig file")
-	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle that `lab bundle` packed, instead of what was built here")
+	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print problems only")
