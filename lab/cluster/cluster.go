@@ -75,8 +75,6 @@ type Traits struct {
 	// Demo tells whether the lab deploys its demo; DemoPort is the demo's.
 	Demo     bool
 	DemoPort int
-	// Routes tells whether pods reach each other by the cloud's routes.
-	Routes bool
 	// Summary says in a few words what the control plane is.
 	Summary string
 }

@@ -14,25 +14,7 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	if err := c.engine.answers(ctx); err != nil {
 		return 0, err
 	}
-	owner, err := c.engine.run(ctx, "network", "inspect", "--format", `{{index .Labels "`+labelLab+`"}}`, c.name())
-	switch {
-	case absent(err):
-		owner = "" // Then no kind cluster of its name is on it.
-	case err != nil:
-		return 0, err
-	}
-	if owner == c.lab.Path() {
-		nodes, err := c.engine.labelled(ctx, kindCluster+"="+c.name())
-		if err == nil {
-			err = c.deleteNodes()
-		}
-		if err != nil {
-			return 0, err
-		}
-		ended = len(nodes)
-	}
-	n, err := clearAll(ctx, c.engine, c.lab.Path())
-	return ended + n, err
+	return clearAll(ctx, c.engine, c.lab.Path())
 }
 
 // deleteNodes has kind delete its cluster, workers and all.
@@ -74,7 +56,7 @@ func clearAll(ctx context.Context, e engine, dir string) (ended int, err error) 
 	remove(containers, "rm", "--force", "--volumes")
 	networks, err := e.list(ctx, "network", mark)
 	errs = append(errs, err)
-	// kind's own container of a cluster that was never recorded is on it.
+	// The control plane's container, which kind has made, has no mark, but is on it.
 	for _, network := range networks {
 		nodes, err := e.labelled(ctx, kindCluster+"="+network)
 		errs = append(errs, err)

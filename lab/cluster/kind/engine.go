@@ -179,7 +179,6 @@ func lastLines(s string, n int) string {
 // container is what inspecting one tells, of what matters here.
 type container struct {
 	Name   string
-	Image  string
 	State  struct{ Running bool }
 	Config struct {
 		Image  string

@@ -112,8 +112,8 @@ func (c *Cluster) cloudVolume() string          { return c.name() + "-cloud" }
 func (c *Cluster) worker(machine string) string { return c.name() + "." + machine }
 func (c *Cluster) ours() string                 { return labelLab + "=" + c.lab.Path() }
 
-// Check is an error when the engine does not answer, the folder lies where the
-// engine cannot be given it, or programs are missing.
+// Check is an error when the engine does not answer, or programs or images are
+// missing.
 func (c *Cluster) Check(ctx context.Context) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("kind's container network is reached from Linux only, this is %s; use a virtual machine", runtime.GOOS)
@@ -129,8 +129,8 @@ func (c *Cluster) Check(ctx context.Context) error {
 
 // Traits of a kind cluster.
 func (c *Cluster) Traits() cluster.Traits {
-	t := cluster.Traits{Nodes: 2, Demo: true, DemoPort: demoPort, Routes: c.routed(), Summary: "in containers, pods by the cloud's routes"}
-	if !t.Routes {
+	t := cluster.Traits{Nodes: 2, Demo: true, DemoPort: demoPort, Summary: "in containers, pods by the cloud's routes"}
+	if !c.routed() {
 		t.Summary = "in containers, pods by kindnet"
 	}
 	return t
