@@ -107,6 +107,17 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListCalls How often each token of the project called each operation since the process started.
+	//
+	// Kept in memory: a restart of the cloud starts anew. A call is counted
+	// when its answer begins (so that whoever has the answer finds it counted,
+	// and an event stream counts from its start), or when it is broken off.
+	// What is not counted: calls without a valid token, calls to /v1/faults and
+	// /v1/calls, and operations that need no token.
+	//
+	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
+	ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEvents Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -119,6 +130,49 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListFaults The project's fault rules, oldest first, spent ones included.
+	//
+	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
+	ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateFaultWithBody Make calls of the project's tokens go wrong.
+	//
+	// A fault is applied to a call whose caller is known, before anything else
+	// of the call is looked at: the operation is not carried out, and nothing
+	// changes in the cloud, unless the rule only delays. When several rules
+	// match a call, the oldest that is not spent is applied, and no other.
+	// Rules are kept in memory: a restart of the cloud forgets them. A project
+	// may have 100 of them, spent ones included.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+	CreateFaultWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateFault Make calls of the project's tokens go wrong.
+	//
+	// A fault is applied to a call whose caller is known, before anything else
+	// of the call is looked at: the operation is not carried out, and nothing
+	// changes in the cloud, unless the rule only delays. When several rules
+	// match a call, the oldest that is not spent is applied, and no other.
+	// Rules are kept in memory: a restart of the cloud forgets them. A project
+	// may have 100 of them, spent ones included.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+	CreateFault(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteFault Lift a fault. Calls that it holds are let go of.
+	//
+	// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
+	DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetFault One fault rule, and how often it was applied.
+	//
+	// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
+	GetFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListInstances Instances of the project, oldest first.
 	//
@@ -297,6 +351,27 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 	return c.Client.Do(req)
 }
 
+// ListCalls How often each token of the project called each operation since the process started.
+//
+// Kept in memory: a restart of the cloud starts anew. A call is counted
+// when its answer begins (so that whoever has the answer finds it counted,
+// and an event stream counts from its start), or when it is broken off.
+// What is not counted: calls without a valid token, calls to /v1/faults and
+// /v1/calls, and operations that need no token.
+//
+// Corresponds with GET /v1/calls (the `ListCalls` operationId).
+func (c *Client) ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListCallsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // StreamEvents Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
@@ -310,6 +385,99 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // Corresponds with GET /v1/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStreamEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListFaults The project's fault rules, oldest first, spent ones included.
+//
+// Corresponds with GET /v1/faults (the `ListFaults` operationId).
+func (c *Client) ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListFaultsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateFaultWithBody Make calls of the project's tokens go wrong.
+//
+// A fault is applied to a call whose caller is known, before anything else
+// of the call is looked at: the operation is not carried out, and nothing
+// changes in the cloud, unless the rule only delays. When several rules
+// match a call, the oldest that is not spent is applied, and no other.
+// Rules are kept in memory: a restart of the cloud forgets them. A project
+// may have 100 of them, spent ones included.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+func (c *Client) CreateFaultWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateFaultRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateFault Make calls of the project's tokens go wrong.
+//
+// A fault is applied to a call whose caller is known, before anything else
+// of the call is looked at: the operation is not carried out, and nothing
+// changes in the cloud, unless the rule only delays. When several rules
+// match a call, the oldest that is not spent is applied, and no other.
+// Rules are kept in memory: a restart of the cloud forgets them. A project
+// may have 100 of them, spent ones included.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+func (c *Client) CreateFault(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateFaultRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteFault Lift a fault. Calls that it holds are let go of.
+//
+// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
+func (c *Client) DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteFaultRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetFault One fault rule, and how often it was applied.
+//
+// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
+func (c *Client) GetFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetFaultRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -762,6 +930,60 @@ func NewGetReadyRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListCallsRequest constructs an http.Request for the ListCalls method
+func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/calls")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Token != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "token", *params.Token, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewStreamEventsRequest constructs an http.Request for the StreamEvents method
 func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Request, error) {
 	var err error
@@ -838,6 +1060,141 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 			req.Header.Set("Last-Event-ID", headerParam0)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewListFaultsRequest constructs an http.Request for the ListFaults method
+func NewListFaultsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateFaultRequest calls the generic CreateFault builder with application/json body
+func NewCreateFaultRequest(server string, body CreateFaultJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateFaultRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateFaultRequestWithBody constructs an http.Request for the CreateFault method, with any body, and a specified content type
+func NewCreateFaultRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteFaultRequest constructs an http.Request for the DeleteFault method
+func NewDeleteFaultRequest(server string, id FaultID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetFaultRequest constructs an http.Request for the GetFault method
+func NewGetFaultRequest(server string, id FaultID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -1775,6 +2132,19 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReadyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadyResponse, error)
 
+	// ListCallsWithResponse How often each token of the project called each operation since the process started.
+	//
+	// Kept in memory: a restart of the cloud starts anew. A call is counted
+	// when its answer begins (so that whoever has the answer finds it counted,
+	// and an event stream counts from its start), or when it is broken off.
+	// What is not counted: calls without a valid token, calls to /v1/faults and
+	// /v1/calls, and operations that need no token.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
+	ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error)
+
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -1789,6 +2159,55 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
+
+	// ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
+	ListFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFaultsResponse, error)
+
+	// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+	//
+	// A fault is applied to a call whose caller is known, before anything else
+	// of the call is looked at: the operation is not carried out, and nothing
+	// changes in the cloud, unless the rule only delays. When several rules
+	// match a call, the oldest that is not spent is applied, and no other.
+	// Rules are kept in memory: a restart of the cloud forgets them. A project
+	// may have 100 of them, spent ones included.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+	CreateFaultWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
+
+	// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+	//
+	// A fault is applied to a call whose caller is known, before anything else
+	// of the call is looked at: the operation is not carried out, and nothing
+	// changes in the cloud, unless the rule only delays. When several rules
+	// match a call, the oldest that is not spent is applied, and no other.
+	// Rules are kept in memory: a restart of the cloud forgets them. A project
+	// may have 100 of them, spent ones included.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+	CreateFaultWithResponse(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
+
+	// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
+	DeleteFaultWithResponse(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*DeleteFaultResponse, error)
+
+	// GetFaultWithResponse One fault rule, and how often it was applied.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
+	GetFaultWithResponse(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*GetFaultResponse, error)
 
 	// ListInstancesWithResponse Instances of the project, oldest first.
 	//
@@ -2061,6 +2480,54 @@ func (r GetReadyResponse) ContentType() string {
 	return ""
 }
 
+type ListCallsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CallList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListCallsResponse) GetJSON200() *CallList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListCallsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListCallsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListCallsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListCallsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListCallsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type StreamEventsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -2096,6 +2563,191 @@ func (r StreamEventsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListFaultsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FaultList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListFaultsResponse) GetJSON200() *FaultList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListFaultsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListFaultsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListFaultsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListFaultsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListFaultsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateFaultResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Fault
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateFaultResponse) GetJSON201() *Fault {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateFaultResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateFaultResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateFaultResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateFaultResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateFaultResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteFaultResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteFaultResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteFaultResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteFaultResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteFaultResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteFaultResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetFaultResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Fault
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetFaultResponse) GetJSON200() *Fault {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetFaultResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetFaultResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetFaultResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetFaultResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetFaultResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3046,6 +3698,25 @@ func (c *ClientWithResponses) GetReadyWithResponse(ctx context.Context, reqEdito
 	return ParseGetReadyResponse(rsp)
 }
 
+// ListCallsWithResponse How often each token of the project called each operation since the process started.
+//
+// Kept in memory: a restart of the cloud starts anew. A call is counted
+// when its answer begins (so that whoever has the answer finds it counted,
+// and an event stream counts from its start), or when it is broken off.
+// What is not counted: calls without a valid token, calls to /v1/faults and
+// /v1/calls, and operations that need no token.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/calls (the `ListCalls` operationId).
+func (c *ClientWithResponses) ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error) {
+	rsp, err := c.ListCalls(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListCallsResponse(rsp)
+}
+
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
@@ -3065,6 +3736,85 @@ func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, para
 		return nil, err
 	}
 	return ParseStreamEventsResponse(rsp)
+}
+
+// ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/faults (the `ListFaults` operationId).
+func (c *ClientWithResponses) ListFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFaultsResponse, error) {
+	rsp, err := c.ListFaults(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListFaultsResponse(rsp)
+}
+
+// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+//
+// A fault is applied to a call whose caller is known, before anything else
+// of the call is looked at: the operation is not carried out, and nothing
+// changes in the cloud, unless the rule only delays. When several rules
+// match a call, the oldest that is not spent is applied, and no other.
+// Rules are kept in memory: a restart of the cloud forgets them. A project
+// may have 100 of them, spent ones included.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+func (c *ClientWithResponses) CreateFaultWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error) {
+	rsp, err := c.CreateFaultWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateFaultResponse(rsp)
+}
+
+// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+//
+// A fault is applied to a call whose caller is known, before anything else
+// of the call is looked at: the operation is not carried out, and nothing
+// changes in the cloud, unless the rule only delays. When several rules
+// match a call, the oldest that is not spent is applied, and no other.
+// Rules are kept in memory: a restart of the cloud forgets them. A project
+// may have 100 of them, spent ones included.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/faults (the `CreateFault` operationId).
+func (c *ClientWithResponses) CreateFaultWithResponse(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error) {
+	rsp, err := c.CreateFault(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateFaultResponse(rsp)
+}
+
+// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
+func (c *ClientWithResponses) DeleteFaultWithResponse(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*DeleteFaultResponse, error) {
+	rsp, err := c.DeleteFault(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteFaultResponse(rsp)
+}
+
+// GetFaultWithResponse One fault rule, and how often it was applied.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
+func (c *ClientWithResponses) GetFaultWithResponse(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*GetFaultResponse, error) {
+	rsp, err := c.GetFault(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetFaultResponse(rsp)
 }
 
 // ListInstancesWithResponse Instances of the project, oldest first.
@@ -3424,6 +4174,39 @@ func ParseGetReadyResponse(rsp *http.Response) (*GetReadyResponse, error) {
 	return response, nil
 }
 
+// ParseListCallsResponse parses an HTTP response from a ListCallsWithResponse call
+func ParseListCallsResponse(rsp *http.Response) (*ListCallsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListCallsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CallList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseStreamEventsResponse parses an HTTP response from a StreamEventsWithResponse call
 func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -3438,6 +4221,134 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListFaultsResponse parses an HTTP response from a ListFaultsWithResponse call
+func ParseListFaultsResponse(rsp *http.Response) (*ListFaultsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListFaultsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FaultList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateFaultResponse parses an HTTP response from a CreateFaultWithResponse call
+func ParseCreateFaultResponse(rsp *http.Response) (*CreateFaultResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateFaultResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Fault
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteFaultResponse parses an HTTP response from a DeleteFaultWithResponse call
+func ParseDeleteFaultResponse(rsp *http.Response) (*DeleteFaultResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteFaultResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetFaultResponse parses an HTTP response from a GetFaultWithResponse call
+func ParseGetFaultResponse(rsp *http.Response) (*GetFaultResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetFaultResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Fault
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {

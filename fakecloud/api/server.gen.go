@@ -180,15 +180,19 @@ const (
 	AddressInUse         ProblemCode = "address-in-use"
 	AddressPoolExhausted ProblemCode = "address-pool-exhausted"
 	EventsExpired        ProblemCode = "events-expired"
+	Forbidden            ProblemCode = "forbidden"
 	Internal             ProblemCode = "internal"
 	InvalidRequest       ProblemCode = "invalid-request"
 	ListenerConflict     ProblemCode = "listener-conflict"
 	MethodNotAllowed     ProblemCode = "method-not-allowed"
 	NameTaken            ProblemCode = "name-taken"
 	NotFound             ProblemCode = "not-found"
+	RateLimited          ProblemCode = "rate-limited"
 	RouteConflict        ProblemCode = "route-conflict"
 	TooLarge             ProblemCode = "too-large"
+	TooManyFaults        ProblemCode = "too-many-faults"
 	Unauthenticated      ProblemCode = "unauthenticated"
+	Unavailable          ProblemCode = "unavailable"
 	UnknownInstance      ProblemCode = "unknown-instance"
 	UnknownZone          ProblemCode = "unknown-zone"
 	WrongState           ProblemCode = "wrong-state"
@@ -203,6 +207,8 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case EventsExpired:
 		return true
+	case Forbidden:
+		return true
 	case Internal:
 		return true
 	case InvalidRequest:
@@ -215,11 +221,17 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case NotFound:
 		return true
+	case RateLimited:
+		return true
 	case RouteConflict:
 		return true
 	case TooLarge:
 		return true
+	case TooManyFaults:
+		return true
 	case Unauthenticated:
+		return true
+	case Unavailable:
 		return true
 	case UnknownInstance:
 		return true
@@ -317,6 +329,28 @@ type Address struct {
 // AddressType defines model for Address.Type.
 type AddressType string
 
+// CallList defines model for CallList.
+type CallList struct {
+	Items []Calls `json:"items"`
+}
+
+// Calls One token's calls of one operation.
+type Calls struct {
+	Calls int64 `json:"calls"`
+
+	// Errors Those answered with a status of 400 or more or broken off by a fault.
+	Errors int64 `json:"errors"`
+
+	// Faults Those that a fault rule was applied to.
+	Faults int64 `json:"faults"`
+
+	// Operation Example: getInstance
+	Operation string `json:"operation"`
+
+	// Token Example: ccm
+	Token string `json:"token"`
+}
+
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 type ClientAffinitySeconds = int
 
@@ -346,6 +380,107 @@ type EventResource string
 
 // EventType defines model for Event.Type.
 type EventType string
+
+// Fault defines model for Fault.
+type Fault struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Effect What becomes of a call: a delay, and after it at most one of `status`,
+	// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
+	// carried out after the delay.
+	Effect FaultEffect `json:"effect"`
+
+	// Hits To how many calls it was applied so far, those that it still holds included.
+	Hits int `json:"hits"`
+
+	// ID Example: f-01jd3n9y5c7r
+	ID string `json:"id"`
+
+	// Match Which calls; all that is given must match, and nothing given matches
+	// every call. Calls to /v1/faults and
+	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// operations that need no token.
+	Match FaultMatch `json:"match"`
+
+	// Spent Applied as often as `times` says: it matches nothing any more.
+	Spent bool `json:"spent"`
+	Times int  `json:"times,omitempty"`
+}
+
+// FaultCreate defines model for FaultCreate.
+type FaultCreate struct {
+	// Effect What becomes of a call: a delay, and after it at most one of `status`,
+	// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
+	// carried out after the delay.
+	Effect FaultEffect `json:"effect"`
+
+	// Match Which calls; all that is given must match, and nothing given matches
+	// every call. Calls to /v1/faults and
+	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// operations that need no token.
+	Match FaultMatch `json:"match,omitempty"`
+
+	// Times How many calls it is applied to, after which it is spent. When left out, it is applied until deleted.
+	Times int `json:"times,omitempty"`
+}
+
+// FaultEffect What becomes of a call: a delay, and after it at most one of `status`,
+// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
+// carried out after the delay.
+type FaultEffect struct {
+	// Body Answered with status 200, whatever the operation would have answered: garbage. May be empty.
+	Body *string `json:"body,omitempty"`
+
+	// ContentType Of `body`; application/json when left out.
+	ContentType string `json:"contentType,omitempty"`
+
+	// DelayMilliseconds Comes before anything else. A caller that gives up meanwhile has its call not carried out; deleting the rule ends the delay.
+	DelayMilliseconds int `json:"delayMilliseconds,omitempty"`
+
+	// Drop The connection is reset without an answer. Beware of HTTP libraries that quietly repeat a read when a connection they used before breaks: Go's does, and each try is a hit.
+	Drop bool `json:"drop,omitempty"`
+
+	// EmptyList A list is answered as empty. Matches operations that list, and no others.
+	EmptyList bool `json:"emptyList,omitempty"`
+
+	// Hang Never answered. The call is held until the caller gives up, the rule is deleted or the cloud shuts down; the connection is then broken.
+	Hang bool `json:"hang,omitempty"`
+
+	// Project With `status` 404 only: the ID of the project that the problem names, instead of the caller's.
+	Project string `json:"project,omitempty"`
+
+	// RetryAfterSeconds The header Retry-After of an answer with `status`.
+	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
+
+	// Status Answered as a problem.
+	//
+	// Example: 503
+	Status int `json:"status,omitempty"`
+}
+
+// FaultList defines model for FaultList.
+type FaultList struct {
+	Items []Fault `json:"items"`
+}
+
+// FaultMatch Which calls; all that is given must match, and nothing given matches
+// every call. Calls to /v1/faults and
+// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+// operations that need no token.
+type FaultMatch struct {
+	// Operations The operation is one of these, by their operationId.
+	Operations []string `json:"operations,omitempty"`
+
+	// Resource The ID of the resource in the call's path.
+	//
+	// Example: i-01jd3n6f0c5w3y
+	Resource string `json:"resource,omitempty"`
+
+	// Token The name of the calling token. One that does not exist yet may be named.
+	//
+	// Example: ccm
+	Token string `json:"token,omitempty"`
+}
 
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
 type HealthCheck struct {
@@ -747,6 +882,9 @@ type ZoneList struct {
 	Items []Zone `json:"items"`
 }
 
+// FaultID defines model for FaultID.
+type FaultID = string
+
 // InstanceID defines model for InstanceID.
 type InstanceID = string
 
@@ -767,6 +905,12 @@ type RouteID = string
 
 // Tag defines model for Tag.
 type Tag = []string
+
+// ListCallsParams defines parameters for ListCalls.
+type ListCallsParams struct {
+	// Token Only calls of the token of this name.
+	Token *string `form:"token,omitempty" json:"token,omitempty"`
+}
 
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
@@ -834,6 +978,9 @@ type ListRoutesParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
+// CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
+type CreateFaultJSONRequestBody = FaultCreate
+
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = InstanceCreate
 
@@ -857,9 +1004,24 @@ type ServerInterface interface {
 	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
 	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
+	// ListCalls How often each token of the project called each operation since the process started.
+	// (GET /v1/calls)
+	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
 	// StreamEvents Changes of the project, as server-sent events.
 	// (GET /v1/events)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
+	// ListFaults The project's fault rules, oldest first, spent ones included.
+	// (GET /v1/faults)
+	ListFaults(w http.ResponseWriter, r *http.Request)
+	// CreateFault Make calls of the project's tokens go wrong.
+	// (POST /v1/faults)
+	CreateFault(w http.ResponseWriter, r *http.Request)
+	// DeleteFault Lift a fault. Calls that it holds are let go of.
+	// (DELETE /v1/faults/{id})
+	DeleteFault(w http.ResponseWriter, r *http.Request, id FaultID)
+	// GetFault One fault rule, and how often it was applied.
+	// (GET /v1/faults/{id})
+	GetFault(w http.ResponseWriter, r *http.Request, id FaultID)
 	// ListInstances Instances of the project, oldest first.
 	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
@@ -970,6 +1132,39 @@ func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// ListCalls operation middleware
+func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListCallsParams
+
+	// ------------- Optional query parameter "token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "token", r.URL.Query(), &params.Token, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "token", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListCalls(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // StreamEvents operation middleware
 func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.Request) {
 
@@ -1028,6 +1223,86 @@ func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.StreamEvents(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListFaults operation middleware
+func (siw *ServerInterfaceWrapper) ListFaults(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListFaults(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateFault operation middleware
+func (siw *ServerInterfaceWrapper) CreateFault(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateFault(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteFault operation middleware
+func (siw *ServerInterfaceWrapper) DeleteFault(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id FaultID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteFault(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetFault operation middleware
+func (siw *ServerInterfaceWrapper) GetFault(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id FaultID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetFault(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1806,6 +2081,16 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.ListFaults).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.CreateFault).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.DeleteFault).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/calls", wrapper.ListCalls).Methods(http.MethodGet)
 
 	return r
 }

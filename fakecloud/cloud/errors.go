@@ -21,6 +21,7 @@ const (
 	ListenerConflict     Code = "listener-conflict"
 	RouteConflict        Code = "route-conflict"
 	EventsExpired        Code = "events-expired"
+	TooManyFaults        Code = "too-many-faults"
 )
 
 // Error is a refusal: nothing was changed.

@@ -24,6 +24,9 @@ type call struct {
 	who *cloud.Principal // nil until authenticated
 	// whyNot is why there is no who.
 	whyNot error
+	// count, when not nil, is told the status as the answer begins; 0 when the
+	// call is broken off.
+	count func(status int)
 }
 
 type callKey struct{}
@@ -39,23 +42,30 @@ func callOf(r *http.Request) *call {
 // project is the caller's. Handlers run only for authenticated callers.
 func project(r *http.Request) cloud.Project { return callOf(r).who.Project }
 
-// recorder remembers the status for the log.
+// recorder remembers the status for the log, and has it counted.
 type recorder struct {
 	http.ResponseWriter
+	call   *call
 	status int
 }
 
-func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 {
-		r.status = status
+func (r *recorder) begin(status int) {
+	if r.status != 0 {
+		return
 	}
+	r.status = status
+	if r.call.count != nil {
+		r.call.count(status)
+	}
+}
+
+func (r *recorder) WriteHeader(status int) {
+	r.begin(status)
 	r.ResponseWriter.WriteHeader(status)
 }
 
 func (r *recorder) Write(b []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
-	}
+	r.begin(http.StatusOK)
 	return r.ResponseWriter.Write(b)
 }
 
@@ -69,7 +79,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		c := &call{id: strings.ToLower(rand.Text())}
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		w.Header().Set("X-Request-Id", c.id)
-		rec := &recorder{ResponseWriter: w}
+		rec := &recorder{ResponseWriter: w, call: c}
 		defer func() {
 			level := slog.LevelInfo
 			if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {

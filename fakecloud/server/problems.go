@@ -26,14 +26,18 @@ var statuses = map[cloud.Code]int{
 	cloud.ListenerConflict:     http.StatusBadRequest,
 	cloud.RouteConflict:        http.StatusConflict,
 	cloud.EventsExpired:        http.StatusGone,
+	cloud.TooManyFaults:        http.StatusConflict,
 }
+
+// challenge tells whoever is not known how to become so.
+const challenge = `Bearer realm="fakecloud"`
 
 // fail answers with what an error means.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *cloud.Error
 	if errors.As(err, &refused) {
 		if refused.Code == cloud.Unauthenticated {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="fakecloud"`)
+			w.Header().Set("WWW-Authenticate", challenge)
 		}
 		s.problem(w, r, statuses[refused.Code], api.ProblemCode(refused.Code), refused.Message, refused.Fields)
 		return

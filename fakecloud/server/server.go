@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
 const (
@@ -52,6 +53,10 @@ type Server struct {
 	stopping context.Context // ends event streams, which would go on otherwise
 	stop     context.CancelFunc
 	handler  http.Handler
+
+	operations operations
+	faults     *faults.Rules
+	calls      tally
 }
 
 var _ api.ServerInterface = (*Server)(nil)
@@ -66,14 +71,16 @@ func New(cfg Config) (*Server, error) {
 		s.beat = defaultBeat
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	validate, err := s.validator()
+	spec, err := loadSpec()
 	if err != nil {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
+	s.operations = operationsOf(spec)
+	s.faults = faults.New(s.operations.lists())
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
-	router.Use(validate)
+	router.Use(s.meter, s.validator(spec))
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
 	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
 	return s, nil
@@ -82,7 +89,7 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Stop ends the event streams.
+// Stop ends the event streams, and the calls that faults hold.
 func (s *Server) Stop() { s.stop() }
 
 // Serve answers until ctx ends, then lets calls under way finish.

@@ -33,7 +33,8 @@ const patience = 10 * time.Second
 
 // rig is a whole cloud behind real HTTP.
 type rig struct {
-	*client.Client // of project "default"
+	*client.Client                // of project "default"
+	ccm            *client.Client // with another token of the same project
 	other          *client.Client
 	url            string
 	cloud          *cloud.Cloud
@@ -42,6 +43,7 @@ type rig struct {
 
 const (
 	secret      = "a-secret-of-the-default-project"
+	ccmSecret   = "another-secret-of-the-default-project"
 	otherSecret = "a-secret-of-another-project"
 )
 
@@ -63,7 +65,7 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	require.NoError(t, err)
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, p, []cloud.Token{{Name: "operator", Secret: secret}}))
+	require.NoError(t, c.SetTokens(ctx, p, []cloud.Token{{Name: "operator", Secret: secret}, {Name: "ccm", Secret: ccmSecret}}))
 	require.NoError(t, c.SetTokens(ctx, q, []cloud.Token{{Name: "stranger", Secret: otherSecret}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -79,16 +81,24 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 		assert.NoError(t, st.Close())
 	})
 	<-c.Ready()
-	return &rig{Client: newClient(t, h.URL, secret), other: newClient(t, h.URL, otherSecret), url: h.URL, cloud: c, project: p}
+	return &rig{
+		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
+		url: h.URL, cloud: c, project: p,
+	}
 }
 
 func newClient(t *testing.T, url, token string) *client.Client {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
-	c, err := client.New(client.Config{URL: url, TokenFile: file, UserAgent: "test"})
+	c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"})
 	require.NoError(t, err)
 	return c
+}
+
+func tokenFile(t *testing.T, token string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
+	return file
 }
 
 // call is a request as no generated client would send it.
@@ -116,13 +126,14 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (a
 		assert.Equal(t, "urn:fakecloud:problem:"+string(p.Code), p.Type)
 		assert.NotEmpty(t, p.Detail)
 	}
-	return answer{resp.StatusCode, resp.Header}, p
+	return answer{resp.StatusCode, resp.Header, string(content)}, p
 }
 
 // answer is a response whose body has been read.
 type answer struct {
 	StatusCode int
 	Header     http.Header
+	Body       string
 }
 
 func fields(p api.Problem) map[string]string {
@@ -240,6 +251,27 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"GET", "/v1/instances?pageToken=%21", ``, 400, "pageToken"},
 		{"GET", "/v1/load-balancers?pageToken=aS0x", ``, 400, "pageToken"},
 		{"GET", "/v1/events?after=-1", ``, 400, "after"},
+		{"GET", "/v1/calls?token=", ``, 400, "token"},
+		{"POST", "/v1/faults", `{"match":{"operations":["getInstance"]}}`, 400, "effect"},
+		{"POST", "/v1/faults", `{"effect":{}}`, 400, "effect"},
+		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":0,"hang":false}}`, 400, "effect"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true,"after":true}}`, 400, "effect.after"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"tag":"a"}}`, 400, "match.tag"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"every":3}`, 400, "every"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"times":0}`, 400, "times"},
+		{"POST", "/v1/faults", `{"effect":{"status":399}}`, 400, "effect.status"},
+		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":600001}}`, 400, "effect.delayMilliseconds"},
+		{"POST", "/v1/faults", `{"effect":{"body":"","contentType":"a\nb"}}`, 400, "effect.contentType"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listZones","getInstanc"]}}`, 400, "match.operations.1"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["deleteFault"]}}`, 400, "match.operations.0"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listCalls"]}}`, 400, "match.operations.0"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["getReady"]}}`, 400, "match.operations.0"},
+		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"operations":["getInstance"]}}`, 400, "match.operations.0"},
+		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"resource":"i-1"}}`, 400, "match.resource"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true,"drop":true}}`, 400, "effect.drop"},
+		{"POST", "/v1/faults", `{"effect":{"status":503,"project":"p-1"}}`, 400, "effect.project"},
+		{"POST", "/v1/faults", `{"effect":{"drop":true,"retryAfterSeconds":1}}`, 400, "effect.retryAfterSeconds"},
+		{"POST", "/v1/faults", `{"effect":{"drop":true,"contentType":"text/html"}}`, 400, "effect.contentType"},
 	} {
 		resp, p := r.call(t, tc.method, tc.path, tc.body)
 		assert.Equal(t, tc.status, resp.StatusCode, tc)

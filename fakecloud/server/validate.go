@@ -19,14 +19,7 @@ import (
 )
 
 // validator checks each request against the spec, who may call included.
-func (s *Server) validator() (func(http.Handler) http.Handler, error) {
-	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
-	if err != nil {
-		return nil, err
-	}
-	if err := spec.Validate(context.Background()); err != nil {
-		return nil, err
-	}
+func (s *Server) validator(spec *openapi3.T) func(http.Handler) http.Handler {
 	return middleware.OapiRequestValidatorWithOptions(spec, &middleware.Options{
 		DoNotValidateServers:  true,
 		DiscardValidatedValue: true,
@@ -42,7 +35,7 @@ func (s *Server) validator() (func(http.Handler) http.Handler, error) {
 				return nil
 			},
 		},
-	}), nil
+	})
 }
 
 func (s *Server) invalid(_ context.Context, err error, w http.ResponseWriter, r *http.Request, _ middleware.ErrorHandlerOpts) {

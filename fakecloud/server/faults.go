@@ -1,0 +1,204 @@
+// This file answers: how does a call go wrong when it is told to?
+
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
+)
+
+// meter counts calls, and applies faults to those that one matches.
+func (s *Server) meter(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r)
+		op, ok := s.operations.of(r)
+		if !ok || c.who == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		who := caller{project: c.who.Project.ID, token: c.who.Token, operation: op.id}
+		hit := s.faults.Apply(faults.Call{Project: who.project, Token: who.token, Operation: op.id, Resource: mux.Vars(r)["id"]})
+		c.count = func(status int) { s.calls.add(who, status, hit != nil) }
+		if hit == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		s.log.Debug("a fault is applied", "requestId", c.id, "fault", hit.Fault, "operation", op.id)
+		s.apply(w, r, hit, next)
+	})
+}
+
+func (s *Server) apply(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
+	e := hit.Effect
+	if (e.Delay > 0 || e.Hang) && !s.hold(w, r, hit) {
+		s.breakOff(w, r)
+		return
+	}
+	switch {
+	case e.Drop:
+		s.breakOff(w, r)
+	case e.Status != 0:
+		s.fault(w, r, hit)
+	case e.Body != nil:
+		s.plain(w, r, http.StatusOK, cmp.Or(e.ContentType, "application/json"), []byte(*e.Body))
+	case e.EmptyList:
+		s.reply(w, r, http.StatusOK, map[string]any{"items": []any{}})
+	default:
+		next.ServeHTTP(w, r)
+	}
+}
+
+// hold keeps a call waiting; false when it is not to go on afterwards. A caller
+// that gives up is noticed only while nothing of its request is left to read,
+// so the body is read first.
+func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit) bool {
+	body, err := io.ReadAll(r.Body)
+	// An error comes again for whoever reads on; there is no waiting with it.
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	if err != nil {
+		return !hit.Effect.Hang
+	}
+	control := http.NewResponseController(w)
+	s.deadlines(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}))
+	var over <-chan time.Time
+	if !hit.Effect.Hang {
+		timer := time.NewTimer(hit.Effect.Delay)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-r.Context().Done():
+		return false
+	case <-s.stopping.Done():
+		return false
+	case <-hit.Lifted:
+	case <-over:
+	}
+	s.deadlines(control.SetWriteDeadline(time.Now().Add(writeTimeout)))
+	return !hit.Effect.Hang
+}
+
+// deadlines tells of those that could not be set. Not everything that serves
+// requests has them.
+func (s *Server) deadlines(errs ...error) {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, http.ErrNotSupported) {
+			s.log.Warn("cannot change a deadline of a call that is held", "err", err)
+		}
+	}
+}
+
+// breakOff ends a call without an answer: the connection is reset or, where
+// calls share one (HTTP/2), this call's stream.
+func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
+	if c := callOf(r); c.count != nil {
+		c.count(0)
+	}
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	below := conn
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		below = secure.NetConn()
+	}
+	if tcp, ok := below.(*net.TCPConn); ok {
+		err = tcp.SetLinger(0) // What turns closing into a reset.
+	}
+	if err = errors.Join(err, below.Close()); err != nil {
+		s.log.Debug("a connection was not reset", "requestId", callOf(r).id, "err", err)
+	}
+}
+
+// codes are those of the statuses that the cloud itself answers with, or one
+// like it would.
+var codes = map[int]api.ProblemCode{
+	http.StatusUnauthorized:          api.Unauthenticated,
+	http.StatusForbidden:             api.Forbidden,
+	http.StatusNotFound:              api.NotFound,
+	http.StatusMethodNotAllowed:      api.MethodNotAllowed,
+	http.StatusConflict:              api.WrongState,
+	http.StatusGone:                  api.EventsExpired,
+	http.StatusRequestEntityTooLarge: api.TooLarge,
+	http.StatusTooManyRequests:       api.RateLimited,
+	http.StatusInternalServerError:   api.Internal,
+}
+
+// fault answers with the status that the rule wants, and the code that goes with
+// it.
+func (s *Server) fault(w http.ResponseWriter, r *http.Request, hit *faults.Hit) {
+	e := hit.Effect
+	code, ok := codes[e.Status]
+	switch {
+	case ok:
+	case e.Status < http.StatusInternalServerError:
+		code = api.InvalidRequest
+	default:
+		code = api.Unavailable
+	}
+	if e.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(e.RetryAfter.Seconds())))
+	}
+	p := s.newProblem(r, e.Status, code, fmt.Sprintf("fault %s answers this call with status %d", hit.Fault, e.Status), nil)
+	if e.Status == http.StatusUnauthorized { // As a genuine one, it names no project.
+		w.Header().Set("WWW-Authenticate", challenge)
+	} else {
+		named := cmp.Or(e.Project, callOf(r).who.Project.ID)
+		p.Project = &named
+	}
+	s.write(w, r, p)
+}
+
+// ListFaults implements api.ServerInterface.
+func (s *Server) ListFaults(w http.ResponseWriter, r *http.Request) {
+	s.reply(w, r, http.StatusOK, api.FaultList{Items: each(s.faults.List(project(r).ID), faultOf)})
+}
+
+// CreateFault implements api.ServerInterface.
+func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.FaultCreate](s, w, r)
+	if !ok {
+		return
+	}
+	f, err := s.faults.Create(project(r).ID, toFault(body))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/faults/"+f.ID)
+	s.reply(w, r, http.StatusCreated, faultOf(f))
+}
+
+// GetFault implements api.ServerInterface.
+func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
+	f, err := s.faults.Get(project(r).ID, id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, faultOf(f))
+}
+
+// DeleteFault implements api.ServerInterface.
+func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
+	if err := s.faults.Delete(project(r).ID, id); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,502 @@
+// This file answers: do calls go wrong as told, and no others?
+
+package server_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+// asCCM is a raw call with the token that faults are made for here.
+func (r *rig) asCCM(t *testing.T, method, path, body string) (answer, api.Problem) {
+	t.Helper()
+	return r.call(t, method, path, body, "Authorization", "Bearer "+ccmSecret)
+}
+
+// breakCCM makes a rule for the token ccm.
+func (r *rig) breakCCM(t *testing.T, f api.FaultCreate) *api.Fault {
+	t.Helper()
+	f.Match.Token = "ccm"
+	made, err := r.CreateFault(t.Context(), f)
+	require.NoError(t, err)
+	return made
+}
+
+func (r *rig) awaitHits(t *testing.T, id string, want int) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		f, err := r.GetFault(t.Context(), id)
+		if assert.NoError(c, err) {
+			assert.Equal(c, want, f.Hits)
+		}
+	}, patience, 2*time.Millisecond)
+}
+
+func (r *rig) names(t *testing.T) []string {
+	t.Helper()
+	items, err := r.ListInstances(t.Context(), client.InstanceFilter{})
+	require.NoError(t, err)
+	names := []string{}
+	for _, in := range items {
+		names = append(names, in.Name)
+	}
+	return names
+}
+
+func TestFaultLife(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	none, err := r.ListFaults(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	match := api.FaultMatch{Token: "ccm", Operations: []string{"getInstance", "listZones"}, Resource: "i-1"}
+	effect := api.FaultEffect{DelayMilliseconds: 1, Status: 404, RetryAfterSeconds: 7, Project: "p-1"}
+	made, err := r.CreateFault(ctx, api.FaultCreate{Match: match, Times: 2, Effect: effect})
+	require.NoError(t, err)
+	assert.Regexp(t, "^f-[0-9a-z]{26}$", made.ID)
+	assert.Equal(t, api.Fault{ID: made.ID, CreatedAt: made.CreatedAt, Match: match, Times: 2, Effect: effect}, *made)
+	body := api.FaultEffect{Body: ptr(""), ContentType: "text/html"}
+	second, err := r.CreateFault(ctx, api.FaultCreate{Effect: body})
+	require.NoError(t, err)
+	assert.Equal(t, body, second.Effect)
+	got, err := r.GetFault(ctx, made.ID)
+	require.NoError(t, err)
+	assert.Equal(t, made, got)
+	all, err := r.ListFaults(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []api.Fault{*made, *second}, all)
+
+	theirs, err := r.other.ListFaults(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, theirs)
+	_, err = r.other.GetFault(ctx, made.ID)
+	require.True(t, client.IsNotFound(err), err)
+	require.True(t, client.IsNotFound(r.other.DeleteFault(ctx, made.ID)))
+
+	require.NoError(t, r.DeleteFault(ctx, made.ID))
+	require.True(t, client.IsNotFound(r.DeleteFault(ctx, made.ID)))
+	_, err = r.GetFault(ctx, made.ID)
+	require.True(t, client.IsNotFound(err), err)
+	require.NoError(t, r.DeleteFault(ctx, second.ID))
+
+	for range 100 {
+		_, err = r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
+		require.NoError(t, err)
+	}
+	_, err = r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
+	require.True(t, client.HasCode(err, api.TooManyFaults), err)
+	_, err = r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
+	require.NoError(t, err, "the limit is each project's own")
+}
+
+func TestFaultsAnswerWithProblems(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	require.NoError(t, err)
+	const theirs = "p-of-another-cloud"
+	for status, tc := range map[int]struct {
+		effect  api.FaultEffect
+		code    api.ProblemCode
+		project string
+	}{
+		400: {code: api.InvalidRequest, project: r.project.ID},
+		401: {code: api.Unauthenticated},
+		403: {code: api.Forbidden, project: r.project.ID},
+		404: {code: api.NotFound, project: r.project.ID},
+		409: {code: api.WrongState, project: r.project.ID},
+		429: {code: api.RateLimited, project: r.project.ID, effect: api.FaultEffect{RetryAfterSeconds: 5}},
+		500: {code: api.Internal, project: r.project.ID},
+		503: {code: api.Unavailable, project: r.project.ID, effect: api.FaultEffect{DelayMilliseconds: 1}},
+	} {
+		tc.effect.Status = status
+		f := r.breakCCM(t, api.FaultCreate{Effect: tc.effect})
+		resp, p := r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
+		require.Equal(t, status, resp.StatusCode)
+		assert.Equal(t, tc.code, p.Code, status)
+		assert.Equal(t, tc.project, value(p.Project, ""), status)
+		assert.Contains(t, p.Detail, f.ID)
+		if tc.effect.RetryAfterSeconds > 0 {
+			assert.Equal(t, "5", resp.Header.Get("Retry-After"))
+		} else {
+			assert.NotContains(t, resp.Header, "Retry-After")
+		}
+		assert.Equal(t, status == 401, resp.Header.Get("WWW-Authenticate") != "")
+		_, err = r.GetInstance(ctx, in.ID)
+		require.NoError(t, err, "another token is not touched")
+		require.NoError(t, r.DeleteFault(ctx, f.ID))
+		resp, _ = r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
+		require.Equal(t, 200, resp.StatusCode, "lifted")
+	}
+
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 404, Project: theirs}})
+	_, err = r.ccm.GetInstance(ctx, in.ID)
+	require.True(t, client.IsNotFound(err), err)
+	assert.Equal(t, theirs, client.ProjectOf(err))
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+
+	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 30}})
+	_, err = r.ccm.GetInstance(ctx, in.ID)
+	var refused *client.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, 30*time.Second, refused.RetryAfter)
+	r.awaitHits(t, f.ID, 1)
+}
+
+func TestNothingIsCarriedOutUnderAFault(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	for _, effect := range []api.FaultEffect{{Status: 500}, {Drop: true}, {Body: ptr("{")}} {
+		f := r.breakCCM(t, api.FaultCreate{Effect: effect, Match: api.FaultMatch{Operations: []string{"createInstance"}}})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+		require.Error(t, err)
+		resp, _ := r.asCCM(t, "GET", "/v1/instances", "")
+		assert.Equal(t, 200, resp.StatusCode, "another operation")
+		require.NoError(t, r.DeleteFault(ctx, f.ID))
+	}
+	assert.Empty(t, r.names(t))
+	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 500}})
+	_, p := r.asCCM(t, "POST", "/v1/instances", `{"nonsense`)
+	assert.Equal(t, api.Internal, p.Code, "before the body is looked at")
+}
+
+func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Body: ptr("<html>"), ContentType: "text/html"}})
+	resp, _ := r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
+	assert.Equal(t, 200, resp.StatusCode)
+	assert.Equal(t, "<html>", resp.Body)
+	assert.Equal(t, "text/html", resp.Header.Get("Content-Type"))
+	_, err = r.ccm.StopInstance(ctx, in.ID)
+	require.ErrorContains(t, err, "not what its API promises")
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+
+	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
+	items, err := r.ccm.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, items)
+	zones, err := r.ccm.ListZones(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, zones)
+	_, err = r.ccm.GetInstance(ctx, in.ID)
+	require.NoError(t, err, "no list")
+	f, err = r.GetFault(ctx, f.ID)
+	require.NoError(t, err)
+	assert.Equal(t, 2, f.Hits)
+	assert.Len(t, r.names(t), 1)
+}
+
+func TestFaultsMatchAndAreSpent(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	one, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	two, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	ask := func(id string) int {
+		resp, _ := r.asCCM(t, "GET", "/v1/instances/"+id, "")
+		return resp.StatusCode
+	}
+	first := r.breakCCM(t, api.FaultCreate{Times: 2, Match: api.FaultMatch{Resource: one.ID}, Effect: api.FaultEffect{Status: 503}})
+	r.breakCCM(t, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"getInstance"}}, Effect: api.FaultEffect{Status: 500}})
+	assert.Equal(t, []int{503, 503, 500, 200, 200}, []int{ask(one.ID), ask(one.ID), ask(two.ID), ask(one.ID), ask(two.ID)})
+	spent, err := r.GetFault(ctx, first.ID)
+	require.NoError(t, err)
+	assert.True(t, spent.Spent)
+	assert.Equal(t, 2, spent.Hits)
+
+	// A rule of another project that matches everything touches nothing here.
+	_, err = r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
+	require.NoError(t, err)
+	assert.Equal(t, 200, ask(one.ID))
+}
+
+// A rule that matches everything leaves what it is lifted with.
+func TestFaultsCanAlwaysBeLifted(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
+	require.NoError(t, err)
+	_, err = r.Project(ctx)
+	require.True(t, client.HasCode(err, api.Forbidden), err)
+	err = r.Watch(ctx, client.FromOldest, false, func(api.Event) error { return nil })
+	require.True(t, client.HasCode(err, api.Forbidden), err)
+	for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml", "/v1/faults", "/v1/faults/" + f.ID, "/v1/calls"} {
+		resp, _ := r.call(t, "GET", path, "")
+		assert.Equal(t, 200, resp.StatusCode, path)
+	}
+	resp, _ := r.call(t, "GET", "/v1/nonsense", "")
+	assert.Equal(t, 404, resp.StatusCode)
+	resp, _ = r.call(t, "GET", "/v1/zones", "", "Authorization", "Bearer nonsense")
+	assert.Equal(t, 401, resp.StatusCode)
+	f, err = r.GetFault(ctx, f.ID)
+	require.NoError(t, err)
+	assert.Equal(t, 2, f.Hits)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	_, err = r.Project(ctx)
+	require.NoError(t, err)
+}
+
+func TestDelayedCallsAreCarriedOut(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	f := r.breakCCM(t, api.FaultCreate{Times: 1, Effect: api.FaultEffect{DelayMilliseconds: 5}})
+	_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("later")})
+	require.NoError(t, err)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	assert.Equal(t, []string{"later"}, r.names(t))
+
+	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{DelayMilliseconds: 600_000}})
+	impatient, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	create := func(ctx context.Context, name string) {
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
+		done <- err
+	}
+	go create(impatient, "given-up")
+	r.awaitHits(t, f.ID, 1)
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+	r.awaitCalls(t, "createInstance", 2)
+	go create(ctx, "let-go")
+	r.awaitHits(t, f.ID, 2)
+	assert.Equal(t, []string{"later"}, r.names(t))
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	require.NoError(t, <-done)
+	assert.Equal(t, []string{"later", "let-go"}, r.names(t), "what was given up was not carried out")
+
+	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{DelayMilliseconds: 600_000}})
+	resp, p := r.asCCM(t, "POST", "/v1/instances", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`)
+	assert.Equal(t, 413, resp.StatusCode, "a body that is not taken is not waited with")
+	assert.Equal(t, api.TooLarge, p.Code)
+}
+
+// awaitCalls waits until so many of ccm's calls are counted.
+func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		items, err := r.ListCalls(t.Context(), "ccm")
+		require.NoError(c, err)
+		for _, n := range items {
+			if n.Operation == operation {
+				assert.Equal(c, want, n.Calls)
+				return
+			}
+		}
+		assert.Fail(c, "no calls yet")
+	}, patience, 2*time.Millisecond)
+}
+
+func TestHangingCallsAreHeld(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	done := make(chan error, 1)
+	create := func(ctx context.Context) {
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{})
+		done <- err
+	}
+
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
+	go create(ctx)
+	r.awaitHits(t, f.ID, 1)
+	assert.Empty(t, done)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	err := <-done
+	require.Error(t, err, "the connection is broken, not answered")
+	var refused *client.Error
+	require.False(t, errors.As(err, &refused), err)
+	r.awaitCalls(t, "createInstance", 1)
+
+	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Hang: true, DelayMilliseconds: 1}})
+	impatient, stop := context.WithCancel(ctx)
+	go create(impatient)
+	r.awaitHits(t, f.ID, 1)
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+	r.awaitCalls(t, "createInstance", 2)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	assert.Empty(t, r.names(t))
+}
+
+// serveTLS serves the rig's cloud once more, and gives a client's transport for
+// each HTTP version.
+func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transport, shutdown func()) {
+	t.Helper()
+	borrowed := httptest.NewTLSServer(nil) // For its certificate.
+	borrowed.Close()
+	srv, err := server.New(server.Config{Cloud: r.cloud, Certificate: &borrowed.TLS.Certificates[0]})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l) }()
+	pool := x509.NewCertPool()
+	pool.AddCert(borrowed.Certificate())
+	byMajor = map[int]*http.Transport{
+		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}},
+		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
+	}
+	shutdown = func() {
+		cancel()
+		select {
+		case err := <-done:
+			done <- err
+			assert.NoError(t, err)
+		case <-time.After(patience):
+			t.Error("the server did not stop")
+		}
+	}
+	t.Cleanup(func() {
+		for _, transport := range byMajor {
+			transport.CloseIdleConnections()
+		}
+		shutdown()
+	})
+	return "https://" + l.Addr().String(), byMajor, shutdown
+}
+
+func TestDroppedCalls(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Drop: true}})
+	_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{})
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = r.ccm.ListZones(ctx)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	got, err := r.GetFault(ctx, f.ID)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, got.Hits, 4, "one change, three tries of a read")
+
+	url, byMajor, _ := r.serveTLS(t)
+	for major, transport := range byMajor {
+		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, ccmSecret), Transport: transport})
+		require.NoError(t, err)
+		_, err = c.Project(ctx)
+		require.NoError(t, err, "another process, without that rule")
+		f, err := c.CreateFault(ctx, api.FaultCreate{Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true}})
+		require.NoError(t, err)
+		_, err = c.CreateInstance(ctx, api.InstanceCreate{})
+		require.Error(t, err)
+		var refused *client.Error
+		require.False(t, errors.As(err, &refused), err)
+		if major == 1 {
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+		} else {
+			require.ErrorContains(t, err, "stream error")
+		}
+		require.NoError(t, c.DeleteFault(ctx, f.ID))
+	}
+	assert.Empty(t, r.names(t))
+}
+
+// Over both HTTP versions: held calls do not hold up the server's end.
+func TestShutdownBreaksHeldCalls(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	url, byMajor, shutdown := r.serveTLS(t)
+	done := make(chan error, 2*len(byMajor))
+	for _, transport := range byMajor {
+		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, ccmSecret), Transport: transport})
+		require.NoError(t, err)
+		hang, err := c.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Hang: true}})
+		require.NoError(t, err)
+		slow, err := c.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"createRoute"}}, Effect: api.FaultEffect{DelayMilliseconds: 600_000}})
+		require.NoError(t, err)
+		go func() {
+			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
+			done <- err
+		}()
+		go func() {
+			_, err := c.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/8", InstanceID: "i-1"})
+			done <- err
+		}()
+		for _, id := range []string{hang.ID, slow.ID} {
+			require.Eventually(t, func() bool {
+				f, err := c.GetFault(ctx, id)
+				return err == nil && f.Spent
+			}, patience, 2*time.Millisecond)
+		}
+	}
+	shutdown()
+	for range cap(done) {
+		err := <-done
+		require.Error(t, err)
+		var refused *client.Error
+		require.False(t, errors.As(err, &refused), err)
+	}
+	assert.Empty(t, r.names(t))
+}
+
+func TestCallsAreCounted(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	none, err := r.ListCalls(ctx, "")
+	require.NoError(t, err)
+	assert.Empty(t, none)
+
+	_, err = r.ListZones(ctx)
+	require.NoError(t, err)
+	_, err = r.ccm.ListZones(ctx)
+	require.NoError(t, err)
+	_, err = r.ccm.GetInstance(ctx, "i-none")
+	require.True(t, client.IsNotFound(err), err)
+	resp, _ := r.asCCM(t, "POST", "/v1/instances", `{"nom":"x"}`)
+	require.Equal(t, 400, resp.StatusCode)
+	_, err = r.other.ListZones(ctx)
+	require.NoError(t, err)
+	stream, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = stream.Body.Close() })
+
+	f := r.breakCCM(t, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true}})
+	for range 2 {
+		_, err = r.ccm.ListRoutes(ctx, client.RouteFilter{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Drop: true}})
+	_, err = r.ccm.CreateRoute(ctx, api.RouteCreate{})
+	require.Error(t, err)
+	resp, _ = r.call(t, "GET", "/v1/nonsense", "")
+	require.Equal(t, 404, resp.StatusCode)
+
+	ccm := []api.Calls{
+		{Token: "ccm", Operation: "createInstance", Calls: 1, Errors: 1},
+		{Token: "ccm", Operation: "createRoute", Calls: 1, Errors: 1, Faults: 1},
+		{Token: "ccm", Operation: "getInstance", Calls: 1, Errors: 1},
+		{Token: "ccm", Operation: "listRoutes", Calls: 2, Faults: 1},
+		{Token: "ccm", Operation: "listZones", Calls: 1},
+	}
+	operator := []api.Calls{
+		{Token: "operator", Operation: "listZones", Calls: 1},
+		{Token: "operator", Operation: "streamEvents", Calls: 1},
+	}
+	for token, want := range map[string][]api.Calls{"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {}} {
+		got, err := r.ListCalls(ctx, token)
+		require.NoError(t, err)
+		assert.Equal(t, want, got, token)
+	}
+	theirs, err := r.other.ListCalls(ctx, "")
+	require.NoError(t, err)
+	assert.Equal(t, []api.Calls{{Token: "stranger", Operation: "listZones", Calls: 1}}, theirs)
+}
+
+// The names that the command line completes are those that a rule takes.
+func TestOperations(t *testing.T) {
+	r := newRig(t)
+	all, err := server.Operations()
+	require.NoError(t, err)
+	assert.Subset(t, all, []string{"getInstance", "listRoutes", "streamEvents", "updateLoadBalancer"})
+	assert.IsIncreasing(t, all)
+	_, err = r.CreateFault(t.Context(), api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}})
+	require.NoError(t, err)
+}
