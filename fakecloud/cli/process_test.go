@@ -420,6 +420,66 @@ func TestCommands(t *testing.T) {
 	fails(1, "is `fakecloud serve` running?", "zones", "list")
 }
 
+func TestFaultCommands(t *testing.T) {
+	dir := t.TempDir()
+	ccm := filepath.Join(dir, "ccm")
+	p := serve(t, dir, "--token", "ccm="+ccm)
+	ok := func(args ...string) string {
+		t.Helper()
+		out, errs, code := p.run(t, args...)
+		require.Zero(t, code, errs)
+		return out
+	}
+	fails := func(code int, says string, args ...string) {
+		t.Helper()
+		_, errs, got := p.run(t, args...)
+		assert.Equal(t, code, got, args)
+		assert.Contains(t, errs, says)
+	}
+	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
+	out := ok("faults", "create", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
+	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+0/2\s+\ds$`, out)
+	fails(1, "rate-limited", "zones", "list", "--token-file", ccm)
+	assert.Contains(t, ok("zones", "list"), "nebula-1a")
+	var list api.FaultList
+	require.NoError(t, json.Unmarshal([]byte(ok("faults", "list", "-o", "json")), &list))
+	require.Len(t, list.Items, 1)
+	assert.Equal(t, 1, list.Items[0].Hits)
+	assert.Contains(t, ok("faults", "get", list.Items[0].ID, "-o", "yaml"), "hits: 1\n")
+	assert.Contains(t, ok("__complete", "faults", "get", ""), list.Items[0].ID+"\n")
+	assert.Contains(t, ok("__complete", "faults", "create", "--operation", ""), "listLoadBalancers\n")
+
+	assert.Regexp(t, `every call\s+empty-list\s+0\s`, ok("faults", "create", "--empty-list"))
+	assert.Equal(t, "NAME   REGION\n", ok("zones", "list"))
+	assert.Regexp(t, `resource=i-1\s+status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--project", "p-1"))
+	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
+	assert.Contains(t, out, `"body": ""`)
+	ok("faults", "create", "--hang", "--token", "nobody")
+	ok("faults", "create", "--drop", "--token", "nobody")
+	ok("faults", "delete", list.Items[0].ID)
+	fails(1, "not-found", "faults", "delete", list.Items[0].ID)
+	ok("faults", "delete", "--all")
+	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
+
+	assert.Equal(t, `TOKEN      OPERATION   CALLS   ERRORS   FAULTS
+ccm        listZones   1       1        1
+operator   listZones   2       0        1
+`, ok("calls"))
+	assert.NotContains(t, ok("calls", "--token", "ccm"), "operator")
+	assert.Contains(t, ok("calls", "--token", "nobody", "-o", "json"), `"items": []`)
+
+	fails(2, "needs an effect", "faults", "create", "--token", "ccm")
+	fails(2, "--status and --hang", "faults", "create", "--status", "500", "--hang")
+	fails(2, "whole milliseconds", "faults", "create", "--delay", "1us")
+	fails(2, "whole seconds", "faults", "create", "--status", "429", "--retry-after", "100ms")
+	fails(2, "1 or more", "faults", "create", "--drop", "--times", "0")
+	fails(1, "match.operations.0", "faults", "create", "--drop", "--operation", "fly")
+	fails(1, "effect.project", "faults", "create", "--drop", "--project", "p-1")
+	fails(2, "or --all", "faults", "delete")
+	fails(2, "or --all", "faults", "delete", "--all", "f-1")
+	fails(2, "an empty name or ID", "faults", "get", "")
+}
+
 func TestTokenFileThatChangesReplacesTheOldToken(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, dir)

@@ -222,6 +222,8 @@ func TestEmptyIDsAreRefusedBeforeAnyCall(t *testing.T) {
 		"health":          func() error { _, err := c.LoadBalancerHealth(ctx, ""); return err },
 		"get route":       func() error { _, err := c.GetRoute(ctx, ""); return err },
 		"delete route":    func() error { return c.DeleteRoute(ctx, "") },
+		"get fault":       func() error { _, err := c.GetFault(ctx, ""); return err },
+		"delete fault":    func() error { return c.DeleteFault(ctx, "") },
 		"delete balancer": func() error { _, err := c.DeleteLoadBalancer(ctx, ""); return err },
 	} {
 		assert.ErrorContains(t, call(), "no ID given", name)

@@ -345,7 +345,9 @@ func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transpor
 	pool := x509.NewCertPool()
 	pool.AddCert(borrowed.Certificate())
 	byMajor = map[int]*http.Transport{
-		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}},
+		// Each call on a connection of its own: one dialled in vain would be waited
+		// for at the end, as it might bring a call yet.
+		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, DisableKeepAlives: true},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
 	}
 	shutdown = func() {
