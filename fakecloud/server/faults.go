@@ -35,7 +35,7 @@ func (s *Server) meter(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		s.log.Debug("a fault is applied", "requestId", c.id, "fault", hit.Fault, "operation", op.id)
+		c.fault = hit.Fault
 		s.apply(w, r, hit, next)
 	})
 }
@@ -125,8 +125,8 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// codes are those of the statuses that the cloud itself answers with, or one
-// like it would.
+// codes are what the cloud itself answers with such a status or, where it never
+// does, a cloud would.
 var codes = map[int]api.ProblemCode{
 	http.StatusUnauthorized:          api.Unauthenticated,
 	http.StatusForbidden:             api.Forbidden,

@@ -283,6 +283,27 @@ func TestDelayedCallsAreCarriedOut(t *testing.T) {
 	assert.Equal(t, api.TooLarge, p.Code)
 }
 
+// A delay may be longer than an answer may take.
+func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	srv, err := server.New(server.Config{Cloud: r.cloud})
+	require.NoError(t, err)
+	h := httptest.NewUnstartedServer(srv)
+	h.Config.WriteTimeout = time.Millisecond
+	h.Start()
+	t.Cleanup(func() { srv.Stop(); h.Close() })
+	// Made past the server, whose every other answer is too late.
+	rec := httptest.NewRecorder()
+	req := httptest.NewRequest(http.MethodPost, "/v1/faults", strings.NewReader(`{"effect":{"delayMilliseconds":100}}`))
+	req.Header.Set("Authorization", "Bearer "+secret)
+	req.Header.Set("Content-Type", "application/json")
+	srv.ServeHTTP(rec, req)
+	require.Equal(t, http.StatusCreated, rec.Code, rec.Body)
+	c := newClient(t, h.URL, ccmSecret)
+	_, err = c.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+}
+
 // awaitCalls waits until so many of ccm's calls are counted.
 func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
 	t.Helper()

@@ -24,6 +24,7 @@ type call struct {
 	who *cloud.Principal // nil until authenticated
 	// whyNot is why there is no who.
 	whyNot error
+	fault  string // the ID of the rule that was applied, or ""
 	// count, when not nil, is told the status as the answer begins; 0 when the
 	// call is broken off.
 	count func(status int)
@@ -91,6 +92,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			}
 			if c.who != nil {
 				attrs = append(attrs, "token", c.who.Token, "project", c.who.Project.Name)
+			}
+			if c.fault != "" {
+				attrs = append(attrs, "fault", c.fault)
 			}
 			s.log.Log(r.Context(), level, "call", attrs...)
 		}()
