@@ -221,7 +221,8 @@ func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.Loa
 	return cloud.UpdateLoadBalancer(ctx, s.id, s.update)
 }
 
-// plan is empty when the cloud already has what is wanted.
+// plan is empty when the cloud already has what is wanted. A name is given once:
+// nothing is found by it, and one that somebody changed may be taken by now.
 func plan(have *api.LoadBalancer, want balancer) []step {
 	if have == nil {
 		return []step{createStep(want)}
@@ -229,10 +230,6 @@ func plan(have *api.LoadBalancer, want balancer) []step {
 	u := updateStep{id: have.ID}
 	change := func(format string, args ...any) { u.changes = append(u.changes, fmt.Sprintf(format, args...)) }
 
-	if have.Name != want.name {
-		u.update.Name = &want.name
-		change("name %s to %s", have.Name, want.name)
-	}
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.listeners) {
