@@ -37,6 +37,8 @@ type Spec struct {
 	Component string
 	Path      string
 	Args      []string
+	// Env is added to what every component gets, as NAME=value.
+	Env []string
 	// LogFile gets stdout and stderr, appended.
 	LogFile string
 	// Inherit are open files the process gets, from descriptor 3 on.
@@ -65,7 +67,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
-	cmd.Env = append(environment(), envLab+"="+h.Lab, envComponent+"="+s.Component)
+	cmd.Env = append(slices.Concat(environment(), s.Env), envLab+"="+h.Lab, envComponent+"="+s.Component)
 	cmd.Dir = h.Lab
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
@@ -219,6 +221,16 @@ func (p *Process) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Exit is how it ended, once Wait has returned: nil for success, and for one
+// that was found in /proc, of which nobody knows.
+func (p *Process) Exit() error {
+	if p.done == nil {
+		return nil
+	}
+	<-p.done
+	return p.err
+}
+
 // open holds on to the process, so that a reused pid is never mistaken for
 // it; -1 if it has ended.
 func (p *Process) open() (int, error) {
@@ -298,8 +310,7 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 func (p *Process) died() error {
 	how := "its exit status is not known"
 	if p.done != nil {
-		<-p.done // It has ended; its exit status is about to be known.
-		how = fmt.Sprint(p.err)
+		how = fmt.Sprint(p.Exit())
 	}
 	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, p.logHint())
 }

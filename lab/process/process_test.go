@@ -83,6 +83,25 @@ func TestStrangerIsNeverSignalled(t *testing.T) {
 	assert.False(t, stranger.Alive())
 }
 
+// What a component is given on top does not hide whose it is.
+func TestEnvironment(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	t.Setenv("FAKECLOUD_URL", "http://another.lab")
+	log := filepath.Join(host.Lab, "env.log")
+	p, err := host.Start(process.Spec{
+		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT ${FAKECLOUD_URL-none}"; exit 3`},
+		Env: []string{"GREETING=hello there", "CCMLAB_COMPONENT=b"}, LogFile: log,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	require.NoError(t, p.Wait(ctx))
+	require.ErrorContains(t, p.Exit(), "exit status 3")
+	lines, err := process.Tail(log, 1)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"hello there a none"}, lines)
+}
+
 func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	p := start(t, host, "broken", "echo the reason; exit 3")

@@ -112,8 +112,10 @@ func (s *Steps) Say(format string, args ...any) {
 	}
 }
 
-func (s *Steps) paint(code, text string) string {
-	if !s.color {
+func (s *Steps) paint(code, text string) string { return paint(s.color, code, text) }
+
+func paint(color bool, code, text string) string {
+	if !color {
 		return text
 	}
 	return "\033[" + code + "m" + text + "\033[0m"
