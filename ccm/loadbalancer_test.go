@@ -125,7 +125,7 @@ func TestPlan(t *testing.T) {
 		"a target went missing": {change: func(lb *api.LoadBalancer) { lb.Targets = nil }, want: []string{"update load balancer lb-1: targets 0 to 1"}},
 		"a target too many": {change: func(lb *api.LoadBalancer) { lb.Targets = append(lb.Targets, api.Target{InstanceID: "i-9"}) },
 			want: []string{"update load balancer lb-1: targets 2 to 1"}},
-		"renamed by hand":       {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }},
+		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }},
 		"a listener changed": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
 			want: []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
 		"ranges set by hand": {change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },

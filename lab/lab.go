@@ -116,12 +116,17 @@ type Options struct {
 	// Embedded.
 	Cluster string
 	// Nodes is the number of instances to begin with; 0 is as many as the lab
-	// was brought up with before, or as its kind of cluster begins with.
+	// was brought up with before, or as its kind of cluster begins with;
+	// NoNodes is none.
 	Nodes int
 	// Profile is the cloud's; "" is the one that the lab has, or
 	// DefaultProfile.
 	Profile    string
 	WithoutCCM bool
+	// WithoutDemo leaves the demo out.
+	WithoutDemo bool
+	// Fleeting takes a new lab down again that does not come up.
+	Fleeting bool
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
 	// what the lab has, or the default.
 	NodeImage, PodNetwork, Kubeconfig string
@@ -129,6 +134,9 @@ type Options struct {
 	// it has been unpacked.
 	Bundle, bin string
 }
+
+// NoNodes makes a lab of a control plane alone.
+const NoNodes = -1
 
 // DefaultProfile is a new lab's.
 const DefaultProfile = "fast"
@@ -177,7 +185,7 @@ func claim(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, e
 	if err != nil {
 		return nil, nil, err
 	}
-	st.Nodes = cmp.Or(o.Nodes, l.Cluster.Traits().Nodes)
+	st.Nodes = max(0, cmp.Or(o.Nodes, l.Cluster.Traits().Nodes))
 	if err := l.Cluster.Check(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -201,7 +209,7 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, 
 	if err != nil {
 		return nil, nil, err
 	}
-	st.Nodes = cmp.Or(o.Nodes, st.Nodes)
+	st.Nodes = max(0, cmp.Or(o.Nodes, st.Nodes))
 	if err := errors.Join(l.Cluster.Check(ctx), st.Save()); err != nil {
 		return nil, nil, err
 	}

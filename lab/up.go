@@ -77,7 +77,7 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 	case ctx.Err() != nil && u.fresh:
 		steps.Say("\nInterrupted: taking down what was started.")
 		return nil, errors.Join(errors.New("interrupted"), u.undo(ctx))
-	case u.fresh && !u.prepared:
+	case u.fresh && (u.opts.Fleeting || !u.prepared):
 		return nil, errors.Join(err, u.undo(ctx)) // There is nothing to look at, or to go on with.
 	default:
 		return nil, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
@@ -128,7 +128,7 @@ func (u *up) run(ctx context.Context) error {
 		bound time.Duration
 	}
 	_, preparing := u.Cluster.(cluster.Preparer)
-	demo := u.Cluster.Traits().Demo
+	demo := u.Cluster.Traits().Demo && !u.opts.WithoutDemo
 	u.prepared = !preparing
 	for _, s := range []step{
 		{title: "images", do: u.prepare, skip: !preparing, bound: prepareBound},

@@ -1,8 +1,8 @@
 // Package agent is the lab's background process. It makes instances machines:
-// each instance of the cluster that runs in the cloud has a node, one that
-// stops loses it, one that terminates loses it for good. Where pods reach each
-// other by the cloud's routes, it gives the machines those. And it records the
-// timeline.
+// each instance of the cluster that runs in the cloud has a node, unless its
+// tag ccmlab-machine is "none"; one that stops loses it, one that terminates
+// loses it for good. Where pods reach each other by the cloud's routes, it gives
+// the machines those. And it records the timeline.
 package agent
 
 import (
@@ -32,6 +32,10 @@ const bootBound = 5 * time.Minute
 // stepBound is how long all of them together may take to be swept or
 // connected: others wait for that.
 const stepBound = 30 * time.Second
+
+// An instance of the cluster with this tag is no machine: nothing boots for it.
+// The conformance suite has such, and plays the kubelet of their Nodes itself.
+const tagMachine, noMachine = "ccmlab-machine", "none"
 
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
@@ -134,7 +138,9 @@ func (a *Agent) relist(ctx context.Context) error {
 	defer a.mu.Unlock()
 	a.known, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
 	for _, i := range instances {
-		a.known[i.ID] = i
+		if a.ours(i.Tags) {
+			a.known[i.ID] = i
+		}
 	}
 	for _, r := range routes {
 		a.routes[r.ID] = r
@@ -146,7 +152,7 @@ func (a *Agent) relist(ctx context.Context) error {
 
 func (a *Agent) ours(tags api.Tags) bool {
 	key, value, _ := strings.Cut(a.tag, "=")
-	return tags[key] == value
+	return tags[key] == value && tags[tagMachine] != noMachine
 }
 
 // note takes in the newest version of an instance or a route. An older one, as

@@ -138,7 +138,9 @@ func run(t *testing.T, a *Agent, s *sleepers) {
 }
 
 func TestInstancesAreMachines(t *testing.T) {
-	cloud := &fakeCloud{listed: []api.Instance{inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
+	listedStandIn, standIn := inst("i-7", "seven", 1, api.InstanceRunning), inst("i-8", "eight", 1, api.InstanceRunning)
+	listedStandIn.Tags["ccmlab-machine"], standIn.Tags["ccmlab-machine"] = "none", "none"
+	cloud := &fakeCloud{listed: []api.Instance{listedStandIn, inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
 	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, routes: map[string][]cluster.Route{}}
 	var mu sync.Mutex
 	nodeObjects := map[string]string{}
@@ -172,11 +174,13 @@ func TestInstancesAreMachines(t *testing.T) {
 	foreign := inst("i-9", "nine", 1, api.InstanceRunning)
 	foreign.Tags = api.Tags{"cluster": "other"}
 	send(foreign)
+	send(standIn)
 	send(inst("i-2", "two", 1, api.InstancePending))
 	send(inst("i-2", "two", 2, api.InstanceRunning))
 	until("a new instance to run", func() bool { return s.pid("two") != 0 })
 	assert.NotZero(t, s.pid("one"), "an old event stops nothing")
 	assert.Zero(t, s.pid("nine"), "another cluster's instance is no machine of ours")
+	assert.Zero(t, s.pid("seven")+s.pid("eight"), "nor is one that is said to be none, listed or new")
 	assert.Zero(t, s.pid("zero"), "nor is one that is only history")
 
 	send(inst("i-2", "two", 3, api.InstanceStopped))

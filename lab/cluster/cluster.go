@@ -174,3 +174,22 @@ func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + "
 func (c Cloud) Client(caller string) (*client.Client, error) {
 	return client.New(client.Config{URL: c.URL, CAFile: c.CAFile, TokenFile: c.TokenFile(caller), UserAgent: "lab/" + caller, Direct: true})
 }
+
+// LocalCCM is a cluster whose CCM is a process on this machine, so that it can
+// be run, or another one, by somebody else than the lab.
+type LocalCCM interface {
+	CCMCommand() CCMCommand
+}
+
+// CCMCommand is how the CCM is run.
+type CCMCommand struct {
+	Path string
+	Args []string
+	// CloudConfig is the file that it reads on its start.
+	CloudConfig string
+	// Address and Port are where it serves health and metrics.
+	Address string
+	Port    int
+	// ClusterCIDR is the range of the cluster's pods.
+	ClusterCIDR string
+}

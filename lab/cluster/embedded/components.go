@@ -116,6 +116,15 @@ func (c *Cluster) scheduler() process.Spec {
 
 func (c *Cluster) ccm() process.Spec { return c.CCM(c.serving(local.PortCCM, userCCM)...) }
 
+// CCMCommand implements cluster.LocalCCM.
+func (c *Cluster) CCMCommand() cluster.CCMCommand {
+	spec := c.ccm()
+	return cluster.CCMCommand{
+		Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(),
+		Address: c.Address(), Port: c.Lab.Ports[local.PortCCM], ClusterCIDR: c.PodCIDR(),
+	}
+}
+
 // at says where a controller serves health and metrics.
 func (c *Cluster) at(port string) []string {
 	return []string{"--bind-address=" + c.Address(), "--secure-port=" + c.Port(port)}

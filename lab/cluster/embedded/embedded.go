@@ -56,7 +56,10 @@ const frontProxyCA = "front-proxy-ca"
 // Cluster is the cluster of one lab.
 type Cluster struct{ local.Site }
 
-var _ cluster.Cluster = (*Cluster)(nil)
+var (
+	_ cluster.Cluster  = (*Cluster)(nil)
+	_ cluster.LocalCCM = (*Cluster)(nil)
+)
 
 // New describes the cluster; nothing is started.
 func New(lab *state.Lab, bin local.Binaries) *Cluster {

@@ -26,7 +26,8 @@ func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
 
 func (s Site) ccmWanted() bool { return exists(s.ccmMark()) }
 
-func (s Site) cloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
+// CloudConfig is the file behind the CCM's --cloud-config.
+func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
@@ -36,7 +37,7 @@ func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
 // waits for the old one's end.
 func (s Site) CCM(flags ...string) process.Spec {
 	return s.Spec(ComponentCCM, "ccm", append(flags,
-		"--cloud-config="+s.cloudConfig(),
+		"--cloud-config="+s.CloudConfig(),
 		"--cluster-name="+s.Lab.Name,
 		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
 		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
@@ -51,7 +52,7 @@ func (s Site) CCM(flags ...string) process.Spec {
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
 	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
-	if err := errors.Join(state.WriteFile(s.cloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil)); err != nil {
+	if err := errors.Join(state.WriteFile(s.CloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
