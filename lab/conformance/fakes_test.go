@@ -1,0 +1,126 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// featuresOnly is a cloud of which the runner asks nothing but its features.
+type featuresOnly struct {
+	Cloud
+	features []Feature
+}
+
+func (c featuresOnly) Features() []Feature { return c.features }
+
+// fakeCCM crashes when told to, and always if it is broken.
+type fakeCCM struct {
+	crashed       chan struct{}
+	broken        bool
+	refuse        error // what Start returns after the first time
+	starts, stops atomic.Int32
+}
+
+func newFakeCCM() *fakeCCM { return &fakeCCM{crashed: make(chan struct{}, 100)} }
+
+func (c *fakeCCM) Start(ctx context.Context) error {
+	if c.starts.Add(1) > 1 && c.refuse != nil {
+		return c.refuse
+	}
+	if c.broken {
+		c.crash()
+	}
+	return ctx.Err()
+}
+
+func (c *fakeCCM) Stop(ctx context.Context) error {
+	c.stops.Add(1)
+	return ctx.Err()
+}
+
+func (c *fakeCCM) crash()                   { c.crashed <- struct{}{} }
+func (c *fakeCCM) Crashed() <-chan struct{} { return c.crashed }
+func (c *fakeCCM) Log(int) []string         { return []string{"\x1b[31mlast\x1b[0m words\x00"} }
+
+// apiServer answers what the runner itself asks.
+func apiServer(t *testing.T) *rest.Config {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/version" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"major":"1","minor":"36","gitVersion":"v1.36.3"}`))
+	}))
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL}
+}
+
+// newRun is a run without a cluster, for tests that ask none; it works in a
+// bubble of synctest.
+func newRun(o Options) *run {
+	if o.Implementation.CCM == nil {
+		o.Implementation.CCM = newFakeCCM()
+	}
+	if o.Implementation.Cloud == nil {
+		o.Implementation.Cloud = featuresOnly{}
+	}
+	ccm := &kept{CCM: o.Implementation.CCM}
+	return &run{
+		ccm:     ccm,
+		Options: o, began: time.Now(), report: &Report{},
+		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64)},
+	}
+}
+
+func (r *run) outcome(ctx context.Context) (*Report, error) {
+	err := r.all(ctx)
+	r.finish()
+	return r.report, err
+}
+
+// core is a core test of the Node profile.
+func core(id string, run func(*T)) Test {
+	return Test{ID: id, Requires: "It does " + id + ".", Source: "this test", Profile: Node, Level: Core, Run: run}
+}
+
+func extended(id string, c Feature, run func(*T)) Test {
+	t := core(id, run)
+	t.Level, t.Capability = Extended, c
+	return t
+}
+
+func alone(t Test) Test { t.Alone = true; return t }
+
+func passes(*T) {}
+
+func fails(t *T) { t.Errorf("it %s", "does not") }
+
+// never waits for what never comes.
+func never(t *T) {
+	t.Await("what never comes", func(context.Context) error { return errors.New("not yet") })
+}
+
+func results(r *Report) map[string]Result {
+	m := map[string]Result{}
+	for _, t := range r.Tests {
+		m[t.ID] = t.Result
+	}
+	return m
+}
+
+func reasons(r *Report, id string) []string {
+	for _, t := range r.Tests {
+		if t.ID == id {
+			return t.Reasons
+		}
+	}
+	return nil
+}

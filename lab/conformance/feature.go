@@ -1,0 +1,73 @@
+package conformance
+
+// What may differ from one cloud or CCM to another without either being wrong.
+
+// Feature names something that not every cloud, cluster or CCM has. What a test
+// needs and is not there skips the test, by name.
+type Feature string
+
+// Features of a cloud and of the cluster in it.
+const (
+	// FeatureMachines: an instance created with Machine joins the cluster.
+	FeatureMachines Feature = "machines"
+	// FeatureTraffic: pods run, and what a balancer accepts reaches them over
+	// TCP, from where the suite runs.
+	FeatureTraffic Feature = "traffic"
+	// FeatureZones: an instance is in a zone, a region or both.
+	FeatureZones Feature = "zones"
+	// FeatureInstanceTypes: an instance is of a type.
+	FeatureInstanceTypes Feature = "instance-types"
+	// FeatureSeveralAddresses: an instance has more than one internal address.
+	FeatureSeveralAddresses Feature = "several-addresses"
+	// FeatureTargets: a balancer's targets can be seen.
+	FeatureTargets Feature = "targets"
+	// FeatureUDP: balancers have UDP listeners.
+	FeatureUDP Feature = "udp"
+	// FeatureSourceRanges: balancers can refuse clients by their address.
+	FeatureSourceRanges Feature = "source-ranges"
+	// FeatureAffinity: balancers can send a client to the same target.
+	FeatureAffinity Feature = "affinity"
+	// FeatureHealthCheck: balancers ask targets over HTTP whether they serve.
+	FeatureHealthCheck Feature = "health-check"
+	// FeatureRenameBalancer: a balancer's name can change.
+	FeatureRenameBalancer Feature = "rename-balancer"
+	// FeatureStrangers: balancers of other owners can be beside the cluster's.
+	FeatureStrangers Feature = "strangers"
+	// FeatureRoutes: the cloud routes pods' traffic.
+	FeatureRoutes Feature = "routes"
+	// FeatureCalls: the cloud counts the CCM's calls.
+	FeatureCalls Feature = "calls"
+)
+
+// FeatureOf is the feature that a cloud must have for a fault to be injected.
+func FeatureOf(k FaultKind) Feature { return Feature("fault-" + k) }
+
+// Capabilities of a CCM beyond the core. A test of one is extended; it counts
+// for the verdict only if the CCM claims the capability.
+const (
+	// CapabilityForeignNodes: a Node with another provider's ID is left alone.
+	CapabilityForeignNodes Feature = "foreign-nodes"
+	// CapabilityProvidedIP: a kubelet's --node-ip that is no address of the
+	// instance keeps its Node uninitialised.
+	CapabilityProvidedIP Feature = "provided-ip"
+	// CapabilityUDP: Services with UDP ports, alone and beside TCP.
+	CapabilityUDP Feature = "udp-services"
+	// CapabilitySourceRanges: spec.loadBalancerSourceRanges.
+	CapabilitySourceRanges Feature = "service-source-ranges"
+	// CapabilityAffinity: spec.sessionAffinity ClientIP.
+	CapabilityAffinity Feature = "service-affinity"
+	// CapabilityLocalTraffic: spec.externalTrafficPolicy Local.
+	CapabilityLocalTraffic Feature = "local-traffic-policy"
+	// CapabilityRename: balancers are recognised whatever their name.
+	CapabilityRename Feature = "renamed-balancers"
+	// CapabilityRepair: what happens to a balancer behind the CCM's back is put
+	// right without anybody touching the Service.
+	CapabilityRepair Feature = "repair"
+	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
+	// cloud's answer about balancers is doubtful.
+	CapabilityDoubtfulBalancers Feature = "doubtful-balancers"
+	// CapabilityQuiet: nothing is written to the cloud when nothing changed.
+	CapabilityQuiet Feature = "quiet"
+	// CapabilityExplains: an Event says why a Node or a Service waits.
+	CapabilityExplains Feature = "explains"
+)

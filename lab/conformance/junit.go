@@ -1,0 +1,129 @@
+package conformance
+
+// The report as CI systems read it: JUnit's XML, of which there is no standard,
+// in the form that all of them take.
+
+import (
+	"encoding/xml"
+	"fmt"
+	"strings"
+	"time"
+)
+
+type junitSuites struct {
+	XMLName  xml.Name     `xml:"testsuites"`
+	Name     string       `xml:"name,attr"`
+	Tests    int          `xml:"tests,attr"`
+	Failures int          `xml:"failures,attr"`
+	Skipped  int          `xml:"skipped,attr"`
+	Time     float64      `xml:"time,attr"`
+	Suites   []junitSuite `xml:"testsuite"`
+}
+
+type junitSuite struct {
+	Name       string          `xml:"name,attr"`
+	Tests      int             `xml:"tests,attr"`
+	Failures   int             `xml:"failures,attr"`
+	Skipped    int             `xml:"skipped,attr"`
+	Time       float64         `xml:"time,attr"`
+	Timestamp  string          `xml:"timestamp,attr"`
+	Properties []junitProperty `xml:"properties>property"`
+	Cases      []junitCase     `xml:"testcase"`
+}
+
+type junitProperty struct {
+	Name  string `xml:"name,attr"`
+	Value string `xml:"value,attr"`
+}
+
+type junitCase struct {
+	Suite   string        `xml:"classname,attr"`
+	Name    string        `xml:"name,attr"`
+	Time    float64       `xml:"time,attr"`
+	Skipped *junitMessage `xml:"skipped"`
+	Failure *junitMessage `xml:"failure"`
+	Out     string        `xml:"system-out,omitempty"`
+}
+
+type junitMessage struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// JUnit is the report with one suite for each profile. It has a failure exactly
+// if the report has not passed: what failed and is not required is skipped
+// there.
+func (r *Report) JUnit() ([]byte, error) {
+	all := junitSuites{Name: "conformance", Time: r.Seconds}
+	for _, p := range Profiles {
+		s := junitSuite{Name: string(p)}
+		for _, t := range r.Tests {
+			if t.Profile == p {
+				s.add(junitCaseOf(t))
+			}
+		}
+		if s.Tests > 0 {
+			all.add(s, r)
+		}
+	}
+	if why := r.unfit(); why != "" {
+		s := junitSuite{Name: "Run"}
+		message, _, _ := strings.Cut(why, "\n")
+		s.add(junitCase{Suite: s.Name, Name: "run", Failure: &junitMessage{message, why}})
+		all.add(s, r)
+	}
+	data, err := xml.MarshalIndent(all, "", "  ")
+	return append([]byte(xml.Header), append(data, '\n')...), err
+}
+
+// unfit says why the run as a whole has failed, beside its tests.
+func (r *Report) unfit() string {
+	if len(r.Crashes) > 0 {
+		return fmt.Sprintf("the CCM ended by itself %d times\n%s", len(r.Crashes), strings.Join(r.Crashes, "\n\n"))
+	}
+	for _, t := range r.Tests {
+		if t.Result == Passed || t.Result == Failed && t.Required {
+			return ""
+		}
+	}
+	return "not a single test passed"
+}
+
+func (a *junitSuites) add(s junitSuite, r *Report) {
+	s.Timestamp = r.Date.UTC().Format(time.RFC3339)
+	s.Properties = []junitProperty{
+		{"implementation", strings.TrimSpace(r.Implementation.Name + " " + r.Implementation.Version)},
+		{"cluster", strings.TrimSpace(r.Cluster.Name + " " + r.Cluster.Version)},
+	}
+	a.Tests += s.Tests
+	a.Failures += s.Failures
+	a.Skipped += s.Skipped
+	a.Suites = append(a.Suites, s)
+}
+
+func (s *junitSuite) add(c junitCase) {
+	s.Tests++
+	s.Time += c.Time
+	if c.Failure != nil {
+		s.Failures++
+	}
+	if c.Skipped != nil {
+		s.Skipped++
+	}
+	s.Cases = append(s.Cases, c)
+}
+
+func junitCaseOf(t TestReport) junitCase {
+	c := junitCase{Suite: string(t.Profile), Name: t.ID, Time: t.Seconds, Out: strings.Join(t.Notes, "\n")}
+	reasons := strings.Join(t.Reasons, "\n")
+	message, _, _ := strings.Cut(reasons, "\n")
+	switch {
+	case t.Result == Skipped:
+		c.Skipped = &junitMessage{message, reasons}
+	case t.Result == Failed && t.Required:
+		c.Failure = &junitMessage{message, reasons}
+	case t.Result == Failed:
+		c.Skipped = &junitMessage{"not required: " + message, reasons}
+	}
+	return c
+}

@@ -1,0 +1,269 @@
+package conformance
+
+// Nodes and instances for tests. Most tests need no kubelet, only what one
+// writes: the suite stands in for it, so that a Node costs nothing and becomes
+// NotReady at once when a test wants that.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+)
+
+// standInTaint keeps pods off Nodes that no kubelet is behind.
+const standInTaint = "conformance.ccmlab.io/stand-in"
+
+// renewEvery is how often a stand-in's lease is renewed: well within the
+// shortest grace period that a lab's kube-controller-manager is given.
+const renewEvery = 2 * time.Second
+
+// NodeSpec says how a stand-in registers its Node.
+type NodeSpec struct {
+	Name string
+	// ProviderID is what --provider-id gives a kubelet.
+	ProviderID string
+	// NodeIP is what --node-ip gives a kubelet.
+	NodeIP string
+	Labels map[string]string
+	// Balanced lets balancers send traffic to it. There is nothing to answer:
+	// only tests that run alone should have one.
+	Balanced bool
+	// Change alters the Node before it is registered.
+	Change func(*corev1.Node)
+}
+
+// StandIn is the suite in a kubelet's place.
+type StandIn struct {
+	Name string
+	t    *T
+	stop func() // ends the renewals of its lease; nil while there are none
+	mu   sync.Mutex
+}
+
+// NewInstance creates a running instance, and terminates it after the test.
+func (t *T) NewInstance(name string) Instance {
+	i, err := t.Cloud.CreateInstance(t.ctx, InstanceSpec{Name: name})
+	t.Must(err, "creating instance %s", name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, i.ID) })
+	return i
+}
+
+// NewNode registers a Node as a kubelet with --cloud-provider=external does:
+// Ready, and tainted until a CCM has initialised it. It is deleted after the
+// test.
+func (t *T) NewNode(spec NodeSpec) *StandIn {
+	labels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
+	if !spec.Balanced {
+		labels[corev1.LabelNodeExcludeBalancers] = "true"
+	}
+	maps.Copy(labels, spec.Labels)
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: labels},
+		Spec: corev1.NodeSpec{ProviderID: spec.ProviderID, Taints: []corev1.Taint{
+			{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: standInTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+		}},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: spec.Name}},
+			// From the first: a CCM that takes an instance that has no name yet for
+			// an ended one deletes a Node that is not Ready (upstream's way).
+			Conditions: []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")},
+		},
+	}
+	if spec.NodeIP != "" {
+		node.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: spec.NodeIP}
+	}
+	if spec.Change != nil {
+		spec.Change(node)
+	}
+	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, node, metav1.CreateOptions{})
+	t.Must(err, "registering Node %s", spec.Name)
+	n := &StandIn{Name: spec.Name, t: t}
+	t.Cleanup(n.remove)
+	n.keepAlive()
+	return n
+}
+
+// NewWorker is an instance and its Node, initialised by the CCM.
+func (t *T) NewWorker(spec NodeSpec) (Instance, *StandIn) {
+	if spec.Name == "" {
+		spec.Name = t.Name("worker")
+	}
+	i, n := t.NewInstance(spec.Name), t.NewNode(spec)
+	t.AwaitInitialized(n.Name)
+	return i, n
+}
+
+// Ready says of the Node that it is, and keeps saying so.
+func (n *StandIn) Ready() {
+	n.say(corev1.ConditionTrue, "KubeletReady")
+	n.keepAlive()
+}
+
+func (n *StandIn) keepAlive() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stop == nil {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.ctx))
+		ended := make(chan struct{})
+		go func() { defer close(ended); n.renew(ctx) }()
+		n.stop = func() { cancel(); <-ended }
+	}
+}
+
+// NotReady says what a kubelet says when its machine shuts down, and falls
+// silent.
+func (n *StandIn) NotReady() {
+	n.silence()
+	n.say(corev1.ConditionFalse, "KubeletNotReady")
+}
+
+func (n *StandIn) silence() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stop != nil {
+		n.stop()
+		n.stop = nil
+	}
+}
+
+func condition(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
+	now := metav1.Now()
+	return corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: status, Reason: reason, Message: "the conformance suite stands in for the kubelet",
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}
+}
+
+// say patches, as a kubelet does: the CCM writes to a Node that has just
+// registered at the same time, and neither is to lose against the other.
+func (n *StandIn) say(status corev1.ConditionStatus, reason string) {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(status, reason)}}})
+	n.t.Must(err, "encoding a condition of Node %s", n.Name)
+	_, err = n.t.Kube.CoreV1().Nodes().PatchStatus(n.t.ctx, n.Name, patch)
+	n.t.Must(err, "saying that Node %s is Ready: %s", n.Name, status)
+}
+
+// renew keeps kube-controller-manager from taking the Node for lost.
+func (n *StandIn) renew(ctx context.Context) {
+	leases := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		now := metav1.NowMicro()
+		lease, err := leases.Get(ctx, n.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &n.Name, RenewTime: &now}}
+			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+		case err == nil:
+			lease.Spec.RenewTime = &now
+			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		}
+		if err != nil && ctx.Err() == nil {
+			n.t.Logf("the lease of Node %s: %v", n.Name, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *StandIn) remove(ctx context.Context) error {
+	n.silence()
+	if err := n.t.Kube.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	err := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.Name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// GetNode is the Node as it is now.
+func (s *Suite) GetNode(ctx context.Context, name string) (*corev1.Node, error) {
+	return s.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// NodeReady is an error while the Node is missing or not Ready.
+func (s *Suite) NodeReady(ctx context.Context, name string) error {
+	node, err := s.GetNode(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("node %s is not Ready", name)
+}
+
+// Initialized is an error while the Node waits for a CCM.
+func (s *Suite) Initialized(ctx context.Context, name string) (*corev1.Node, error) {
+	node, err := s.GetNode(ctx, name)
+	if err == nil && HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
+		err = fmt.Errorf("node %s has the taint %s", name, cloudproviderapi.TaintExternalCloudProvider)
+	}
+	return node, err
+}
+
+// AwaitInitialized waits for the CCM to have initialised the Node.
+func (t *T) AwaitInitialized(name string) *corev1.Node {
+	var node *corev1.Node
+	t.Await("Node "+name+" to be initialised", func(ctx context.Context) (err error) {
+		node, err = t.Initialized(ctx, name)
+		return err
+	})
+	return node
+}
+
+// NoNode is an error while there is a Node of this name.
+func (s *Suite) NoNode(ctx context.Context, name string) error {
+	_, err := s.GetNode(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err == nil:
+		err = fmt.Errorf("node %s is still there", name)
+	}
+	return err
+}
+
+// AwaitNoNode waits for the Node to be deleted.
+func (t *T) AwaitNoNode(name string) {
+	t.Await("Node "+name+" to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, name) })
+}
+
+// AwaitTaint waits for the Node to have a taint, or to have it no more.
+func (t *T) AwaitTaint(name, key string, want bool) {
+	t.Await(fmt.Sprintf("taint %s of Node %s: %t", key, name, want), func(ctx context.Context) error {
+		node, err := t.GetNode(ctx, name)
+		if err == nil && HasTaint(node, key) != want {
+			err = fmt.Errorf("its taints are %v", node.Spec.Taints)
+		}
+		return err
+	})
+}
+
+// HasTaint tells whether the Node has a taint of this key.
+func HasTaint(node *corev1.Node, key string) bool {
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == key {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,186 @@
+package conformance
+
+// What came out of a run, in the manner of Gateway API's conformance reports:
+// https://gateway-api.sigs.k8s.io (GEP-1709).
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Result of a test.
+type Result string
+
+// Results.
+const (
+	Passed  Result = "passed"
+	Failed  Result = "failed"
+	Skipped Result = "skipped"
+)
+
+// Verdict on a profile's core or extended tests.
+type Verdict string
+
+// Verdicts.
+const (
+	Success Verdict = "success" // all that is required passed
+	Failure Verdict = "failure" // something required failed
+	Partial Verdict = "partial" // nothing failed, but something was skipped
+)
+
+// Report is a run's outcome.
+type Report struct {
+	APIVersion     string          `json:"apiVersion"`
+	Kind           string          `json:"kind"`
+	Date           time.Time       `json:"date"`
+	Seconds        float64         `json:"seconds"`
+	Implementation Identity        `json:"implementation"`
+	Cluster        Identity        `json:"cluster"`
+	Suite          Identity        `json:"suite"`
+	Profiles       []ProfileReport `json:"profiles"`
+	// Crashes are the ends that the CCM came to by itself.
+	Crashes []string     `json:"crashes,omitempty"`
+	Tests   []TestReport `json:"tests"`
+	// Unfinished says why the run ended before all tests had run: then the
+	// report is no verdict.
+	Unfinished string `json:"unfinished,omitempty"`
+	// Focus says that only some tests were asked for: then the report is about
+	// these, and no profile is whole.
+	Focus string `json:"focus,omitempty"`
+}
+
+// Identity is a name and a version.
+type Identity struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"`
+}
+
+// ProfileReport sums a profile up.
+type ProfileReport struct {
+	Name     Profile  `json:"name"`
+	Core     *Summary `json:"core,omitempty"`
+	Extended *Summary `json:"extended,omitempty"`
+}
+
+// Summary of a profile's tests of one level.
+type Summary struct {
+	Result     Verdict    `json:"result"`
+	Statistics Statistics `json:"statistics"`
+	// FailedTests count for the verdict; NotRequired failed too, but are about
+	// what the CCM does not claim.
+	FailedTests  []string `json:"failedTests,omitempty"`
+	NotRequired  []string `json:"notRequiredFailedTests,omitempty"`
+	SkippedTests []string `json:"skippedTests,omitempty"`
+}
+
+// Statistics counts results.
+type Statistics struct {
+	Passed  int `json:"passed"`
+	Failed  int `json:"failed"`
+	Skipped int `json:"skipped"`
+}
+
+// TestReport is one test's outcome.
+type TestReport struct {
+	ID         string  `json:"id"`
+	Profile    Profile `json:"profile"`
+	Level      Level   `json:"level"`
+	Capability Feature `json:"capability,omitempty"`
+	// Required is false for an extended test whose capability is not claimed.
+	Required bool    `json:"required"`
+	Requires string  `json:"requires"`
+	Source   string  `json:"source"`
+	Result   Result  `json:"result"`
+	Seconds  float64 `json:"seconds"`
+	// Reasons say why it failed or was skipped; Notes help to find out more.
+	Reasons []string `json:"reasons,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// Passed tells whether everything required passed and the CCM never crashed. A
+// run without a single passed test proves nothing, and has not passed, nor has
+// one that was not finished.
+func (r *Report) Passed() bool {
+	some := false
+	if r.Unfinished != "" {
+		return false
+	}
+	for _, t := range r.Tests {
+		if t.Result == Failed && t.Required {
+			return false
+		}
+		some = some || t.Result == Passed
+	}
+	return some && len(r.Crashes) == 0
+}
+
+// summarize fills Profiles from Tests.
+func (r *Report) summarize() {
+	r.Profiles = nil
+	for _, name := range Profiles {
+		p := ProfileReport{Name: name}
+		for _, level := range []Level{Core, Extended} {
+			tests := slices.DeleteFunc(slices.Clone(r.Tests), func(t TestReport) bool { return t.Profile != name || t.Level != level })
+			if len(tests) == 0 {
+				continue
+			}
+			s := summaryOf(tests)
+			if level == Core {
+				p.Core = s
+			} else {
+				p.Extended = s
+			}
+		}
+		if p.Core != nil || p.Extended != nil {
+			r.Profiles = append(r.Profiles, p)
+		}
+	}
+}
+
+func summaryOf(tests []TestReport) *Summary {
+	s := &Summary{Result: Success}
+	for _, t := range tests {
+		switch {
+		case t.Result == Passed:
+			s.Statistics.Passed++
+		case t.Result == Skipped:
+			s.Statistics.Skipped++
+			s.SkippedTests = append(s.SkippedTests, t.ID)
+		case t.Required:
+			s.Statistics.Failed++
+			s.FailedTests = append(s.FailedTests, t.ID)
+		default:
+			s.Statistics.Failed++
+			s.NotRequired = append(s.NotRequired, t.ID)
+		}
+	}
+	switch {
+	case len(s.FailedTests) > 0:
+		s.Result = Failure
+	case len(s.SkippedTests)+len(s.NotRequired) > 0:
+		s.Result = Partial
+	}
+	return s
+}
+
+// colour is what programs write to colour a terminal.
+var colour = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+
+// legible leaves of lines what every format of a report can hold: a log may
+// have any bytes in it.
+func legible(lines []string) []string {
+	out := slices.Clone(lines)
+	for i, line := range out {
+		line = strings.ToValidUTF8(colour.ReplaceAllString(line, ""), "\ufffd")
+		out[i] = strings.Map(func(r rune) rune {
+			if r != '\n' && r != '\t' && !unicode.IsGraphic(r) {
+				return -1
+			}
+			return r
+		}, line)
+	}
+	return out
+}

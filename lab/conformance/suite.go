@@ -1,0 +1,407 @@
+// Package conformance says whether a cloud controller manager behaves. A test
+// is a value that names what is required and where that comes from; it sees the
+// cloud only through the interface Cloud, and the CCM only through what it does
+// to the cluster and to the cloud. README.md tells how to run it, and how to
+// point it at another CCM and another cloud.
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Options of a run.
+type Options struct {
+	// Cluster is how the cluster is reached, with all rights. Its nodes'
+	// kubelets run with --cloud-provider=external; no CCM runs in it.
+	Cluster *rest.Config
+	// ClusterName says in the report which kind of cluster it is.
+	ClusterName string
+	// Implementation is what is under test.
+	Implementation Implementation
+	// Workload is for tests that move traffic.
+	Workload Workload
+
+	// Tests are those to choose from.
+	Tests []Test
+	// Profiles are those to run; all when empty.
+	Profiles []Profile
+	// Focus runs only tests whose ID it matches.
+	Focus *regexp.Regexp
+	// RequiredOnly skips tests of capabilities that are not claimed.
+	RequiredOnly bool
+	// Parallel is how many tests run at once, of those that may; 8 when 0.
+	Parallel int
+	// Bound, unless 0, is the longest that any test may take, whatever its own
+	// says.
+	Bound time.Duration
+
+	// Observer is told of every test as it begins (Result "") and ends. It is
+	// called from one goroutine at a time.
+	Observer func(TestReport)
+}
+
+// Implementation is a CCM with its cloud.
+type Implementation struct {
+	Name, Version string
+	Cloud         Cloud
+	CCM           CCM
+	// Attempts is how often the CCM's client sends a call before it gives up on
+	// it; 3 when 0.
+	Attempts int
+	// Claims are capabilities that the CCM has: their tests are required.
+	Claims []Feature
+	// Unsupported are capabilities or features that it does not have, and why;
+	// their tests are skipped.
+	Unsupported map[Feature]string
+}
+
+const (
+	defaultParallel = 8
+	defaultAttempts = 3
+)
+
+// Run runs the tests and reports. An error means that the suite itself could
+// not be run; a CCM that fails is no error. When ctx ends, the report has what
+// came out until then.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if err := check(o.Tests); err != nil {
+		return nil, err
+	}
+	if o.Workload.Port == 0 {
+		o.Workload.Port = 8080 // Services need one, pods or not.
+	}
+	cfg := rest.CopyConfig(o.Cluster)
+	cfg.QPS = -1 // Many tests ask at once; the API server has its own fairness.
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	info, err := versionOf(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("asking the cluster for its version: %w", err)
+	}
+	ccm := &kept{CCM: o.Implementation.CCM}
+	r := &run{
+		Options: o, began: time.Now(),
+		ccm: ccm,
+		suite: &Suite{
+			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
+			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64),
+		},
+		report: &Report{
+			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
+			Implementation: Identity{o.Implementation.Name, o.Implementation.Version},
+			Cluster:        Identity{o.ClusterName, info.GitVersion},
+			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
+		},
+	}
+	if o.Focus != nil {
+		r.report.Focus = o.Focus.String()
+	}
+	err = r.all(ctx)
+	if err != nil {
+		r.report.Unfinished = err.Error()
+	}
+	r.finish()
+	return r.report, err
+}
+
+// versionBound is how long the cluster may take to say its version.
+const versionBound = 10 * time.Second
+
+func versionOf(cfg *rest.Config) (*version.Info, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = versionBound
+	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return client.ServerVersion()
+}
+
+// kept is the CCM in the tests' hands. It knows whether it is to run: a crash
+// must not start one that a test has stopped meanwhile.
+type kept struct {
+	CCM
+	mu     sync.Mutex
+	wanted bool
+}
+
+func (k *kept) Start(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted = true
+	return k.CCM.Start(ctx)
+}
+
+func (k *kept) Stop(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted = false
+	return k.CCM.Stop(ctx)
+}
+
+func (k *kept) restart(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.wanted {
+		return nil
+	}
+	return k.CCM.Start(ctx)
+}
+
+func suiteVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return strings.Trim(info.Main.Version, "()")
+	}
+	return ""
+}
+
+// run is one run of the suite.
+type run struct {
+	Options
+	ccm    *kept
+	suite  *Suite
+	began  time.Time
+	mu     sync.Mutex
+	report *Report
+	inARow int // crashes of the CCM since a test last passed
+}
+
+// all runs first what may run beside others, then the rest, one by one.
+func (r *run) all(ctx context.Context) error {
+	var together, alone []Test
+	for _, t := range Select(r.Tests, r.Profiles, r.Focus) {
+		switch why := r.skip(t); {
+		case why != "":
+			r.tell(r.reportOf(t, Skipped, 0, []string{why}, nil))
+		case t.Alone:
+			alone = append(alone, t)
+		default:
+			together = append(together, t)
+		}
+	}
+	if len(together)+len(alone) == 0 {
+		return nil
+	}
+	if err := r.suite.CCM.Start(ctx); err != nil {
+		return fmt.Errorf("starting the CCM: %w", err)
+	}
+	alive, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	stop := r.keepCCM(ctx, giveUp)
+	err := r.batch(ctx, alive, together, cmp.Or(r.Parallel, defaultParallel))
+	if err == nil {
+		err = r.batch(ctx, alive, alone, 1)
+	}
+	stop()
+	return errors.Join(err, r.suite.CCM.Stop(context.WithoutCancel(ctx)))
+}
+
+// skip says why a test cannot be run.
+func (r *run) skip(t Test) string {
+	for _, f := range append([]Feature{t.Capability}, t.Needs...) {
+		if why, declared := r.Implementation.Unsupported[f]; declared && f != "" {
+			return fmt.Sprintf("%s is declared unsupported: %s", f, why)
+		}
+	}
+	if r.RequiredOnly && !r.required(t) {
+		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
+	}
+	have := r.suite.Cloud.Features()
+	for _, f := range t.Needs {
+		if !slices.Contains(have, f) {
+			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
+		}
+	}
+	return ""
+}
+
+func (r *run) required(t Test) bool {
+	return t.Level == Core || slices.Contains(r.Implementation.Claims, t.Capability)
+}
+
+// batch runs the tests, so many at once. alive ends when ctx does, or when the
+// CCM is given up: the one leaves tests out, the other fails them.
+func (r *run) batch(ctx, alive context.Context, tests []Test, parallel int) error {
+	slots := make(chan struct{}, parallel)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, t := range tests {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
+		}
+		running.Go(func() {
+			defer func() { <-slots }()
+			r.one(ctx, alive, t)
+		})
+	}
+	running.Wait()
+	if ctx.Err() != nil { // The last tests were cut short.
+		return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+func (r *run) one(ctx, alive context.Context, test Test) {
+	if alive.Err() != nil && ctx.Err() == nil {
+		r.tell(r.reportOf(test, Failed, 0, []string{context.Cause(alive).Error()}, nil))
+		return
+	}
+	r.tell(r.reportOf(test, "", 0, nil, nil))
+	bound := cmp.Or(test.Bound, DefaultBound)
+	if r.Bound != 0 {
+		bound = min(bound, r.Bound)
+	}
+	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
+	defer cancel()
+	began := time.Now()
+	t := &T{Suite: r.suite, test: test, ctx: limited}
+	reasons, notes := t.outcome()
+	if ctx.Err() != nil {
+		return // Interrupted: it is not the CCM's failure.
+	}
+	result := Passed
+	if len(reasons) > 0 {
+		result = Failed
+		for _, line := range r.suite.CCM.Log(logLines) {
+			notes = append(notes, "ccm: "+line)
+		}
+	}
+	r.tell(r.reportOf(test, result, time.Since(began), reasons, notes))
+}
+
+// logLines is how much of the CCM's log goes with a failed test.
+const logLines = 25
+
+func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
+	return TestReport{
+		ID: t.ID, Profile: t.Profile, Level: t.Level, Capability: t.Capability, Required: r.required(t),
+		Requires: t.Requires, Source: t.Source, Result: result, Seconds: seconds(took), Reasons: legible(reasons), Notes: legible(notes),
+	}
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond * 10).Seconds() }
+
+func (r *run) tell(t TestReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.Result != "" {
+		r.report.Tests = append(r.report.Tests, t)
+	}
+	if t.Result == Passed {
+		r.inARow = 0
+	}
+	if r.Observer != nil {
+		r.Observer(t)
+	}
+}
+
+// maxCrashes is how often in a row, without a test that passes in between, the
+// CCM is started again after it ended by itself.
+const maxCrashes = 5
+
+// keepCCM starts the CCM again when it ends by itself, as a Deployment would,
+// and records that. It gives up on one that does little else.
+func (r *run) keepCCM(ctx context.Context, giveUp context.CancelCauseFunc) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				select {
+				case <-r.suite.CCM.Crashed():
+					r.crashed()
+				default:
+				}
+				return
+			case <-r.suite.CCM.Crashed():
+			}
+			if err := r.restart(ctx, r.crashed()); err != nil {
+				giveUp(err)
+				return
+			}
+		}
+	})
+	return func() { cancel(); watching.Wait() }
+}
+
+// crashed records a crash, and tells how many there were in a row.
+func (r *run) crashed() int {
+	lines := legible(r.suite.CCM.Log(logLines))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Crashes = append(r.report.Crashes, strings.Join(lines, "\n"))
+	r.inARow++
+	return r.inARow
+}
+
+// restart starts the CCM after its nth crash in a row, later each time: what
+// brought it down may pass.
+func (r *run) restart(ctx context.Context, n int) error {
+	if n >= maxCrashes {
+		return fmt.Errorf("the CCM is not started any more: it ended by itself %d times without a test that passed in between", n)
+	}
+	if n > 1 {
+		select {
+		case <-time.After(time.Second << (n - 2)):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if err := r.ccm.restart(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the CCM ended by itself, and starting it again failed: %w", err)
+	}
+	return nil
+}
+
+// finish sorts the results as the tests are listed, and sums them up.
+func (r *run) finish() {
+	order := map[string]int{}
+	for i, t := range r.Tests {
+		order[t.ID] = i
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.SortFunc(r.report.Tests, func(a, b TestReport) int { return cmp.Compare(order[a.ID], order[b.ID]) })
+	r.report.Seconds = seconds(time.Since(r.began))
+	r.report.summarize()
+}
+
+// poll tries until it works or ctx ends.
+func poll(ctx context.Context, try func(context.Context) error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

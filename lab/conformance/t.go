@@ -1,0 +1,220 @@
+package conformance
+
+// What a test holds in its hands. T satisfies testify's interfaces, so that
+// assert and require work on it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+)
+
+// T is one run of one test.
+type T struct {
+	*Suite
+	test Test
+	ctx  context.Context
+
+	mu       sync.Mutex
+	failures []string
+	notes    []string
+	cleanups []func(context.Context) error
+	ns       string // once there is one
+}
+
+// Suite is what all tests of a run share.
+type Suite struct {
+	// Kube is a client with all rights.
+	Kube kubernetes.Interface
+	// Cloud and CCM are those under test.
+	Cloud Cloud
+	CCM   CCM
+	// Attempts is how often the CCM's client sends a call before it gives up on
+	// it.
+	Attempts int
+	// Workload is what runs in pods that balancers lead to.
+	Workload Workload
+
+	run    string // sets this run's names apart from another's
+	serial *atomic.Int64
+}
+
+// Workload is an image whose containers answer HTTP.
+type Workload struct {
+	Image string
+	// Port is where a container listens. The answer to GET Path has the pod's
+	// name in it.
+	Port int32
+	Path string
+}
+
+// Context ends when the test's bound has passed, or the run is interrupted.
+func (t *T) Context() context.Context { return t.ctx }
+
+// Errorf fails the test, which goes on.
+func (t *T) Errorf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failures = append(t.failures, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// FailNow ends the test. It is to be called from the test's own goroutine.
+func (t *T) FailNow() { runtime.Goexit() }
+
+// Fatalf fails the test and ends it.
+func (t *T) Fatalf(format string, args ...any) {
+	t.Errorf(format, args...)
+	t.FailNow()
+}
+
+// Logf keeps a line that is shown if the test fails.
+func (t *T) Logf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+}
+
+// Cleanup runs undo after the test, last registered first, whatever became of
+// it.
+func (t *T) Cleanup(undo func(context.Context) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, undo)
+}
+
+// Must ends the test if err is one. what says what was being done.
+func (t *T) Must(err error, what string, args ...any) {
+	if err != nil {
+		t.Fatalf("%s: %v", fmt.Sprintf(what, args...), err)
+	}
+}
+
+// Name is a name that nothing else has, not even in another run: a DNS label of
+// at most 40 characters.
+func (t *T) Name(hint string) string {
+	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.run, t.serial.Add(1))
+}
+
+const pollEvery = 100 * time.Millisecond
+
+// Await tries until it works, and ends the test if its bound comes first.
+func (t *T) Await(what string, try func(context.Context) error) {
+	t.HoldsUntil("", nil, what, try)
+}
+
+// HoldsUntil fails the test as soon as holds is an error, and returns when
+// enough is none: what must not happen is watched for as long as it takes the
+// CCM to have had its chance, and no longer.
+func (t *T) HoldsUntil(what string, holds func(context.Context) error, until string, enough func(context.Context) error) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	last := errors.New("it was not looked at")
+	look := func() error {
+		if holds != nil {
+			err := holds(t.ctx)
+			switch {
+			case err == nil:
+			case t.ctx.Err() != nil || unseen(err):
+				return err
+			default:
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+		return enough(t.ctx)
+	}
+	for {
+		err := look()
+		if err == nil {
+			return
+		}
+		if t.ctx.Err() == nil { // The end itself stood in no way.
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-t.ctx.Done():
+			t.Fatalf("waited for %s; %v; last: %v", until, context.Cause(t.ctx), last)
+		}
+	}
+}
+
+// unseen tells whether err says no more than that an API server, on a busy
+// machine, could not be asked.
+func unseen(err error) bool {
+	var network net.Error
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &network)
+}
+
+// outcome runs the test, then undoes what it did.
+func (t *T) outcome() (failures, notes []string) {
+	t.guard(t.ctx, "the test", func() { t.test.Run(t) })
+	t.undo()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.failures), slices.Clone(t.notes)
+}
+
+// stuckGrace is how much longer than its time something may take to end.
+const stuckGrace = 15 * time.Second
+
+// guard runs something in a goroutine of its own, where it may end itself or
+// panic. What heeds no end of its time is left behind.
+func (t *T) guard(ctx context.Context, what string, run func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				stack := make([]byte, 4<<10)
+				t.Errorf("%s panicked: %v\n%s", what, p, stack[:runtime.Stack(stack, false)])
+			}
+		}()
+		run()
+	}()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+	case <-time.After(stuckGrace):
+		t.Errorf("%s does not end, though its time is over (%v)", what, context.Cause(ctx))
+	}
+}
+
+// cleanupBound is how long one step of cleaning up may take. A CCM that fails
+// its test may never do what a step waits for.
+const cleanupBound = 30 * time.Second
+
+func (t *T) undo() {
+	for {
+		t.mu.Lock()
+		n := len(t.cleanups)
+		if n == 0 {
+			t.mu.Unlock()
+			return
+		}
+		undo := t.cleanups[n-1]
+		t.cleanups = t.cleanups[:n-1]
+		t.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), cleanupBound)
+		t.guard(ctx, "cleaning up", func() {
+			if err := undo(ctx); err != nil {
+				t.Errorf("cleaning up: %v", err)
+			}
+		})
+		cancel()
+	}
+}

@@ -1,0 +1,103 @@
+package conformance
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Profile is a group of tests that are worth a verdict of their own.
+type Profile string
+
+// The profiles.
+const (
+	Node         Profile = "Node"
+	Lifecycle    Profile = "Lifecycle"
+	LoadBalancer Profile = "LoadBalancer"
+)
+
+// Profiles are all of them, in the order in which they are reported.
+var Profiles = []Profile{Node, Lifecycle, LoadBalancer}
+
+// Level says for whom a test counts.
+type Level string
+
+const (
+	// Core is required of every CCM.
+	Core Level = "core"
+	// Extended is required of a CCM that claims the test's capability.
+	Extended Level = "extended"
+)
+
+// Test is one behaviour.
+type Test struct {
+	// ID names it for good: reports, skips and mutants refer to it.
+	ID string
+	// Requires says in one sentence what is required.
+	Requires string
+	Profile  Profile
+	Level    Level
+	// Capability is the CCM's that an extended test is about.
+	Capability Feature
+	// Needs are the cloud's features without which it cannot be run.
+	Needs []Feature
+	// Source is where the requirement comes from: an interface's comment, a
+	// KEP, the documentation.
+	Source string
+	// Alone runs it while no other test runs: it breaks the cloud, or stops the
+	// CCM.
+	Alone bool
+	// Bound is how long it may take; DefaultBound when 0.
+	Bound time.Duration
+	Run   func(t *T)
+}
+
+// DefaultBound is generous: a machine that builds beside the suite is slow.
+const DefaultBound = 2 * time.Minute
+
+// check is an error when a table of tests contradicts itself.
+func check(tests []Test) error {
+	seen := map[string]bool{}
+	for _, t := range tests {
+		switch {
+		case !regexp.MustCompile(`^[a-z][a-z0-9-]*$`).MatchString(t.ID):
+			return fmt.Errorf("test %q: an ID is lower-case words with hyphens", t.ID)
+		case seen[t.ID]:
+			return fmt.Errorf("two tests have the ID %s", t.ID)
+		case t.Requires == "" || t.Source == "" || t.Run == nil:
+			return fmt.Errorf("test %s: Requires, Source and Run are needed", t.ID)
+		case !slices.Contains(Profiles, t.Profile):
+			return fmt.Errorf("test %s: there is no profile %q", t.ID, t.Profile)
+		case (t.Level == Extended) != (t.Capability != "") || t.Level != Core && t.Level != Extended:
+			return fmt.Errorf("test %s: it is core, or extended with a capability", t.ID)
+		}
+		seen[t.ID] = true
+	}
+	return nil
+}
+
+// Select chooses the tests of these profiles, all when there are none, whose ID
+// focus matches, unless it is nil.
+func Select(tests []Test, profiles []Profile, focus *regexp.Regexp) []Test {
+	var chosen []Test
+	for _, t := range tests {
+		if (len(profiles) == 0 || slices.Contains(profiles, t.Profile)) && (focus == nil || focus.MatchString(t.ID)) {
+			chosen = append(chosen, t)
+		}
+	}
+	return chosen
+}
+
+// ProfileNamed finds a profile, whatever the case of its letters.
+func ProfileNamed(name string) (Profile, error) {
+	var names []string
+	for _, p := range Profiles {
+		if strings.EqualFold(string(p), name) {
+			return p, nil
+		}
+		names = append(names, string(p))
+	}
+	return "", fmt.Errorf("there is no profile %q: choose from %s", name, strings.Join(names, ", "))
+}

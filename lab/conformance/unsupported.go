@@ -1,0 +1,36 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+)
+
+// Unsupported is for a driver to embed: the methods of the features that it does
+// not declare.
+type Unsupported struct{}
+
+// RenameBalancer returns errors.ErrUnsupported.
+func (Unsupported) RenameBalancer(context.Context, string, string) error {
+	return errors.ErrUnsupported
+}
+
+// CreateStranger returns errors.ErrUnsupported.
+func (Unsupported) CreateStranger(context.Context, string) (Balancer, error) {
+	return Balancer{}, errors.ErrUnsupported
+}
+
+// Connections returns errors.ErrUnsupported.
+func (Unsupported) Connections(context.Context, string) (map[int32]int64, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Routes returns errors.ErrUnsupported.
+func (Unsupported) Routes(context.Context) ([]Route, error) { return nil, errors.ErrUnsupported }
+
+// Inject returns errors.ErrUnsupported.
+func (Unsupported) Inject(context.Context, Fault) (Injection, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Calls returns errors.ErrUnsupported.
+func (Unsupported) Calls(context.Context) (Calls, error) { return Calls{}, errors.ErrUnsupported }

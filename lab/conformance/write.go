@@ -1,0 +1,37 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// Files are the names of those that WriteFiles writes.
+var Files = []string{"report.yaml", "junit.xml"}
+
+// WriteFiles writes the report into a folder, which is made if it is not there:
+// report.yaml for people and programs, junit.xml for CI systems. A file is
+// replaced as a whole. It returns those that were written.
+func (r *Report) WriteFiles(dir string) (files []string, err error) {
+	report, err1 := yaml.Marshal(r)
+	junit, err2 := r.JUnit()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{Files[0], report}, {Files[1], junit}} {
+		file := filepath.Join(dir, f.name)
+		// For whoever may read the folder: a CI system's user is another one.
+		if err := errors.Join(state.WriteFile(file, f.data), os.Chmod(file, 0o644)); err != nil {
+			return files, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
