@@ -1,0 +1,302 @@
+package profiles
+
+// What becomes of a Node that is not Ready: does the CCM tell apart an instance
+// that is stopped, one that has ended, and one that the cloud gives no clear
+// answer about?
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	instanceExists      = "k8s.io/cloud-provider cloud.go: InstancesV2.InstanceExists"
+	instanceShutdown    = "k8s.io/cloud-provider cloud.go: InstancesV2.InstanceShutdown"
+	lifecycleController = "k8s.io/cloud-provider controllers/nodelifecycle"
+)
+
+var lifecycleTests = append([]conformance.Test{
+	{
+		ID:       "lifecycle-stopped-is-kept-and-tainted",
+		Requires: "A Node that is not Ready and whose instance is stopped is kept, and gets the taint node.cloudprovider.kubernetes.io/shutdown.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: instanceShutdown + "; " + wellKnown,
+		Run:    stoppedIsKeptAndTainted,
+	}, {
+		ID:       "lifecycle-started-again",
+		Requires: "A Node that is Ready again after its instance was stopped and started loses the taint node.cloudprovider.kubernetes.io/shutdown.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: lifecycleController,
+		Run:    startedAgain,
+	}, {
+		ID:       "lifecycle-terminated-is-deleted",
+		Requires: "A Node that is not Ready and whose instance has ended is deleted.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: instanceExists + "; " + lifecycleController,
+		Run:    terminatedIsDeleted,
+	}, {
+		ID:       "lifecycle-not-ready-is-kept",
+		Requires: "A Node that is not Ready and whose instance runs is neither deleted nor called shut down.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: instanceExists + "; " + instanceShutdown,
+		Run:    notReadyIsKept,
+	}, {
+		ID:       "lifecycle-reappears",
+		Requires: "A Node that registers again, for a new instance of a name whose Node was deleted, gets the new instance's provider ID.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: metadata,
+		Run:    reappears,
+	}, {
+		ID:       "lifecycle-deleted-while-ccm-down",
+		Requires: "A Node whose instance ended while no CCM ran is deleted once one runs.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
+		Source: lifecycleController,
+		Run:    deletedWhileCCMDown,
+	}, {
+		ID:       "lifecycle-foreign-provider-id",
+		Requires: "A Node with another cloud's provider ID is neither deleted nor called shut down when it is not Ready.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityForeignNodes,
+		Source: instanceExists + " (this cloud cannot say that it does not exist)",
+		Run:    foreignProviderID,
+	}, {
+		ID:       "lifecycle-machine",
+		Requires: "The Node of a machine is initialised when the machine joins, gets the shutdown taint when it is stopped, loses it when it runs again, and goes when it is terminated.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true, // Balancers would send traffic to it.
+		Needs:  []conformance.Feature{conformance.FeatureMachines},
+		Source: "KEP-2392 Cloud Controller Manager; " + lifecycleController,
+		Bound:  4 * time.Minute,
+		Run:    machine,
+	},
+}, doubtTests()...)
+
+func stoppedIsKeptAndTainted(t *conformance.T) {
+	stopped := newStopped(t)
+	holdsWhileOthersGo(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.tainted)
+}
+
+func startedAgain(t *conformance.T) {
+	stopped := newStopped(t)
+	t.Must(t.Cloud.StartInstance(t.Context(), stopped.instance.ID), "starting instance %s", stopped.instance.ID)
+	stopped.Ready()
+	t.AwaitTaint(stopped.Name, cloudproviderapi.TaintNodeShutdown, false)
+}
+
+func terminatedIsDeleted(t *conformance.T) {
+	w := newWorker(t)
+	w.end()
+	t.AwaitNoNode(w.Name)
+}
+
+func notReadyIsKept(t *conformance.T) {
+	w := newWorker(t)
+	w.NotReady()
+	holdsWhileOthersGo(t, "Node "+w.Name+" is to be kept", w.kept)
+}
+
+func reappears(t *conformance.T) {
+	before := newWorker(t)
+	before.end()
+	t.AwaitNoNode(before.Name)
+	after, _ := t.NewWorker(conformance.NodeSpec{Name: before.Name})
+	node, err := t.GetNode(t.Context(), before.Name)
+	t.Must(err, "reading Node %s", before.Name)
+	assert.Equal(t, after.ProviderID, node.Spec.ProviderID)
+	assert.NotEqual(t, before.instance.ProviderID, node.Spec.ProviderID)
+}
+
+func deletedWhileCCMDown(t *conformance.T) {
+	w := newWorker(t)
+	restart := stopCCM(t)
+	w.end()
+	t.Must(w.kept(t.Context()), "Node %s, while no CCM ran", w.Name)
+	restart()
+	t.AwaitNoNode(w.Name)
+}
+
+func foreignProviderID(t *conformance.T) {
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: func(n *corev1.Node) {
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == cloudproviderapi.TaintExternalCloudProvider })
+	}})
+	node.NotReady()
+	holdsWhileOthersGo(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.kept)
+}
+
+func machine(t *conformance.T) {
+	ctx, name := t.Context(), t.Name("machine")
+	t.Cleanup(func(ctx context.Context) error { // By force: the CCM may not have done it.
+		err := t.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	instance, err := t.Cloud.CreateInstance(ctx, conformance.InstanceSpec{Name: name, Machine: true})
+	t.Must(err, "creating machine %s", name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
+
+	t.Await("machine "+name+" to join", func(ctx context.Context) error { return t.NodeReady(ctx, name) })
+	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+
+	t.Must(t.Cloud.StopInstance(ctx, instance.ID), "stopping machine %s", name)
+	t.AwaitTaint(name, cloudproviderapi.TaintNodeShutdown, true)
+
+	t.Must(t.Cloud.StartInstance(ctx, instance.ID), "starting machine %s", name)
+	t.Await("machine "+name+" to be back", func(ctx context.Context) error { return t.NodeReady(ctx, name) })
+	t.AwaitTaint(name, cloudproviderapi.TaintNodeShutdown, false)
+
+	t.Must(t.Cloud.TerminateInstance(ctx, instance.ID), "terminating machine %s", name)
+	t.AwaitNoNode(name)
+}
+
+// doubts says what each doubtful answer is.
+var doubts = map[conformance.FaultKind]string{
+	conformance.FaultUnauthorized:    "that the CCM's credentials are not accepted (401)",
+	conformance.FaultForbidden:       "that the CCM's credentials do not suffice (403)",
+	conformance.FaultForeignNotFound: "that the instance is not found in another project or account than the CCM's (404)",
+	conformance.FaultThrottled:       "that there are too many calls (429)",
+	conformance.FaultServerError:     "that it failed (500)",
+	conformance.FaultUnavailable:     "that it is not there for the moment (503)",
+	conformance.FaultTimeout:         "none that comes in time",
+	conformance.FaultReset:           "a broken connection",
+	conformance.FaultRefused:         "a refused connection",
+	conformance.FaultGarbage:         "success with a body that makes no sense",
+	conformance.FaultEmptyList:       "success with lists that have nothing in them",
+}
+
+func doubtTests() []conformance.Test {
+	var tests []conformance.Test
+	for _, kind := range conformance.FaultKinds {
+		tests = append(tests, conformance.Test{
+			ID:       "lifecycle-doubt-" + string(kind),
+			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards.",
+			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
+			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
+			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
+			Bound:  3 * time.Minute,
+			Run:    func(t *conformance.T) { doubt(t, kind) },
+		})
+	}
+	return tests
+}
+
+// callsInDoubt are so many calls that the CCM has asked whether the instance
+// exists and whether it is shut down, and has begun to do something else: its
+// client may send a call several times before the CCM hears that it failed. Of
+// calls that are refused, a cloud can hardly see all; there are fewer to wait for.
+func callsInDoubt(kind conformance.FaultKind, attempts int) int {
+	if kind == conformance.FaultRefused {
+		return attempts + 1
+	}
+	return 2*attempts + 1
+}
+
+func doubt(t *conformance.T, kind conformance.FaultKind) {
+	w, control := newWorker(t), newWorker(t)
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	w.NotReady()
+	asked := hits(t, fault, callsInDoubt(kind, t.Attempts))
+	if kind == conformance.FaultEmptyList { // A CCM that asks for each instance by its ID never meets it, and does its work.
+		control.end()
+		asked = either(asked, func(ctx context.Context) error { return t.NoNode(ctx, control.Name) })
+	}
+	t.HoldsUntil("Node "+w.Name+" is to be kept in doubt", w.kept, "the CCM to have asked for its instance", asked)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	holdsWhileOthersGo(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
+}
+
+// hits is an error until so many more calls than now have met the fault.
+func hits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
+	before, err := fault.Hits(t.Context())
+	t.Must(err, "counting the calls that met the fault")
+	return func(ctx context.Context) error {
+		now, err := fault.Hits(ctx)
+		if err == nil && now-before < want {
+			err = fmt.Errorf("%d of %d calls met the fault", now-before, want)
+		}
+		return err
+	}
+}
+
+// either is an error while both are.
+func either(a, b func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		errA, errB := a(ctx), b(ctx)
+		if errA == nil || errB == nil {
+			return nil
+		}
+		return errors.Join(errA, errB)
+	}
+}
+
+// worker is a stand-in with its instance.
+type worker struct {
+	*conformance.StandIn
+	t        *conformance.T
+	instance conformance.Instance
+}
+
+func newWorker(t *conformance.T) worker {
+	instance, node := t.NewWorker(conformance.NodeSpec{})
+	return worker{node, t, instance}
+}
+
+// newStopped is a worker that was stopped and got the taint for that.
+func newStopped(t *conformance.T) worker {
+	w := newWorker(t)
+	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+	w.NotReady()
+	t.HoldsUntil("Node "+w.Name+" is to be kept", func(ctx context.Context) error {
+		_, err := t.GetNode(ctx, w.Name)
+		return err
+	}, "Node "+w.Name+" to get the shutdown taint", w.tainted)
+	return w
+}
+
+// end is what a machine's end looks like to the cloud and the cluster.
+func (w worker) end() {
+	w.t.Must(w.t.Cloud.TerminateInstance(w.t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+	w.NotReady()
+}
+
+// kept is an error once the Node is deleted or called shut down.
+func (w worker) kept(ctx context.Context) error {
+	node, err := w.t.GetNode(ctx, w.Name)
+	if err == nil && conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
+		err = errors.New("it has the shutdown taint")
+	}
+	return err
+}
+
+// tainted is an error unless the Node is there and called shut down.
+func (w worker) tainted(ctx context.Context) error {
+	node, err := w.t.GetNode(ctx, w.Name)
+	if err == nil && !conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
+		err = errors.New("it does not have the shutdown taint")
+	}
+	return err
+}
+
+// holdsWhileOthersGo watches that something holds until the CCM has had its
+// chance to break it: until two Nodes whose instances ended are deleted. The
+// second ends when the first's Node is gone, so that in between the CCM has
+// looked at all Nodes anew.
+func holdsWhileOthersGo(t *conformance.T, what string, holds func(context.Context) error) {
+	for range 2 {
+		control := newWorker(t)
+		control.end()
+		t.HoldsUntil(what, holds, "Node "+control.Name+" to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, control.Name) })
+	}
+}

@@ -1,0 +1,460 @@
+package profiles
+
+// What a Service of type LoadBalancer gets, and what becomes of it when the
+// Service or the Nodes change. What the tests share is at the end.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/cloud-provider/service/helpers"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+var loadBalancerTests = slices.Concat(balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests)
+
+// Where requirements come from.
+const (
+	fromEnsure   = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancer"
+	fromUpdate   = "k8s.io/cloud-provider cloud.go: LoadBalancer.UpdateLoadBalancer"
+	fromDelete   = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancerDeleted"
+	fromService  = "kubernetes.io: Service, type LoadBalancer"
+	fromCleanup  = "KEP-980 (finalizer for cleaning up load balancers)"
+	fromClass    = "KEP-1959 (loadBalancerClass)"
+	fromNodeSet  = "KEP-3458 (which Nodes a balancer has)"
+	fromMixed    = "KEP-1435 (different protocols in one Service)"
+	fromAffinity = "kubernetes.io: Virtual IPs and Service Proxies, session affinity"
+	fromRanges   = "kubernetes.io: Service API reference, loadBalancerSourceRanges"
+	fromPolicy   = "kubernetes.io: Create an External Load Balancer, preserving the client source IP"
+)
+
+var balancerTests = []conformance.Test{
+	{
+		ID: "lb-created", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Requires: "A Service of type LoadBalancer gets exactly one balancer that listens on its port and sends to its node port, and has the balancer's address in its status.",
+		Run:      lbCreated,
+	},
+	{
+		ID: "lb-several-ports", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Requires: "A balancer listens on each of the Service's ports and sends each to its own node port.",
+		Run:      lbSeveralPorts,
+	},
+	{
+		ID: "lb-port-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "When a port of the Service changes, the balancer listens on the new one, and on the old one no more.",
+		Run:      lbPortChanged,
+	},
+	{
+		ID: "lb-port-added-and-removed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "A port that is added to the Service gets a listener, and one that is removed loses it.",
+		Run:      lbPortAddedAndRemoved,
+	},
+	{
+		ID: "lb-node-port-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "When a node port of the Service changes, the balancer sends to the new one.",
+		Run:      lbNodePortChanged,
+	},
+	{
+		ID: "lb-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+		Requires: "When the Service is deleted, its balancer goes, and then the Service.",
+		Run:      lbDeleted,
+	},
+	{
+		ID: "lb-finalizer", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service has the finalizer service.kubernetes.io/load-balancer-cleanup from before it gets a balancer until the balancer's end.",
+		Run:      lbFinalizer,
+	},
+	{
+		ID: "lb-retyped-to-cluster-ip", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service that becomes one of type ClusterIP loses its balancer, the address in its status and the finalizer, and lives on; back again it gets one balancer.",
+		Run:      lbRetyped,
+	},
+	{
+		ID: "lb-two-services", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Requires: "Each Service has a balancer of its own, and the end of one changes nothing about the other's.",
+		Run:      lbTwoServices,
+	},
+	{
+		ID: "lb-recreated", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+		Requires: "A new Service with the name of one that was deleted gets a balancer of its own, and the old one's goes.",
+		Run:      lbRecreated,
+	},
+	{
+		ID: "lb-class-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromClass,
+		Requires: "A Service with a loadBalancerClass is somebody else's to implement: it gets no balancer, no address and no finalizer.",
+		Run:      lbClassLeftAlone,
+	},
+	{
+		ID: "lb-other-types-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Requires: "Services of type ClusterIP and NodePort get no balancer, no address and no finalizer.",
+		Run:      lbOtherTypesLeftAlone,
+	},
+	{
+		ID: "lb-many-leave-nothing", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "Of Services that are deleted as soon as they have the finalizer, while their balancer is being made, or later, no balancer stays behind.",
+		Run:      lbManyLeaveNothing,
+	},
+	{
+		ID: "lb-targets-follow-nodes", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromNodeSet + "; " + fromUpdate,
+		Requires: "A balancer's targets are the instances of all Nodes except those with the label node.kubernetes.io/exclude-from-external-load-balancers, as Nodes and labels come and go.",
+		Needs:    []conformance.Feature{conformance.FeatureTargets},
+		Alone:    true, // Nothing else may change the Nodes, and nobody answers on these.
+		Run:      lbTargetsFollowNodes,
+	},
+}
+
+func lbCreated(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbSeveralPorts(t *conformance.T) {
+	svc := t.NewService(func(s *corev1.Service) { addPort(t, s); addPort(t, s) })
+	b := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Len(t, b.Listeners, 3)
+}
+
+func lbPortChanged(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	changePort(t, svc)
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbPortAddedAndRemoved(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	t.Change(svc, func(s *corev1.Service) { addPort(t, s) })
+	b := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Len(t, b.Listeners, 2)
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[1:] })
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbNodePortChanged(t *conformance.T) {
+	svc := t.NewService()
+	before := t.AwaitBalancer(svc, listensFor(t, svc))
+	old := svc.Spec.Ports[0].NodePort
+	var err error
+	for i := range int32(20) { // Those nearby may be taken.
+		step := []int32{-i/2 - 1, i/2 + 1}[i%2]
+		err = t.UpdateService(t.Context(), svc, func(s *corev1.Service) { s.Spec.Ports[0].NodePort = old + step })
+		if err == nil {
+			break
+		}
+	}
+	t.Must(err, "giving Service %s another node port", svc.Name)
+	after := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.NotEqual(t, before.Listeners, after.Listeners)
+}
+
+func lbDeleted(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc)
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+func lbFinalizer(t *conformance.T) {
+	const invariant = "a balancer is there only while the finalizer is"
+	svc := t.NewService()
+	t.HoldsUntil(invariant, func(ctx context.Context) error {
+		found, err := t.BalancersOf(ctx, svc)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		return hasFinalizer(ctx, t, svc) // Looked at after the balancer: it must be older.
+	}, "the balancer", func(ctx context.Context) error {
+		_, err := t.TheBalancer(ctx, svc)
+		return err
+	})
+
+	t.DeleteService(svc)
+	t.HoldsUntil(invariant, func(ctx context.Context) error {
+		missing := hasFinalizer(ctx, t, svc) // Looked at before the balancer: that must be gone by then.
+		found, err := t.BalancersOf(ctx, svc)
+		if missing == nil || err != nil {
+			return err
+		}
+		if slices.ContainsFunc(found, func(b conformance.Balancer) bool { return b.Active }) {
+			return fmt.Errorf("a balancer is active, and %w", missing)
+		}
+		return nil // Deleting is for the cloud to finish, if it is not gone.
+	}, "the Service to be gone", noService(t, svc))
+	t.AwaitGone(svc)
+}
+
+func lbRetyped(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc)
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+	t.AwaitNoBalancer(svc)
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return untouched(ctx, t, svc) })
+
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbTwoServices(t *conformance.T) {
+	stays, goes := t.NewService(), t.NewService()
+	before, other := t.AwaitBalancer(stays, listensFor(t, stays)), t.AwaitBalancer(goes, listensFor(t, goes))
+	assert.NotEqual(t, before.ID, other.ID)
+	t.DeleteService(goes)
+	t.AwaitGone(goes)
+	assert.Equal(t, identity(before), identity(t.AwaitBalancer(stays)))
+}
+
+// identity is what nobody but its owner changes about a balancer; Nodes come and
+// go.
+func identity(b conformance.Balancer) conformance.Balancer {
+	b.Targets = nil
+	return b
+}
+
+func lbRecreated(t *conformance.T) {
+	old := t.NewService()
+	before := t.AwaitBalancer(old)
+	t.DeleteService(old)
+	t.Await("the name to be free", noService(t, old)) // The old balancer may still be on its way out.
+	svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
+	after := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.NotEqual(t, before.ID, after.ID)
+	t.AwaitNoBalancer(old)
+	assert.Equal(t, identity(after), identity(t.AwaitBalancer(svc)))
+}
+
+func lbClassLeftAlone(t *conformance.T) {
+	class := "conformance.ccmlab.io/nobody"
+	leftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
+}
+
+func lbOtherTypesLeftAlone(t *conformance.T) {
+	leftAlone(t,
+		t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
+		t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }))
+}
+
+// leftAlone requires that none of the Services gets anything. The CCM has had
+// its chance when it has served two that came later.
+func leftAlone(t *conformance.T, services ...*corev1.Service) {
+	first := t.NewService()
+	t.AwaitBalancer(first)
+	second := t.NewService()
+	t.HoldsUntil("the Service is left alone", func(ctx context.Context) (err error) {
+		for _, svc := range services {
+			found, listErr := t.BalancersOf(ctx, svc)
+			if len(found) > 0 {
+				listErr = fmt.Errorf("service %s has balancer %s", svc.Name, found[0].ID)
+			}
+			err = errors.Join(err, listErr, untouched(ctx, t, svc))
+		}
+		return err
+	}, "a later Service's balancer", func(ctx context.Context) error {
+		_, err := t.TheBalancer(ctx, second)
+		return err
+	})
+}
+
+func lbManyLeaveNothing(t *conformance.T) {
+	var services []*corev1.Service
+	for range 3 {
+		atOnce, early, late := t.NewService(), t.NewService(), t.NewService()
+		services = append(services, atOnce, early, late)
+		// Not before: an API server that is deleting an object may take a finalizer
+		// and delete the object all the same (registry/generic/registry/store.go,
+		// Delete), of which upstream's service controller never hears.
+		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return hasFinalizer(ctx, t, atOnce) })
+		t.DeleteService(atOnce)
+		t.Await("the beginnings of a balancer", func(ctx context.Context) error {
+			found, err := t.BalancersOf(ctx, early)
+			if err == nil && len(found) == 0 {
+				err = errors.New("there is none yet")
+			}
+			return err
+		})
+		t.DeleteService(early)
+		t.AwaitBalancer(late)
+		t.DeleteService(late)
+	}
+	for _, svc := range services {
+		t.AwaitGone(svc)
+	}
+	// What was still to be done for them is done before this one's.
+	t.AwaitBalancer(t.NewService())
+	for _, svc := range services {
+		t.AwaitNoBalancer(svc)
+	}
+}
+
+func lbTargetsFollowNodes(t *conformance.T) {
+	t.AwaitMachines()
+	a := t.NewInstance(t.Name("worker"))
+	svc := t.NewService()
+	own := t.AwaitBalancer(svc, leadsToNodesOf(t, a)).Targets
+
+	nodeA := t.NewNode(conformance.NodeSpec{Name: a.Name, Balanced: true})
+	t.AwaitInitialized(nodeA.Name)
+	t.AwaitBalancer(svc, leadsTo(own, a.ID))
+	b, nodeB := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	t.AwaitBalancer(svc, leadsTo(own, a.ID, b.ID))
+
+	label(t, nodeA.Name, `"true"`)
+	t.AwaitBalancer(svc, leadsTo(own, b.ID))
+	label(t, nodeA.Name, `null`)
+	t.AwaitBalancer(svc, leadsTo(own, a.ID, b.ID))
+
+	t.Must(t.Cloud.TerminateInstance(t.Context(), b.ID), "terminating %s", b.ID)
+	nodeB.NotReady()
+	t.AwaitNoNode(nodeB.Name)
+	t.AwaitBalancer(svc, leadsTo(own, a.ID))
+
+	t.Must(t.Kube.CoreV1().Nodes().Delete(t.Context(), nodeA.Name, metav1.DeleteOptions{}), "deleting Node %s", nodeA.Name)
+	t.AwaitBalancer(svc, leadsTo(own)) // Its instance still runs.
+}
+
+// leadsToNodesOf wants as many targets as there are Nodes, but for those that no
+// balancer is to have, of the instance's cloud, which the scheme of a provider ID
+// names: in a cluster of several clouds the others' are none of its business.
+func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(conformance.Balancer) error {
+	scheme, _, _ := strings.Cut(instance.ProviderID, "://")
+	return func(b conformance.Balancer) error {
+		list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!" + corev1.LabelNodeExcludeBalancers})
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, n := range list.Items {
+			if strings.HasPrefix(n.Spec.ProviderID, scheme+"://") && n.DeletionTimestamp == nil {
+				names = append(names, n.Name)
+			}
+		}
+		if len(b.Targets) != len(names) {
+			return fmt.Errorf("balancer %s has targets %v for Nodes %v", b.ID, b.Targets, names)
+		}
+		return nil
+	}
+}
+
+// label sets the label that keeps balancers off the Node, to a JSON value.
+func label(t *conformance.T, node, value string) {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
+	_, err := t.Kube.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	t.Must(err, "labelling Node %s", node)
+}
+
+// leadsTo wants the balancer's targets to be the cluster's own and these.
+func leadsTo(own []string, more ...string) func(conformance.Balancer) error {
+	want := slices.Sorted(slices.Values(slices.Concat(own, more)))
+	return func(b conformance.Balancer) error {
+		if got := slices.Sorted(slices.Values(b.Targets)); !slices.Equal(got, want) {
+			return fmt.Errorf("balancer %s has targets %v, want %v", b.ID, got, want)
+		}
+		return nil
+	}
+}
+
+// listensFor wants one listener for each of the Service's ports, as they are
+// now, with its node port behind it. svc takes on what the API server has made
+// of it.
+func listensFor(t *conformance.T, svc *corev1.Service) func(conformance.Balancer) error {
+	now, err := t.GetService(t.Context(), svc)
+	t.Must(err, "reading Service %s", svc.Name)
+	now.DeepCopyInto(svc)
+	var want []conformance.Listener
+	for _, p := range svc.Spec.Ports {
+		require.NotZero(t, p.NodePort, "port %s has no node port", p.Name)
+		want = append(want, conformance.Listener{Protocol: string(p.Protocol), Port: p.Port, TargetPort: p.NodePort})
+	}
+	slices.SortFunc(want, byPort)
+	return func(b conformance.Balancer) error {
+		if got := slices.SortedFunc(slices.Values(b.Listeners), byPort); !slices.Equal(got, want) {
+			return fmt.Errorf("balancer %s has listeners %v, want %v", b.ID, got, want)
+		}
+		return nil
+	}
+}
+
+func byPort(a, b conformance.Listener) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// addPort adds a TCP port that no balancer has.
+func addPort(t *conformance.T, s *corev1.Service) {
+	p := corev1.ServicePort{Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(t.Workload.Port)}
+	taken := map[int32]bool{}
+	for _, other := range s.Spec.Ports {
+		taken[other.Port] = true
+	}
+	for p.Port = t.Port(); taken[p.Port]; {
+		p.Port = t.Port()
+	}
+	p.Name = fmt.Sprintf("port-%d", p.Port)
+	s.Spec.Ports = append(slices.Clone(s.Spec.Ports), p)
+}
+
+// changePort gives the Service's first port another number, and keeps its node
+// port.
+func changePort(t *conformance.T, svc *corev1.Service) {
+	t.Change(svc, func(s *corev1.Service) {
+		addPort(t, s)
+		last := len(s.Spec.Ports) - 1
+		s.Spec.Ports[0].Port = s.Spec.Ports[last].Port
+		s.Spec.Ports = s.Spec.Ports[:last]
+	})
+}
+
+// annotate touches the Service in a way that asks nothing of its balancer.
+func annotate(t *conformance.T, svc *corev1.Service, value string) {
+	t.Change(svc, func(s *corev1.Service) {
+		s.Annotations = maps.Clone(s.Annotations)
+		if s.Annotations == nil {
+			s.Annotations = map[string]string{}
+		}
+		s.Annotations["conformance.ccmlab.io/touched"] = value
+	})
+}
+
+// noService is an error while the Service object is there.
+func noService(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+	return func(ctx context.Context) error {
+		now, err := t.GetService(ctx, svc)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && now.UID != svc.UID:
+			return nil
+		case err == nil:
+			err = fmt.Errorf("service %s is still there, with finalizers %v", svc.Name, now.Finalizers)
+		}
+		return err
+	}
+}
+
+// hasFinalizer is an error if the Service has no finalizer.
+func hasFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+	now, err := t.GetService(ctx, svc)
+	if err == nil && !helpers.HasLBFinalizer(now) {
+		err = fmt.Errorf("service %s has finalizers %v", svc.Name, now.Finalizers)
+	}
+	return err
+}
+
+// untouched is an error if the Service shows that a CCM serves it.
+func untouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+	now, err := t.GetService(ctx, svc)
+	if err == nil && (helpers.HasLBFinalizer(now) || len(now.Status.LoadBalancer.Ingress) > 0) {
+		err = fmt.Errorf("service %s has finalizers %v and addresses %v", svc.Name, now.Finalizers, now.Status.LoadBalancer.Ingress)
+	}
+	return err
+}

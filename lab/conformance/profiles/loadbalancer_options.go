@@ -1,0 +1,162 @@
+package profiles
+
+// Fields of a Service that not every cloud's balancers can do.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+var balancerOptionTests = []conformance.Test{
+	{
+		ID: "lb-udp", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Source: fromService,
+		Requires: "A Service with a UDP port gets a balancer that listens for UDP, and the balancer follows when the port becomes one for TCP, or for UDP again.",
+		Needs:    []conformance.Feature{conformance.FeatureUDP},
+		Run:      lbUDP,
+	},
+	{
+		ID: "lb-udp-and-tcp-same-port", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Source: fromMixed,
+		Requires: "A Service with a UDP and a TCP port of the same number gets one balancer with both, and either can go.",
+		Needs:    []conformance.Feature{conformance.FeatureUDP},
+		Run:      lbUDPAndTCPSamePort,
+	},
+	{
+		ID: "lb-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
+		Requires: "A balancer serves the Service's loadBalancerSourceRanges only, and everybody again when they are removed.",
+		Needs:    []conformance.Feature{conformance.FeatureSourceRanges},
+		Run:      lbSourceRanges,
+	},
+	{
+		ID: "lb-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityAffinity, Source: fromAffinity,
+		Requires: "A balancer keeps a client at the same target for as long as the Service's sessionAffinity ClientIP says, and not at all with None.",
+		Needs:    []conformance.Feature{conformance.FeatureAffinity},
+		Run:      lbAffinity,
+	},
+	{
+		ID: "lb-local-traffic-policy", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
+		Requires: "With externalTrafficPolicy Local, from the first or later, the balancer asks each target on the Service's healthCheckNodePort whether it serves, and no longer with Cluster.",
+		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},
+		Run:      lbLocalTrafficPolicy,
+	},
+}
+
+func lbUDP(t *conformance.T) {
+	speak := func(p corev1.Protocol) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Spec.Ports[0].Protocol = p }
+	}
+	svc := t.NewService(speak(corev1.ProtocolUDP))
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
+		t.Change(svc, speak(p))
+		t.AwaitBalancer(svc, listensFor(t, svc))
+	}
+}
+
+func lbUDPAndTCPSamePort(t *conformance.T) {
+	svc := t.NewService(func(s *corev1.Service) {
+		udp := s.Spec.Ports[0]
+		udp.Name, udp.Protocol = "udp", corev1.ProtocolUDP
+		s.Spec.Ports = append(s.Spec.Ports, udp)
+	})
+	both := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Len(t, both.Listeners, 2)
+	ports := slices.Clone(svc.Spec.Ports)
+	for _, left := range [][]corev1.ServicePort{ports[:1], ports, ports[1:]} {
+		t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = left })
+		assert.Equal(t, both.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+	}
+}
+
+func lbSourceRanges(t *conformance.T) {
+	// Of TEST-NET-1 to 3 (RFC 5737), in no order.
+	one, two := []string{"198.51.100.0/24", "192.0.2.0/25"}, []string{"192.0.2.0/25", "203.0.113.7/32"}
+	svc := t.NewService(allowing(one))
+	t.AwaitBalancer(svc, serves(one))
+	for _, ranges := range [][]string{two, nil, one} {
+		t.Change(svc, allowing(ranges))
+		t.AwaitBalancer(svc, serves(ranges))
+	}
+}
+
+// allowing asks for clients of these ranges to be served, and nobody else.
+func allowing(ranges []string) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = ranges }
+}
+
+func serves(ranges []string) func(conformance.Balancer) error {
+	want := slices.Sorted(slices.Values(ranges))
+	return func(b conformance.Balancer) error {
+		if got := slices.Sorted(slices.Values(b.SourceRanges)); !slices.Equal(got, want) {
+			return fmt.Errorf("balancer %s serves %v, want %v", b.ID, got, want)
+		}
+		return nil
+	}
+}
+
+func lbAffinity(t *conformance.T) {
+	svc := t.NewService(sticky(100))
+	t.AwaitBalancer(svc, keepsClients(100))
+	t.Change(svc, sticky(200))
+	t.AwaitBalancer(svc, keepsClients(200))
+	t.Change(svc, unsticky)
+	t.AwaitBalancer(svc, keepsClients(0))
+	t.Change(svc, sticky(300))
+	t.AwaitBalancer(svc, keepsClients(300))
+}
+
+// unsticky asks for a client to be kept nowhere.
+func unsticky(s *corev1.Service) {
+	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
+}
+
+// sticky asks for a client to be kept at a pod for so many seconds.
+func sticky(seconds int32) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+}
+
+func keepsClients(seconds int32) func(conformance.Balancer) error {
+	return func(b conformance.Balancer) error {
+		if b.AffinitySeconds != seconds {
+			return fmt.Errorf("balancer %s keeps clients for %d s, want %d", b.ID, b.AffinitySeconds, seconds)
+		}
+		return nil
+	}
+}
+
+func lbLocalTrafficPolicy(t *conformance.T) {
+	svc := t.NewService(local)
+	for range 2 { // The second time the balancer is there already.
+		t.Change(svc, local)
+		now, err := t.GetService(t.Context(), svc)
+		t.Must(err, "reading Service %s", svc.Name)
+		port := now.Spec.HealthCheckNodePort
+		require.NotZero(t, port, "the API server has given no healthCheckNodePort")
+		t.AwaitBalancer(svc, func(b conformance.Balancer) error {
+			if b.HealthCheckPort != port {
+				return fmt.Errorf("balancer %s asks on port %d, the Service's healthCheckNodePort is %d", b.ID, b.HealthCheckPort, port)
+			}
+			return nil
+		})
+		t.Change(svc, func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster })
+		t.AwaitBalancer(svc, func(b conformance.Balancer) error {
+			if b.HealthCheckPort == port {
+				return fmt.Errorf("balancer %s still asks on port %d, where nobody answers any more", b.ID, port)
+			}
+			return nil
+		})
+	}
+}
+
+// local asks for a client's connection to stay on the node it comes to.
+func local(s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+}

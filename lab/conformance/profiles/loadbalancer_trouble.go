@@ -1,0 +1,343 @@
+package profiles
+
+// Balancers when the CCM was away, the cloud fails, or somebody else has a hand
+// in it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+var whileUnavailable = []conformance.Feature{conformance.FeatureOf(conformance.FaultUnavailable)}
+
+var balancerTroubleTests = []conformance.Test{
+	{
+		ID: "lb-created-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Requires: "A Service that was created while no CCM ran gets its balancer when one runs.",
+		Alone:    true,
+		Run:      lbCreatedWhileCCMDown,
+	},
+	{
+		ID: "lb-changed-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "What changed about a Service while no CCM ran is done to its balancer when one runs.",
+		Alone:    true,
+		Run:      lbChangedWhileCCMDown,
+	},
+	{
+		ID: "lb-deleted-with-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service that is deleted while no CCM runs stays, and so does its balancer, until one runs; then both go.",
+		Alone:    true,
+		Run:      lbDeletedWithCCMDown,
+	},
+	{
+		ID: "lb-create-retried", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "A Service that is created while the cloud is not available gets exactly one balancer when it is.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: lbCreateRetried,
+	},
+	{
+		ID: "lb-delete-retried", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service that is deleted while the cloud is not available stays as long as its balancer, and both go when the cloud is available.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: lbDeleteRetried,
+	},
+	{
+		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Source:   "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
+		Requires: "While a Service cannot get its balancer, an Event of type Warning on it says so.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: lbSaysWhy,
+	},
+	{
+		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
+		Run:      lbDeletedOutOfBandThenChanged,
+	},
+	{
+		ID: "lb-deleted-out-of-band-then-service-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+		Requires: "A Service whose balancer was deleted behind the CCM's back can be deleted.",
+		Run:      lbDeletedOutOfBandThenServiceDeleted,
+	},
+	{
+		ID: "lb-deleted-out-of-band-comes-back", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair,
+		Source:   fromService,
+		Requires: "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
+		Bound:    30 * time.Second, // It is about an outage that lasts.
+		Run:      lbDeletedOutOfBandComesBack,
+	},
+	{
+		ID: "lb-renamed-balancer", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,
+		Source:   fromEnsure,
+		Requires: "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
+		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer},
+		Run:      lbRenamedBalancer,
+	},
+	{
+		ID: "lb-stranger-of-same-name", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,
+		Source:   fromEnsure,
+		Requires: "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
+		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
+		Run:      lbStrangerOfSameName,
+	},
+	{
+		ID: "lb-quiet", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
+		Source:   fromEnsure,
+		Requires: "A change of the Service that asks nothing of its balancer has nothing written to the cloud.",
+		Needs:    []conformance.Feature{conformance.FeatureCalls},
+		Alone:    true, // The calls of all tests are counted together.
+		Run:      lbQuiet,
+	},
+}
+
+func lbCreatedWhileCCMDown(t *conformance.T) {
+	restart := stopCCM(t)
+	svc := t.NewService()
+	restart()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbChangedWhileCCMDown(t *conformance.T) {
+	changed, retyped := t.NewService(), t.NewService()
+	t.AwaitBalancer(changed, listensFor(t, changed))
+	t.AwaitBalancer(retyped)
+	restart := stopCCM(t)
+	changePort(t, changed)
+	t.Change(retyped, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+	restart()
+	t.AwaitBalancer(changed, listensFor(t, changed))
+	t.AwaitNoBalancer(retyped)
+}
+
+func lbDeletedWithCCMDown(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	restart := stopCCM(t)
+	t.DeleteService(svc)
+	t.Must(hasFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
+	_, there, err := t.Cloud.Balancer(t.Context(), b.ID)
+	t.Must(err, "looking at balancer %s", b.ID)
+	require.True(t, there, "the balancer is gone, and there is no CCM")
+	restart()
+	t.AwaitGone(svc)
+}
+
+func lbCreateRetried(t *conformance.T) {
+	fault := balancersUnavailable(t)
+	svc := t.NewService()
+	t.Await("the CCM to have tried again", triedAgain(t, fault))
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	before := t.AwaitBalancer(svc, listensFor(t, svc))
+	changePort(t, svc) // Whatever was left to be tried again is over after this.
+	after := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Equal(t, before.ID, after.ID)
+}
+
+func lbDeleteRetried(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	fault := balancersUnavailable(t)
+	t.DeleteService(svc)
+	t.HoldsUntil("the Service and its balancer stay", func(ctx context.Context) error {
+		_, there, err := t.Cloud.Balancer(ctx, b.ID)
+		if err == nil && !there {
+			err = errors.New("the balancer is gone, and the cloud was not available")
+		}
+		return errors.Join(err, hasFinalizer(ctx, t, svc))
+	}, "the CCM to have tried again", triedAgain(t, fault))
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitGone(svc)
+}
+
+func lbSaysWhy(t *conformance.T) {
+	fault := balancersUnavailable(t)
+	svc := t.NewService()
+	t.Await("a Warning on the Service", func(ctx context.Context) error {
+		events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+			"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
+		}.String()})
+		if err == nil && len(events.Items) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitBalancer(svc)
+}
+
+// balancersUnavailable has the cloud answer 503 when the CCM asks about
+// balancers.
+func balancersUnavailable(t *conformance.T) conformance.Injection {
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}})
+	t.Must(err, "making the cloud unavailable")
+	t.Cleanup(fault.Lift)
+	return fault
+}
+
+// triedAgain is an error until so many calls have met the fault that the CCM
+// has given up and begun anew: its client may send a call several times before
+// the CCM hears that it failed.
+func triedAgain(t *conformance.T, fault conformance.Injection) func(context.Context) error {
+	want := t.Attempts + 1
+	return func(ctx context.Context) error {
+		n, err := fault.Hits(ctx)
+		if err == nil && n < want {
+			err = fmt.Errorf("%d of %d calls met the fault", n, want)
+		}
+		return err
+	}
+}
+
+// withoutBalancer is a Service whose balancer was deleted behind the CCM's
+// back.
+func withoutBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	t.Must(t.Cloud.DeleteBalancer(t.Context(), b.ID), "deleting balancer %s", b.ID)
+	return svc, b
+}
+
+func lbDeletedOutOfBandThenChanged(t *conformance.T) {
+	svc, old := withoutBalancer(t)
+	changePort(t, svc)
+	b := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.NotEqual(t, old.ID, b.ID)
+}
+
+func lbDeletedOutOfBandThenServiceDeleted(t *conformance.T) {
+	svc, _ := withoutBalancer(t)
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+func lbDeletedOutOfBandComesBack(t *conformance.T) {
+	svc, old := withoutBalancer(t)
+	b := t.AwaitBalancer(svc)
+	assert.NotEqual(t, old.ID, b.ID)
+}
+
+func lbRenamedBalancer(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	rename(t, b)
+	changePort(t, svc)
+	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+	rename(t, b)
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+func lbStrangerOfSameName(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	rename(t, b)
+	stranger, err := t.Cloud.CreateStranger(t.Context(), b.Name)
+	t.Must(err, "creating a balancer named %s", b.Name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+
+	changePort(t, svc)
+	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+	now, there, err := t.Cloud.Balancer(t.Context(), stranger.ID)
+	t.Must(err, "looking at balancer %s", stranger.ID)
+	require.True(t, there, "the stranger's balancer is gone")
+	assert.Equal(t, identity(stranger), identity(now))
+}
+
+// rename gives the balancer a name that no CCM gives.
+func rename(t *conformance.T, b conformance.Balancer) {
+	t.Must(t.Cloud.RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
+}
+
+func lbQuiet(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	// Whatever an earlier test left the CCM to do is over some time; what a
+	// CCM writes for nothing it writes each time.
+	last, quiet := calls(t), 0
+	var wrote error // at its last look, if it did
+	annotate(t, svc, "0")
+	t.Await("the CCM to look twice and write nothing", func(ctx context.Context) error {
+		now, err := t.Cloud.Calls(ctx)
+		if err != nil {
+			return err
+		}
+		if now.Reads == last.Reads {
+			return errors.Join(wrote, errors.New("the Service was touched, and it has not asked the cloud anything"))
+		}
+		if quiet, wrote = quiet+1, nil; now.Writes > last.Writes {
+			quiet, wrote = 0, fmt.Errorf("the Service was touched, and it has written %d times", now.Writes-last.Writes)
+		}
+		if quiet == 2 {
+			return nil
+		}
+		last = now
+		annotate(t, svc, strconv.Itoa(now.Reads))
+		return errors.Join(wrote, errors.New("it is to look again"))
+	})
+	before := calls(t)
+	changePort(t, svc)
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Greater(t, calls(t).Writes, before.Writes, "a change that matters is written, and counted")
+}
+
+func calls(t *conformance.T) conformance.Calls {
+	c, err := t.Cloud.Calls(t.Context())
+	t.Must(err, "counting the CCM's calls")
+	return c
+}
+
+// balancerDoubtTests are of answers that do not say that a balancer is gone.
+func balancerDoubtTests() []conformance.Test {
+	answers := []struct {
+		kind conformance.FaultKind
+		what string
+		// hits are so many calls that the CCM has had the answer and done what it
+		// does: its client may send one that hangs three times before that.
+		hits  int
+		bound time.Duration
+	}{
+		{conformance.FaultEmptyList, "is a list with nothing in it", 2, time.Minute}, // It is about a leak that lasts.
+		{conformance.FaultForeignNotFound, "is that they are not found in another project or account than the CCM's (404)", 2, time.Minute},
+		{conformance.FaultTimeout, "does not come in time", 4, 0},
+	}
+	var tests []conformance.Test
+	for _, answer := range answers {
+		tests = append(tests, conformance.Test{
+			ID: "lb-doubt-" + string(answer.kind), Profile: conformance.LoadBalancer,
+			Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
+			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what + " leaves nothing behind: both it and its balancer are gone in the end.",
+			Needs:    []conformance.Feature{conformance.FeatureOf(answer.kind)},
+			Alone:    true,
+			Bound:    answer.bound,
+			Run:      func(t *conformance.T) { lbDoubt(t, answer.kind, answer.hits) },
+		})
+	}
+	return tests
+}
+
+func lbDoubt(t *conformance.T, kind conformance.FaultKind, enough int) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	// By force, or the end of the Service waits for a CCM that has given it up.
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	asked := either(hits(t, fault, enough), noService(t, svc))
+	t.DeleteService(svc)
+	t.Await("the CCM to have asked for the balancer", asked)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitGone(svc)
+}

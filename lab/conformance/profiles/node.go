@@ -1,0 +1,333 @@
+package profiles
+
+// Does the CCM initialise Nodes: those that have an instance, with what the
+// cloud says of it, and no others?
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	wellKnown      = "kubernetes.io: Well-Known Labels, Annotations and Taints"
+	metadata       = "k8s.io/cloud-provider cloud.go: InstancesV2.InstanceMetadata"
+	nodeController = "k8s.io/cloud-provider controllers/node"
+)
+
+var nodeTests = []conformance.Test{
+	{
+		ID:       "node-taint-lifted",
+		Requires: "A Node whose instance runs loses the taint node.cloudprovider.kubernetes.io/uninitialized.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: "KEP-2392 Cloud Controller Manager; " + wellKnown,
+		Run:    taintLifted,
+	}, {
+		ID:       "node-waits-without-instance",
+		Requires: "A Node that no instance belongs to keeps its taint, gets no provider ID and is not deleted.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: nodeController + ": the taint stays until there is metadata",
+		Run:    waitsWithoutInstance,
+	}, {
+		ID:       "node-provider-id",
+		Requires: "By the time its taint is lifted, a Node has the provider ID of its instance.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.ProviderID; kubernetes/kubernetes#123024",
+		Run:    hasProviderID,
+	}, {
+		ID:       "node-zone-and-region",
+		Requires: "By the time its taint is lifted, a Node has its instance's zone and region in the labels topology.kubernetes.io/zone and topology.kubernetes.io/region.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Needs:  []conformance.Feature{conformance.FeatureZones},
+		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.Zone, InstanceMetadata.Region; " + wellKnown,
+		Run:    hasZoneAndRegion,
+	}, {
+		ID:       "node-instance-type",
+		Requires: "By the time its taint is lifted, a Node has its instance's type in the label node.kubernetes.io/instance-type.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Needs:  []conformance.Feature{conformance.FeatureInstanceTypes},
+		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.InstanceType; " + wellKnown,
+		Run:    hasInstanceType,
+	}, {
+		ID:       "node-addresses",
+		Requires: "A Node has exactly its instance's internal and external addresses, and keeps the host name that its kubelet gave.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.NodeAddresses",
+		Run:    hasAddresses,
+	}, {
+		ID:       "node-name-is-exact",
+		Requires: "Neither an instance whose name begins with the Node's name nor one whose name the Node's name begins with is taken for the Node's.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: metadata + " (by the Node's name)",
+		Run:    nameIsExact,
+	}, {
+		ID:       "node-name-of-ended-instance",
+		Requires: "Of a terminated instance and a running one with the Node's name, the running one is the Node's.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: metadata + " (by the Node's name)",
+		Run:    nameOfEndedInstance,
+	}, {
+		ID:       "node-late-instance",
+		Requires: "A Node that the CCM saw before there was an instance is initialised once there is one.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: nodeController + ": what fails is tried again",
+		Run:    lateInstance,
+	}, {
+		ID:       "node-known-by-provider-id",
+		Requires: "A Node that registers with a provider ID is initialised from that instance, whatever the instance's name.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: metadata + " (\"should always check node.spec.providerID first\")",
+		Run:    knownByProviderID,
+	}, {
+		ID:       "node-keeps-foreign-labels-and-taints",
+		Requires: "Labels, annotations and taints that others gave a Node survive its initialisation.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Source: nodeController + ": only its own taint and labels are touched",
+		Run:    keepsForeign,
+	}, {
+		ID:       "node-after-restart",
+		Requires: "A Node that registered while no CCM ran is initialised once one runs.",
+		Profile:  conformance.Node, Level: conformance.Core, Alone: true,
+		Source: "KEP-2392 Cloud Controller Manager; " + nodeController,
+		Run:    afterRestart,
+	}, {
+		ID:       "node-provided-ip",
+		Requires: "A Node whose kubelet was given an internal address of its instance with --node-ip is initialised, and has that address.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
+		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip",
+		Run:    providedIP,
+	}, {
+		ID:       "node-provided-ip-among-several",
+		Requires: "Of its instance's internal addresses, a Node has only the one that its kubelet was given with --node-ip.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
+		Needs:  []conformance.Feature{conformance.FeatureSeveralAddresses},
+		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip",
+		Run:    providedIPAmongSeveral,
+	}, {
+		ID:       "node-provided-ip-mismatch",
+		Requires: "A Node whose kubelet was given a --node-ip that is no address of its instance stays tainted.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
+		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip; " + nodeController,
+		Run:    providedIPMismatch,
+	}, {
+		ID:       "node-says-why",
+		Requires: "While a Node waits for its instance, a Warning Event on it says why.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Source: "kubernetes.io: Debug Cluster (Events tell what goes wrong with an object)",
+		Run:    saysWhy,
+	},
+}
+
+func taintLifted(t *conformance.T) {
+	_, node := t.NewWorker(conformance.NodeSpec{}) // It awaits just that.
+	t.Logf("Node %s was initialised", node.Name)
+}
+
+func waitsWithoutInstance(t *conformance.T) {
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
+	waitsWhileOthersJoin(t, node.Name)
+}
+
+func hasProviderID(t *conformance.T) {
+	instance, node := newInitialized(t)
+	assert.Equal(t, instance.ProviderID, node.Spec.ProviderID)
+}
+
+func hasZoneAndRegion(t *conformance.T) {
+	instance, node := newInitialized(t)
+	assert.NotEmpty(t, instance.Zone+instance.Region, "the cloud's driver tells neither zone nor region")
+	assert.Equal(t, instance.Zone, node.Labels[corev1.LabelTopologyZone])
+	assert.Equal(t, instance.Region, node.Labels[corev1.LabelTopologyRegion])
+}
+
+func hasInstanceType(t *conformance.T) {
+	instance, node := newInitialized(t)
+	assert.NotEmpty(t, instance.Type, "the cloud's driver tells no type")
+	assert.Equal(t, instance.Type, node.Labels[corev1.LabelInstanceTypeStable])
+}
+
+func hasAddresses(t *conformance.T) {
+	instance, node := t.NewWorker(conformance.NodeSpec{})
+	awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
+	awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
+	awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})
+}
+
+func nameIsExact(t *conformance.T) {
+	shorter := t.Name("exact")
+	name := shorter + "-b"
+	longer := name + "-c"
+	t.NewInstance(shorter)
+	t.NewInstance(longer)
+	t.NewNode(conformance.NodeSpec{Name: name})
+	waitsWhileOthersJoin(t, name)
+	exact := t.NewInstance(name)
+	assert.Equal(t, exact.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+}
+
+func nameOfEndedInstance(t *conformance.T) {
+	name := t.Name("again")
+	ended := t.NewInstance(name)
+	t.Must(t.Cloud.TerminateInstance(t.Context(), ended.ID), "terminating instance %s", ended.ID)
+	runs := t.NewInstance(name)
+	t.NewNode(conformance.NodeSpec{Name: name})
+	assert.Equal(t, runs.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+}
+
+func lateInstance(t *conformance.T) {
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
+	waitsWhileOthersJoin(t, node.Name)
+	instance := t.NewInstance(node.Name)
+	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+}
+
+func knownByProviderID(t *conformance.T) {
+	instance := t.NewInstance(t.Name("machine"))
+	name := t.Name("node")
+	t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})
+	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+	awaitAddresses(t, name, corev1.NodeInternalIP, instance.InternalIPs)
+}
+
+func keepsForeign(t *conformance.T) {
+	const key, value = "conformance.ccmlab.io/foreign", "kept"
+	taint := corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectPreferNoSchedule}
+	_, n := t.NewWorker(conformance.NodeSpec{
+		Labels: map[string]string{key: value},
+		Change: func(node *corev1.Node) {
+			metav1.SetMetaDataAnnotation(&node.ObjectMeta, key, value)
+			node.Spec.Taints = append(node.Spec.Taints, taint)
+		},
+	})
+	node, err := t.GetNode(t.Context(), n.Name)
+	t.Must(err, "reading Node %s", n.Name)
+	assert.Equal(t, value, node.Labels[key], "label")
+	assert.Equal(t, value, node.Annotations[key], "annotation")
+	assert.Contains(t, node.Spec.Taints, taint)
+}
+
+func afterRestart(t *conformance.T) {
+	restart := stopCCM(t)
+	name := t.Name("early")
+	instance := t.NewInstance(name)
+	t.NewNode(conformance.NodeSpec{Name: name})
+	t.Must(waits(t, name)(t.Context()), "Node %s, while no CCM ran", name)
+	restart()
+	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+}
+
+func providedIP(t *conformance.T) {
+	instance := t.NewInstance(t.Name("node-ip"))
+	hasProvided(t, instance, instance.InternalIPs[0])
+}
+
+func providedIPAmongSeveral(t *conformance.T) {
+	instance := t.NewInstance(t.Name("node-ip"))
+	last := len(instance.InternalIPs) - 1
+	assert.Positive(t, last, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
+	hasProvided(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
+}
+
+// hasProvided registers the instance's Node with this --node-ip, and waits for
+// it to have that as its only internal address.
+func hasProvided(t *conformance.T, instance conformance.Instance, ip string) {
+	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: ip})
+	t.AwaitInitialized(instance.Name)
+	awaitAddresses(t, instance.Name, corev1.NodeInternalIP, []string{ip})
+}
+
+func providedIPMismatch(t *conformance.T) {
+	instance := t.NewInstance(t.Name("node-ip"))
+	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: "192.0.2.1"}) // A documentation address.
+	waitsWhileOthersJoin(t, instance.Name)
+}
+
+func saysWhy(t *conformance.T) {
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
+	about := fields.Set{"involvedObject.kind": "Node", "involvedObject.name": node.Name, "type": corev1.EventTypeWarning}
+	t.Await("a Warning about Node "+node.Name, func(ctx context.Context) error {
+		events, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: about.String()})
+		if err == nil && len(events.Items) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+}
+
+// newInitialized is a worker's instance, and its Node as it was when its taint
+// had just been lifted.
+func newInitialized(t *conformance.T) (conformance.Instance, *corev1.Node) {
+	instance := t.NewInstance(t.Name("worker"))
+	t.NewNode(conformance.NodeSpec{Name: instance.Name})
+	return instance, t.AwaitInitialized(instance.Name)
+}
+
+// waits is an error once the CCM has done anything to a Node that is to wait.
+func waits(t *conformance.T, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		node, err := t.GetNode(ctx, name)
+		switch {
+		case err != nil:
+			return err
+		case !conformance.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider):
+			return fmt.Errorf("its taint was lifted; its provider ID is %q", node.Spec.ProviderID)
+		case node.Spec.ProviderID != "":
+			return fmt.Errorf("it was given provider ID %q", node.Spec.ProviderID)
+		}
+		return nil
+	}
+}
+
+// waitsWhileOthersJoin watches that a Node waits until the CCM has had its
+// chance: until two Nodes that registered later, one after the other, are
+// initialised.
+func waitsWhileOthersJoin(t *conformance.T, name string) {
+	for range 2 {
+		other := t.NewInstance(t.Name("control"))
+		t.NewNode(conformance.NodeSpec{Name: other.Name})
+		t.HoldsUntil("Node "+name+" is to wait", waits(t, name), "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
+			_, err := t.Initialized(ctx, other.Name)
+			return err
+		})
+	}
+}
+
+// awaitAddresses waits for the Node to have these addresses of a type, in any
+// order, and no others. They may come a moment after the taint is lifted: they
+// are in the Node's status.
+func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, want []string) {
+	want = slices.Sorted(slices.Values(want))
+	t.Await(fmt.Sprintf("the %s addresses of Node %s to be %v", of, name, want), func(ctx context.Context) error {
+		node, err := t.GetNode(ctx, name)
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, a := range node.Status.Addresses {
+			if a.Type == of {
+				have = append(have, a.Address)
+			}
+		}
+		if slices.Sort(have); !slices.Equal(have, want) {
+			return fmt.Errorf("they are %v", have)
+		}
+		return nil
+	})
+}
+
+// stopCCM stops the CCM, and returns what starts it again; if the test does not
+// get there, its end does.
+func stopCCM(t *conformance.T) (start func()) {
+	t.Cleanup(t.CCM.Start)
+	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
+	return func() { t.Must(t.CCM.Start(t.Context()), "starting the CCM again") }
+}

@@ -1,0 +1,14 @@
+// Package profiles holds the conformance suite's tests, one file for each group
+// of them.
+package profiles
+
+import (
+	"slices"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// All are the tests of every profile, in the order in which they are reported.
+func All() []conformance.Test {
+	return slices.Concat(nodeTests, lifecycleTests, loadBalancerTests, trafficTests)
+}
