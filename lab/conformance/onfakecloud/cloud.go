@@ -1,0 +1,278 @@
+// Package onfakecloud lets the conformance suite see and steer fakecloud, over
+// its REST API like everybody else.
+package onfakecloud
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// Tags that the CCM of fakecloud puts on what it makes: its documented contract.
+const (
+	tagCluster    = "kubernetes-cluster"
+	tagServiceUID = "kubernetes-service-uid"
+	tagNode       = "kubernetes-node"
+)
+
+// The lab's agent boots nothing for an instance with this tag: its contract.
+const tagMachine, noMachine = "ccmlab-machine", "none"
+
+// Cloud is one project of a fakecloud, with one cluster in it.
+type Cloud struct {
+	// API calls the cloud in the suite's name, with the right to make faults.
+	API *client.Client
+	// Cluster is the cluster's name in tags; Token is the name of the CCM's
+	// token.
+	Cluster, Token string
+	// Gate is the CCM's way to the cloud.
+	Gate *Gate
+	// Machines and Traffic say what the cluster around it can do.
+	Machines, Traffic bool
+}
+
+var _ conformance.Cloud = (*Cloud)(nil)
+
+// Features implements conformance.Cloud.
+func (c *Cloud) Features() []conformance.Feature {
+	have := []conformance.Feature{
+		conformance.FeatureZones, conformance.FeatureInstanceTypes,
+		conformance.FeatureTargets, conformance.FeatureUDP, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
+		conformance.FeatureHealthCheck, conformance.FeatureRenameBalancer, conformance.FeatureStrangers,
+		conformance.FeatureRoutes, conformance.FeatureCalls,
+	}
+	for _, k := range conformance.FaultKinds {
+		have = append(have, conformance.FeatureOf(k))
+	}
+	if c.Machines {
+		have = append(have, conformance.FeatureMachines)
+	}
+	if c.Traffic {
+		have = append(have, conformance.FeatureTraffic)
+	}
+	return have
+}
+
+// CreateInstance implements conformance.Cloud. One that is no machine is the
+// cluster's all the same: a CCM may look at no others.
+func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
+	tags := api.Tags{tagCluster: c.Cluster}
+	if !spec.Machine {
+		tags[tagMachine] = noMachine
+	}
+	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &spec.Name, Tags: &tags})
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	i, err := c.awaitState(ctx, made.ID, api.InstanceRunning)
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	out := conformance.Instance{
+		ID: i.ID, Name: i.Name, ProviderID: "fakecloud://" + i.ID, Type: string(i.Type), Zone: i.Zone, Region: i.Region,
+	}
+	for _, a := range i.Addresses {
+		if a.Type == api.AddressExternal {
+			out.ExternalIPs = append(out.ExternalIPs, a.IP)
+		} else {
+			out.InternalIPs = append(out.InternalIPs, a.IP)
+		}
+	}
+	return out, nil
+}
+
+// StopInstance implements conformance.Cloud.
+func (c *Cloud) StopInstance(ctx context.Context, id string) error {
+	if _, err := c.API.StopInstance(ctx, id); err != nil {
+		return err
+	}
+	_, err := c.awaitState(ctx, id, api.InstanceStopped)
+	return err
+}
+
+// StartInstance implements conformance.Cloud.
+func (c *Cloud) StartInstance(ctx context.Context, id string) error {
+	if _, err := c.API.StartInstance(ctx, id); err != nil {
+		return err
+	}
+	_, err := c.awaitState(ctx, id, api.InstanceRunning)
+	return err
+}
+
+// TerminateInstance implements conformance.Cloud.
+func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
+	if _, err := c.API.TerminateInstance(ctx, id); err != nil {
+		if client.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	_, err := c.awaitState(ctx, id, api.InstanceTerminated)
+	return err
+}
+
+func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {
+	return i, poll(ctx, func() (done bool, err error) {
+		i, err = c.API.GetInstance(ctx, id)
+		if client.IsNotFound(err) && want == api.InstanceTerminated {
+			return true, nil
+		}
+		return err == nil && i.State == want, err
+	})
+}
+
+// Balancers implements conformance.Cloud.
+func (c *Cloud) Balancers(ctx context.Context) ([]conformance.Balancer, error) {
+	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagCluster + "=" + c.Cluster, tagServiceUID}})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]conformance.Balancer, len(all))
+	for i, lb := range all {
+		out[i] = balancerOf(&lb)
+	}
+	return out, nil
+}
+
+// Balancer implements conformance.Cloud.
+func (c *Cloud) Balancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+	lb, err := c.API.GetLoadBalancer(ctx, id)
+	if client.IsNotFound(err) {
+		return conformance.Balancer{}, false, nil
+	}
+	if err != nil {
+		return conformance.Balancer{}, false, err
+	}
+	return balancerOf(lb), true, nil
+}
+
+func balancerOf(lb *api.LoadBalancer) conformance.Balancer {
+	b := conformance.Balancer{
+		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[tagServiceUID]), Address: lb.Address,
+		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges, AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
+	}
+	for _, l := range lb.Listeners {
+		b.Listeners = append(b.Listeners, conformance.Listener{
+			Protocol: strings.ToUpper(string(l.Protocol)), Port: int32(l.Port), TargetPort: int32(l.TargetPort), //nolint:gosec // Ports.
+		})
+	}
+	for _, t := range lb.Targets {
+		b.Targets = append(b.Targets, t.InstanceID)
+	}
+	if h := lb.HealthCheck; h != nil && h.Protocol == api.HealthCheckHTTP {
+		b.HealthCheckPort = int32(h.Port) //nolint:gosec // A port.
+	}
+	return b
+}
+
+// DeleteBalancer implements conformance.Cloud.
+func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
+	if _, err := c.API.DeleteLoadBalancer(ctx, id); err != nil && !client.IsNotFound(err) {
+		return err
+	}
+	return poll(ctx, func() (bool, error) {
+		_, err := c.API.GetLoadBalancer(ctx, id)
+		if client.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// RenameBalancer implements conformance.Cloud.
+func (c *Cloud) RenameBalancer(ctx context.Context, id, name string) error {
+	_, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: &name})
+	return err
+}
+
+// CreateStranger implements conformance.Cloud. It belongs to another cluster
+// and to a Service there, as a neighbour's in the same project would.
+func (c *Cloud) CreateStranger(ctx context.Context, name string) (conformance.Balancer, error) {
+	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
+		Tags: &api.Tags{tagCluster: c.Cluster + ".stranger", tagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000"},
+	})
+	if err != nil {
+		return conformance.Balancer{}, err
+	}
+	var b conformance.Balancer
+	return b, poll(ctx, func() (bool, error) {
+		var err error
+		b, _, err = c.Balancer(ctx, lb.ID)
+		return b.Active, err
+	})
+}
+
+const strangersPort = 32123
+
+// Connections implements conformance.Cloud.
+func (c *Cloud) Connections(ctx context.Context, id string) (map[int32]int64, error) {
+	stats, err := c.API.LoadBalancerStats(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	counted := map[int32]int64{}
+	for _, l := range stats.Listeners {
+		counted[int32(l.Port)] += l.Connections //nolint:gosec // A port.
+	}
+	return counted, nil
+}
+
+// Routes implements conformance.Cloud.
+func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
+	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{tagCluster + "=" + c.Cluster, tagNode}})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]conformance.Route, len(all))
+	for i, r := range all {
+		out[i] = conformance.Route{Destination: r.Destination, InstanceID: r.InstanceID}
+	}
+	return out, nil
+}
+
+// Calls implements conformance.Cloud.
+func (c *Cloud) Calls(ctx context.Context) (conformance.Calls, error) {
+	counted, err := c.API.ListCalls(ctx, c.Token)
+	var sum conformance.Calls
+	for _, n := range counted {
+		if changes(n.Operation) {
+			sum.Writes += int(n.Calls)
+		} else {
+			sum.Reads += int(n.Calls)
+		}
+	}
+	return sum, err
+}
+
+// changes tells whether an operation of the API changes something.
+func changes(operation string) bool {
+	return !slices.ContainsFunc([]string{"get", "list", "stream"}, func(p string) bool { return strings.HasPrefix(operation, p) })
+}
+
+const pollEvery = 50 * time.Millisecond
+
+// poll looks until done, an error or the end of ctx.
+func poll(ctx context.Context, look func() (done bool, err error)) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		done, err := look()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the cloud: %w", context.Cause(ctx))
+		}
+	}
+}

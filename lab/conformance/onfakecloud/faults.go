@@ -1,0 +1,97 @@
+package onfakecloud
+
+// How each fault that the suite knows is made: by a rule of the cloud's own, or,
+// where the cloud must not be there at all, at the gate.
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// foreignProject is one that the cloud does not have.
+const foreignProject = "p-00000000000000000000000000"
+
+// statuses of the faults that are answers.
+var statuses = map[conformance.FaultKind]int{
+	conformance.FaultUnauthorized:    http.StatusUnauthorized,
+	conformance.FaultForbidden:       http.StatusForbidden,
+	conformance.FaultForeignNotFound: http.StatusNotFound,
+	conformance.FaultThrottled:       http.StatusTooManyRequests,
+	conformance.FaultServerError:     http.StatusInternalServerError,
+	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
+}
+
+// operations that are about a thing.
+var operations = map[conformance.Thing][]string{
+	conformance.Instances: {"listInstances", "getInstance"},
+	conformance.Balancers: {"listLoadBalancers", "getLoadBalancer", "createLoadBalancer", "updateLoadBalancer", "deleteLoadBalancer"},
+}
+
+// lists among them: all that an empty list can be the answer to.
+var lists = map[conformance.Thing]string{
+	conformance.Instances: "listInstances",
+	conformance.Balancers: "listLoadBalancers",
+}
+
+// Inject implements conformance.Cloud.
+func (c *Cloud) Inject(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+	if f.Kind == conformance.FaultRefused {
+		return c.Gate.Refuse()
+	}
+	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
+	for _, thing := range f.On {
+		if f.Kind == conformance.FaultEmptyList {
+			rule.Match.Operations = append(rule.Match.Operations, lists[thing])
+		} else {
+			rule.Match.Operations = append(rule.Match.Operations, operations[thing]...)
+		}
+	}
+	made, err := c.API.CreateFault(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	return injection{api: c.API, id: made.ID}, nil
+}
+
+func effectOf(k conformance.FaultKind) api.FaultEffect {
+	switch k {
+	case conformance.FaultTimeout:
+		return api.FaultEffect{Hang: true}
+	case conformance.FaultReset:
+		return api.FaultEffect{Drop: true}
+	case conformance.FaultEmptyList:
+		return api.FaultEffect{EmptyList: true}
+	case conformance.FaultGarbage:
+		body := "<html><body>Welcome to this network. Please accept our terms.</body></html>"
+		return api.FaultEffect{Body: &body, ContentType: "text/html"}
+	case conformance.FaultForeignNotFound:
+		return api.FaultEffect{Status: statuses[k], Project: foreignProject}
+	default:
+		return api.FaultEffect{Status: statuses[k]}
+	}
+}
+
+// injection is a rule in the cloud.
+type injection struct {
+	api *client.Client
+	id  string
+}
+
+func (i injection) Hits(ctx context.Context) (int, error) {
+	f, err := i.api.GetFault(ctx, i.id)
+	if err != nil {
+		return 0, err
+	}
+	return f.Hits, nil
+}
+
+func (i injection) Lift(ctx context.Context) error {
+	if err := i.api.DeleteFault(ctx, i.id); err != nil && !client.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
