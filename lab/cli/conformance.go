@@ -1,0 +1,481 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// selection is which tests a command is about.
+type selection struct {
+	profiles []string
+	focus    string
+}
+
+func addSelection(cmd *cobra.Command) *selection {
+	s := &selection{}
+	var names []string
+	for _, p := range conformance.Profiles {
+		names = append(names, string(p))
+	}
+	cmd.Flags().StringSliceVar(&s.profiles, "profile", nil, "only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)")
+	cmd.Flags().StringVar(&s.focus, "focus", "", "only tests whose ID this regular `expression` matches")
+	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	return s
+}
+
+// tests are those selected; none at all is a mistake.
+func (s selection) tests(all []conformance.Test) (chosen []conformance.Test, p []conformance.Profile, focus *regexp.Regexp, err error) {
+	var errs []error
+	for _, name := range s.profiles {
+		profile, err := conformance.ProfileNamed(name)
+		if err != nil {
+			errs = append(errs, usagef("--profile: %w", err))
+		}
+		p = append(p, profile)
+	}
+	if s.focus != "" {
+		if focus, err = regexp.Compile(s.focus); err != nil {
+			errs = append(errs, usagef("--focus: %w", err))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, nil, nil, errors.Join(errs...)
+	}
+	if chosen = conformance.Select(all, p, focus); len(chosen) == 0 {
+		err = usagef("--focus %q matches no test of the profiles asked for; `lab conformance list` prints all tests", s.focus)
+	}
+	return chosen, p, focus, err
+}
+
+// conformanceFlags are the command's, as they are given.
+type conformanceFlags struct {
+	*selection
+	opts        lab.ConformanceOptions
+	ccm, config string
+	env         []string
+	claims      []string
+	unsupported []string
+	reportDir   string
+}
+
+func newConformance(o *options) *cobra.Command {
+	f := &conformanceFlags{}
+	cmd := &cobra.Command{
+		Use:   "conformance [flags] [-- CCM-ARGS...]",
+		Short: "Say whether a CCM does what Kubernetes expects of it",
+		Long: `conformance brings up a lab of its own, without a CCM, runs one beside it, ours
+or any program, and tries what is required of a CCM. Tests start, stop and
+restart it. Then the lab is taken down.
+
+The exit code is 0 only if everything required passed and the CCM never ended
+by itself. Core tests are required of every CCM, extended ones of a CCM that
+claims their capability.
+
+With --ccm PATH the arguments after --, --ccm-env and the content of
+--ccm-config are templates over these fields:
+  ` + wrapped(conformance.ValueNames()) + `
+{{.CloudConfig}} is the file made of --ccm-config.`,
+		Example: `  lab conformance
+  lab conformance --profile Node,Lifecycle --report-dir reports
+  lab conformance --focus '^node-' --keep        # and look at the lab afterwards
+  lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
+  lab conformance list --profile LoadBalancer`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
+				return usagef("unexpected argument %q; what the CCM is to be given comes after --", args[0])
+			}
+			// One of its own, unless one is named: LAB_NAME is of another lab.
+			f.opts.Name = "conformance-" + strings.ToLower(rand.Text()[:6])
+			if cmd.Flags().Changed("name") {
+				f.opts.Name = o.name
+			}
+			tests, err := f.check(profiles.All(), args)
+			if err != nil {
+				return err
+			}
+			return f.run(cmd, tests)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster; only "+lab.Embedded+" so far")
+	fl.StringVar(&f.opts.Implementation, "implementation", lab.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(lab.Implementations, ", "))
+	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
+	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
+	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
+	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
+	fl.StringArrayVar(&f.unsupported, "unsupported", nil, "`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated")
+	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
+	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
+	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
+	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml and junit.xml into this `DIR` (default: nothing is written)")
+	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
+	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
+	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
+	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
+	_ = fl.MarkHidden("ccm-build") // For mutants.
+	f.selection = addSelection(cmd)
+	addOutput(cmd, "table", "json", "yaml")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions([]string{lab.Embedded}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(lab.Implementations, cobra.ShellCompDirectiveNoFileComp))
+	capabilities, features := known(profiles.All())
+	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	cmd.AddCommand(newConformanceList())
+	return cmd
+}
+
+// wrapped breaks a list into the lines of a command's help.
+func wrapped(list string) string {
+	out, width := "", 0
+	for word := range strings.SplitSeq(list, " ") {
+		if width += len(word) + 1; width > 76 {
+			out, width = strings.TrimRight(out, " ")+"\n  ", len(word)+1
+		}
+		out += word + " "
+	}
+	return strings.TrimRight(out, " ")
+}
+
+// known are the capabilities that the tests are about, and all features, these
+// among them, that skip tests where they are missing.
+func known(tests []conformance.Test) (capabilities, features []string) {
+	for _, t := range tests {
+		if t.Capability != "" {
+			capabilities = append(capabilities, string(t.Capability))
+			features = append(features, string(t.Capability))
+		}
+		for _, f := range t.Needs {
+			features = append(features, string(f))
+		}
+	}
+	slices.Sort(capabilities)
+	slices.Sort(features)
+	return slices.Compact(capabilities), slices.Compact(features)
+}
+
+// check completes the options, and says all that is wrong with the flags before
+// anything is started. It returns the tests that will be run or skipped.
+func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	if _, err := state.Dir(f.opts.Name); err != nil {
+		errs = append(errs, usageError{err})
+	}
+	if f.opts.Cluster != lab.Embedded {
+		wrong("--cluster %q: the suite runs on %s only, so far", f.opts.Cluster, lab.Embedded)
+	}
+	if !slices.Contains(lab.Implementations, f.opts.Implementation) {
+		wrong("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(lab.Implementations, ", "))
+	}
+	if f.opts.Parallel < 0 {
+		wrong("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
+	}
+	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
+		wrong("--attempts and --bound: want more than 0, or 0 for the default")
+	}
+	if f.opts.CCMPath != "" && f.ccm != "" {
+		wrong("--ccm and --ccm-build: give one")
+	}
+	tests, p, focus, err := f.tests(all)
+	f.opts.Profiles, f.opts.Focus = p, focus
+	errs = append(errs, err, f.declare(all), f.program(ccmArgs))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	// Known to be writable now, not after all the tests.
+	if f.reportDir != "" {
+		err := os.MkdirAll(f.reportDir, 0o755)
+		if err == nil {
+			err = unix.Access(f.reportDir, unix.W_OK)
+		}
+		// An earlier run's must not be taken for this one's.
+		for _, name := range conformance.Files {
+			if gone := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(gone, fs.ErrNotExist) {
+				err = errors.Join(err, gone)
+			}
+		}
+		if err != nil {
+			return nil, usagef("--report-dir %s: %w", f.reportDir, err)
+		}
+	}
+	return tests, nil
+}
+
+// declare reads --claim and --unsupported.
+func (f *conformanceFlags) declare(all []conformance.Test) error {
+	var errs []error
+	capabilities, features := known(all)
+	for _, c := range f.claims {
+		if !slices.Contains(capabilities, c) {
+			errs = append(errs, usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")))
+		}
+		f.opts.Claims = append(f.opts.Claims, conformance.Feature(c))
+	}
+	for _, u := range f.unsupported {
+		name, reason, _ := strings.Cut(u, "=")
+		switch {
+		case reason == "":
+			errs = append(errs, usagef("--unsupported %q: want FEATURE=REASON; the reason goes into the report", u))
+		case !slices.Contains(features, name):
+			errs = append(errs, usagef("--unsupported %q: no test needs that; features and capabilities are %s", name, strings.Join(features, ", ")))
+		case slices.Contains(f.claims, name):
+			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
+		}
+		if f.opts.Unsupported == nil {
+			f.opts.Unsupported = map[conformance.Feature]string{}
+		}
+		f.opts.Unsupported[conformance.Feature(name)] = reason
+	}
+	return errors.Join(errs...)
+}
+
+// program reads what belongs to --ccm.
+func (f *conformanceFlags) program(args []string) error {
+	switch {
+	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || f.config != ""):
+		return usagef("--ccm-env, --ccm-config and arguments after -- are for --ccm PATH")
+	case f.ccm == "":
+		return nil
+	case f.opts.Implementation == lab.ImplementationInMemory:
+		return usagef("--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other", lab.ImplementationInMemory)
+	}
+	path, err := filepath.Abs(f.ccm)
+	if err != nil {
+		return err
+	}
+	p := &conformance.Program{Path: path, Args: args, Env: f.env}
+	var errs []error
+	if f.config != "" {
+		template, err := os.ReadFile(f.config)
+		if err == nil && len(template) == 0 {
+			err = fmt.Errorf("%s is empty", f.config)
+		}
+		if err != nil {
+			errs = append(errs, usagef("--ccm-config: %w", err))
+		}
+		p.ConfigTemplate = string(template)
+	}
+	if err := p.Check(); err != nil {
+		errs = append(errs, usageError{err})
+	}
+	f.opts.Program = p
+	return errors.Join(errs...)
+}
+
+// run runs the suite and shows it, live on stderr and its report on stdout.
+func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) error {
+	// Tests cancel watches and requests in flight, of which client-go complains.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	steps, shown := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
+	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
+	f.opts.Observer = func(t conformance.TestReport) { observe(shown, t) }
+	quiet := context.AfterFunc(cmd.Context(), func() {
+		shown.Close()
+		steps.Say("\nInterrupted: what the tests made is taken away.")
+	})
+	report, err := lab.Conformance(cmd.Context(), f.opts, steps)
+	quiet()
+	shown.Close()
+	if report == nil || report.Unfinished != "" {
+		// Half a report must not be taken for a whole one: people may see it,
+		// programs not.
+		if report != nil && len(report.Tests) > 0 && cmd.Flag("output").Value.String() == "table" {
+			err = errors.Join(err, printReport(cmd.OutOrStdout(), report))
+		}
+		return err
+	}
+	// It is whole, whatever became of the lab afterwards.
+	if delivered := f.deliver(cmd, steps, report); err == nil {
+		err = delivered
+	}
+	return err
+}
+
+// deliver writes the report to where it is wanted.
+func (f *conformanceFlags) deliver(cmd *cobra.Command, steps *ui.Steps, report *conformance.Report) (err error) {
+	var files []string
+	if f.reportDir != "" {
+		if files, err = report.WriteFiles(f.reportDir); err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	if format := cmd.Flag("output").Value.String(); format == "table" {
+		err = printReport(cmd.OutOrStdout(), report)
+	} else {
+		err = printAs(cmd.OutOrStdout(), format, report)
+	}
+	f.closing(steps, report, files)
+	if err == nil && !report.Passed() {
+		err = silentError{errors.New("not conformant")}
+	}
+	return err
+}
+
+// closing says where to look on.
+func (f *conformanceFlags) closing(steps *ui.Steps, report *conformance.Report, files []string) {
+	switch {
+	case len(files) > 0:
+		steps.Say("reports: %s", strings.Join(files, ", "))
+	case !report.Passed():
+		steps.Say("--report-dir DIR keeps a report with the CCM's last lines at each failure.")
+	}
+	if f.opts.Keep {
+		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invocation(), f.opts.Name)
+	}
+}
+
+// observe shows a test that begins or ends.
+func observe(shown *ui.Tests, t conformance.TestReport) {
+	outcome := map[conformance.Result]ui.Outcome{conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail}[t.Result]
+	switch {
+	case t.Result == "":
+		shown.Begin(t.ID)
+		return
+	case t.Result == conformance.Failed && !t.Required:
+		outcome = ui.Tolerated
+	}
+	shown.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), strings.Join(t.Reasons, "\n"))
+}
+
+// printReport sums a report up for a person.
+func printReport(w io.Writer, r *conformance.Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
+	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
+	var failed, notRequired []string
+	skipped := 0
+	for _, profile := range r.Profiles {
+		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
+		p("%s\t%s\t%s\t%d", profile.Name, score(core), score(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
+		skipped += core.Statistics.Skipped
+		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
+		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
+	}
+	p("")
+	if len(notRequired) > 0 {
+		p("failed, not required: %s", strings.Join(notRequired, ", "))
+	}
+	if len(failed) > 0 {
+		p("failed: %s", strings.Join(failed, ", "))
+	}
+	if n := len(r.Crashes); n > 0 {
+		p("the CCM ended by itself, times: %d; the last time it said:\n    %s", n, strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "))
+	}
+	verdict := "has not passed"
+	switch {
+	case r.Unfinished != "":
+		verdict = "has no verdict: the run was not finished"
+	case r.Passed():
+		verdict = "has passed"
+	}
+	var but []string
+	if r.Focus != "" {
+		but = append(but, fmt.Sprintf("of what %q matches", r.Focus))
+	}
+	if skipped > 0 {
+		but = append(but, fmt.Sprintf("core tests skipped: %d", skipped))
+	}
+	if len(but) > 0 {
+		verdict += " (" + strings.Join(but, "; ") + ")"
+	}
+	p("%s %s on %s %s, %.0f s", r.Implementation.Name, verdict, r.Cluster.Name, r.Cluster.Version, r.Seconds)
+	return t.Flush()
+}
+
+// score is how many of those that ran passed.
+func score(s *conformance.Summary) string {
+	ran := s.Statistics.Passed + s.Statistics.Failed
+	if ran == 0 {
+		return "-"
+	}
+	text := fmt.Sprintf("%d/%d", s.Statistics.Passed, ran)
+	if n := len(s.NotRequired); n > 0 {
+		text += fmt.Sprintf(" (%d not required)", n)
+	}
+	return text
+}
+
+// listed is a test in a list.
+type listed struct {
+	ID         string                `json:"id"`
+	Profile    conformance.Profile   `json:"profile"`
+	Level      conformance.Level     `json:"level"`
+	Capability conformance.Feature   `json:"capability,omitempty"`
+	Needs      []conformance.Feature `json:"needs,omitempty"`
+	Requires   string                `json:"requires"`
+	Source     string                `json:"source"`
+}
+
+func newConformanceList() *cobra.Command {
+	var s *selection
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Print every test: what is required, of whom, and who says so",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tests, _, _, err := s.tests(profiles.All())
+			if err != nil {
+				return err
+			}
+			var list []listed
+			for _, t := range tests {
+				list = append(list, listed{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.Requires, t.Source})
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, list)
+			}
+			return printList(cmd.OutOrStdout(), list)
+		},
+	}
+	s = addSelection(cmd)
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// printList is no table: a sentence and its source want lines of their own.
+func printList(w io.Writer, list []listed) error {
+	var errs []error
+	p := func(format string, args ...any) {
+		_, err := fmt.Fprintf(w, format+"\n", args...)
+		errs = append(errs, err)
+	}
+	var profile conformance.Profile
+	for _, t := range list {
+		if t.Profile != profile {
+			profile = t.Profile
+			p("%s", profile)
+		}
+		what := string(t.Level)
+		if t.Capability != "" {
+			what += " " + string(t.Capability)
+		}
+		if len(t.Needs) > 0 {
+			what += fmt.Sprintf(", needs %s", strings.Trim(fmt.Sprint(t.Needs), "[]"))
+		}
+		p("  %-44s %s\n      %s\n      %s", t.ID, what, t.Requires, t.Source)
+	}
+	return errors.Join(errs...)
+}

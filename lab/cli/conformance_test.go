@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+)
+
+// execute runs a command line that starts no lab.
+func execute(t *testing.T, args ...string) (stdout string, err error) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	root := newRoot()
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	err = root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+var conformanceTable = []conformance.Test{
+	{ID: "node-a", Profile: conformance.Node, Level: conformance.Core},
+	{ID: "lb-a", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Needs: []conformance.Feature{conformance.FeatureTargets}},
+}
+
+func newFlags(change func(*conformanceFlags)) *conformanceFlags {
+	f := &conformanceFlags{selection: &selection{}, opts: lab.ConformanceOptions{Name: "lab", Cluster: lab.Embedded, Implementation: lab.ImplementationFakecloud}}
+	change(f)
+	return f
+}
+
+func TestConformanceFlags(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "cloud.conf")
+	require.NoError(t, os.WriteFile(config, []byte("url = {{.CloudURL}}"), 0o600))
+	f := newFlags(func(f *conformanceFlags) {
+		f.profiles, f.focus = []string{"node", "LOADBALANCER"}, "a$"
+		f.ccm, f.config, f.env = "/bin/true", config, []string{"A={{.Project}}"}
+		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret"}
+		f.reportDir = filepath.Join(dir, "new", "reports")
+	})
+	tests, err := f.check(conformanceTable, []string{"--kubeconfig={{.Kubeconfig}}"})
+	require.NoError(t, err)
+	assert.Len(t, tests, 2)
+	assert.Equal(t, []conformance.Profile{conformance.Node, conformance.LoadBalancer}, f.opts.Profiles)
+	assert.Equal(t, "a$", f.opts.Focus.String())
+	assert.Equal(t, []conformance.Feature{conformance.CapabilityUDP}, f.opts.Claims)
+	assert.Equal(t, map[conformance.Feature]string{conformance.FeatureTargets: "they are = secret"}, f.opts.Unsupported)
+	assert.Equal(t, "/bin/true", f.opts.Program.Path)
+	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
+	assert.Equal(t, []string{"A={{.Project}}"}, f.opts.Program.Env)
+	assert.Equal(t, "url = {{.CloudURL}}", f.opts.Program.ConfigTemplate)
+	assert.DirExists(t, f.reportDir)
+
+	f = newFlags(func(f *conformanceFlags) { f.ccm = "conformance_test.go" })
+	_, err = f.check(conformanceTable, nil)
+	require.ErrorContains(t, err, "is not an executable file")
+	assert.True(t, filepath.IsAbs(f.opts.Program.Path))
+	f = newFlags(func(*conformanceFlags) {})
+	tests, err = f.check(conformanceTable, nil)
+	require.NoError(t, err)
+	assert.Len(t, tests, 2)
+	assert.Nil(t, f.opts.Program, "our own")
+	assert.Nil(t, f.opts.Focus)
+}
+
+func TestConformanceMistakes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*conformanceFlags)
+		args   []string
+		want   []string
+	}{
+		"everything at once": {func(f *conformanceFlags) {
+			f.opts.Name, f.opts.Cluster, f.opts.Implementation, f.opts.Parallel = "No", "kind", "aws", -1
+			f.profiles, f.focus = []string{"node", "pods", "jobs"}, "("
+			f.claims, f.unsupported = []string{"quick"}, []string{"targets", "slow=it is"}
+			f.ccm, f.config, f.env = "/none", "/none.conf", []string{"A={{.B}}"}
+		}, []string{"{{"}, []string{
+			`lab name "No"`, `--cluster "kind": the suite runs on embedded only`, `--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
+			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`, "--focus: error parsing regexp",
+			`--claim "quick": no test is about that; capabilities are udp-services`,
+			`--unsupported "targets": want FEATURE=REASON`, `--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
+			"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
+		}},
+		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,
+			[]string{`--focus "lb" matches no test of the profiles asked for`, "lab conformance list"}},
+		"arguments without a CCM": {func(*conformanceFlags) {}, []string{"--v=2"}, []string{"are for --ccm PATH"}},
+		"environment without one": {func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"}},
+		"a CCM for in-memory": {func(f *conformanceFlags) { f.ccm, f.opts.Implementation = "/bin/true", lab.ImplementationInMemory }, nil,
+			[]string{"--implementation in-memory has a CCM of its own"}},
+		"an empty configuration": {func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"}},
+		"claimed and not there": {func(f *conformanceFlags) {
+			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
+		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
+		"reports into a file": {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := newFlags(tc.change).check(conformanceTable, tc.args)
+			var usage usageError
+			require.ErrorAs(t, err, &usage)
+			for _, want := range tc.want {
+				assert.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestConformanceArguments(t *testing.T) {
+	for want, args := range map[string][]string{
+		`unexpected argument "lst"`:                {"conformance", "lst"},
+		`unexpected argument "x"`:                  {"conformance", "--ccm", "/bin/true", "x", "--", "y"},
+		"arguments after -- are for --ccm":         {"conformance", "--", "list"},
+		"there is no profile \"pods\"":             {"conformance", "list", "--profile", "pods"},
+		"matches no test":                          {"conformance", "list", "--focus", "^$"},
+		`invalid argument "xml" for "-o, --output`: {"conformance", "-o", "xml"},
+	} {
+		_, err := execute(t, args...)
+		var usage usageError
+		require.ErrorAs(t, err, &usage, want)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestConformanceList(t *testing.T) {
+	table, err := execute(t, "conformance", "list")
+	require.NoError(t, err)
+	asJSON, err := execute(t, "conformance", "list", "-o", "json")
+	require.NoError(t, err)
+	var list []listed
+	require.NoError(t, json.Unmarshal([]byte(asJSON), &list))
+	require.Len(t, list, len(profiles.All()))
+	for i, test := range profiles.All() {
+		assert.Equal(t, listed{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source}, list[i])
+		for _, what := range []string{test.ID, string(test.Capability), test.Requires, test.Source} {
+			assert.Contains(t, table, what)
+		}
+	}
+	asYAML, err := execute(t, "conformance", "list", "--profile", "lifecycle", "-o", "yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal([]byte(asYAML), &list))
+	require.NotEmpty(t, list)
+	for _, test := range list {
+		assert.Equal(t, conformance.Lifecycle, test.Profile)
+	}
+}
+
+func TestPrintReport(t *testing.T) {
+	r := &conformance.Report{
+		Implementation: conformance.Identity{Name: "fakecloud"}, Cluster: conformance.Identity{Name: "embedded", Version: "v1.36.3"}, Seconds: 61.4, Focus: "a",
+		Crashes: []string{"first", "panic: oh\ngoroutine 1"},
+		Profiles: []conformance.ProfileReport{
+			{Name: conformance.Node, Core: &conformance.Summary{Statistics: conformance.Statistics{Passed: 13, Failed: 1}, FailedTests: []string{"node-a"}}},
+			{
+				Name: conformance.LoadBalancer,
+				Core: &conformance.Summary{Statistics: conformance.Statistics{Skipped: 2}},
+				Extended: &conformance.Summary{
+					Statistics:  conformance.Statistics{Passed: 6, Failed: 2, Skipped: 1},
+					FailedTests: []string{"lb-a"}, NotRequired: []string{"lb-b"},
+				},
+			},
+		},
+	}
+	var out strings.Builder
+	require.NoError(t, printReport(&out, r))
+	assert.Equal(t, `
+PROFILE       CORE   EXTENDED              SKIPPED
+Node          13/14  -                     0
+LoadBalancer  -      6/8 (1 not required)  3
+
+failed, not required: lb-b
+failed: node-a, lb-a
+the CCM ended by itself, times: 2; the last time it said:
+    panic: oh
+    goroutine 1
+fakecloud has not passed (of what "a" matches; core tests skipped: 2) on embedded v1.36.3, 61 s
+`, out.String())
+}

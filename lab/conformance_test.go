@@ -1,0 +1,79 @@
+package lab_test
+
+// The conformance suite as its users run it: the command, real clusters, real
+// CCMs. What the suite finds in our CCM is for `make conformance`; here are the
+// ways to run it.
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// suite runs the command with a lab of its own, of which nothing is left.
+func suite(t *testing.T, args ...string) (report conformance.Report, code int) {
+	f := newFixture(t)
+	dir := t.TempDir()
+	args = append([]string{"conformance", "--name", f.name + "-suite", "--report-dir", dir}, args...)
+	out, err := f.try(args...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		require.NoError(t, err)
+	}
+	t.Logf("%s", out)
+	assert.NoDirExists(t, filepath.Join(f.home, f.name+"-suite"))
+	data, err := os.ReadFile(filepath.Join(dir, "report.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.UnmarshalStrict(data, &report))
+	assert.FileExists(t, filepath.Join(dir, "junit.xml"))
+	return report, code
+}
+
+// The suite knows no cloud: one that is nothing but records, with a CCM of its
+// own, passes all of core that it can be asked.
+func TestConformanceOfAnotherCloud(t *testing.T) {
+	report, code := suite(t, "--implementation", "in-memory")
+	assert.Zero(t, code)
+	for _, p := range report.Profiles {
+		assert.Empty(t, p.Core.FailedTests, p.Name)
+		assert.NotZero(t, p.Core.Statistics.Passed, p.Name)
+	}
+	for _, test := range report.Tests {
+		assert.Equal(t, test.Result == conformance.Skipped, slices.ContainsFunc(test.Reasons, func(why string) bool { return why != "" }),
+			"%s is %s: %v", test.ID, test.Result, test.Reasons)
+	}
+}
+
+// Any program will do: here ours, by the arguments that a stranger's would have.
+func TestConformanceOfAnyProgram(t *testing.T) {
+	ccm, err := filepath.Abs("../bin/ccm")
+	require.NoError(t, err)
+	report, code := suite(t, "--profile", "node", "--claim", "explains", "--ccm", ccm, "--",
+		"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
+		"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--leader-elect=false", "--configure-cloud-routes=false")
+	assert.Zero(t, code)
+	assert.Equal(t, "ccm", report.Implementation.Name)
+	require.Len(t, report.Profiles, 1)
+	assert.Equal(t, conformance.Success, report.Profiles[0].Core.Result)
+	assert.Empty(t, report.Crashes)
+}
+
+// A program that is no CCM fails, at once and with a report.
+func TestConformanceOfNoCCM(t *testing.T) {
+	report, code := suite(t, "--profile", "node", "--ccm", "/bin/false")
+	assert.Equal(t, 1, code)
+	assert.NotEmpty(t, report.Crashes)
+	require.NotEmpty(t, report.Profiles)
+	assert.Equal(t, conformance.Failure, report.Profiles[0].Core.Result)
+}
