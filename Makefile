@@ -9,6 +9,8 @@ NAME ?= lab
 NODES ?=
 PROFILE ?=
 CLUSTER ?=
+CONFORMANCE ?=
+MUTANTS ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
 .PHONY: help
@@ -46,6 +48,14 @@ test: build ## Run all tests with the race detector, the integration tests on an
 .PHONY: test-kind
 test-kind: build node-image ## Run the tests that bring up a kind cluster; they need Docker
 	LAB_TEST_KIND=1 $(GO) test -race -timeout 30m -run 'TestKind' -v ./lab
+
+.PHONY: conformance
+conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")
+	@bin/lab conformance --report-dir bin/conformance $(CONFORMANCE)
+
+.PHONY: mutants
+mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick NAME…")
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/conformance/mutants $(MUTANTS)
 
 .PHONY: lint
 lint: ## Check format and style
