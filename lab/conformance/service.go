@@ -87,13 +87,29 @@ func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	return err
 }
 
+// gone is an error while there is the Service, or a balancer for it.
 func (t *T) gone(ctx context.Context, svc *corev1.Service) error {
-	if now, err := t.GetService(ctx, svc); err == nil && now.UID == svc.UID {
-		return fmt.Errorf("service %s is still there, with finalizers %v", svc.Name, now.Finalizers)
-	} else if err != nil && !apierrors.IsNotFound(err) {
+	if err := t.NoService(ctx, svc); err != nil {
 		return err
 	}
-	left, err := t.BalancersOf(ctx, svc)
+	return t.noBalancer(ctx, svc)
+}
+
+// NoService is an error while the Service object is there; one of its name that
+// came later is another.
+func (s *Suite) NoService(ctx context.Context, svc *corev1.Service) error {
+	now, err := s.GetService(ctx, svc)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && now.UID != svc.UID:
+		return nil
+	case err == nil:
+		err = fmt.Errorf("service %s is still there, with finalizers %v", svc.Name, now.Finalizers)
+	}
+	return err
+}
+
+func (s *Suite) noBalancer(ctx context.Context, svc *corev1.Service) error {
+	left, err := s.BalancersOf(ctx, svc)
 	if err == nil && len(left) > 0 {
 		err = fmt.Errorf("service %s still has %s", svc.Name, listOf(left))
 	}
@@ -183,13 +199,7 @@ func (t *T) AwaitGone(svc *corev1.Service) {
 // AwaitNoBalancer waits for the cloud to have none for the Service, which may
 // live on.
 func (t *T) AwaitNoBalancer(svc *corev1.Service) {
-	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error {
-		left, err := t.BalancersOf(ctx, svc)
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("it has %s", listOf(left))
-		}
-		return err
-	})
+	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error { return t.noBalancer(ctx, svc) })
 }
 
 func listOf(balancers []Balancer) string {

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -193,7 +192,7 @@ func lbFinalizer(t *conformance.T) {
 			return fmt.Errorf("a balancer is active, and %w", missing)
 		}
 		return nil // Deleting is for the cloud to finish, if it is not gone.
-	}, "the Service to be gone", noService(t, svc))
+	}, "the Service to be gone", func(ctx context.Context) error { return t.NoService(ctx, svc) })
 	t.AwaitGone(svc)
 }
 
@@ -228,7 +227,7 @@ func lbRecreated(t *conformance.T) {
 	old := t.NewService()
 	before := t.AwaitBalancer(old)
 	t.DeleteService(old)
-	t.Await("the name to be free", noService(t, old)) // The old balancer may still be on its way out.
+	t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) }) // The old balancer may still be on its way out.
 	svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
 	after := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, before.ID, after.ID)
@@ -425,20 +424,6 @@ func annotate(t *conformance.T, svc *corev1.Service, value string) {
 		}
 		s.Annotations["conformance.ccmlab.io/touched"] = value
 	})
-}
-
-// noService is an error while the Service object is there.
-func noService(t *conformance.T, svc *corev1.Service) func(context.Context) error {
-	return func(ctx context.Context) error {
-		now, err := t.GetService(ctx, svc)
-		switch {
-		case apierrors.IsNotFound(err), err == nil && now.UID != svc.UID:
-			return nil
-		case err == nil:
-			err = fmt.Errorf("service %s is still there, with finalizers %v", svc.Name, now.Finalizers)
-		}
-		return err
-	}
 }
 
 // hasFinalizer is an error if the Service has no finalizer.

@@ -338,7 +338,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
-	asked := either(hits(t, fault, enough), noService(t, svc))
+	asked := either(hits(t, fault, enough), func(ctx context.Context) error { return t.NoService(ctx, svc) })
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
