@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
@@ -163,7 +164,7 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	program := &conformance.Program{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, "--node-monitor-period=1s"), // More often: less to wait for.
-		ConfigTemplate: "url: {{.CloudURL}}\ntokenFile: {{.TokenFile}}\nproject: {{.Project}}\n",
+		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}"),
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)

@@ -29,6 +29,11 @@ func (s Site) ccmWanted() bool { return exists(s.ccmMark()) }
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
+// CCMConfig is what that file says.
+func CCMConfig(url, tokenFile, project string) string {
+	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project)
+}
+
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
 
@@ -51,7 +56,7 @@ func (s Site) CCM(flags ...string) process.Spec {
 // agent starts it.
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
-	config := fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
+	config := CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
 	if err := errors.Join(state.WriteFile(s.CloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil)); err != nil {
 		return err
 	}
