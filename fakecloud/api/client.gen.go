@@ -184,14 +184,14 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-	CreateInstanceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateInstanceWithBody(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-	CreateInstance(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateInstance(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
 	//
@@ -201,17 +201,17 @@ type ClientInterface interface {
 	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
-	StartInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
-	StopInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// TerminateInstance End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/terminate (the `TerminateInstance` operationId).
-	TerminateInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	TerminateInstance(ctx context.Context, id InstanceID, params *TerminateInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListLoadBalancers Load balancers of the project, oldest first.
 	//
@@ -223,19 +223,19 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-	CreateLoadBalancerWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateLoadBalancerWithBody(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-	CreateLoadBalancer(ctx context.Context, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateLoadBalancer(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	//
 	// Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
-	DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetLoadBalancer One load balancer.
 	//
@@ -247,14 +247,14 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-	UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancerID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-	UpdateLoadBalancer(ctx context.Context, id LoadBalancerID, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	UpdateLoadBalancer(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
 	//
@@ -281,19 +281,19 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-	CreateRouteWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateRouteWithBody(ctx context.Context, params *CreateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateRoute Create a route. It is in force at once.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-	CreateRoute(ctx context.Context, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateRoute(ctx context.Context, params *CreateRouteParams, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteRoute Delete a route. It is gone with the reply.
 	//
 	// Corresponds with DELETE /v1/routes/{id} (the `DeleteRoute` operationId).
-	DeleteRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DeleteRoute(ctx context.Context, id RouteID, params *DeleteRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetRoute One route.
 	//
@@ -508,8 +508,8 @@ func (c *Client) ListInstances(ctx context.Context, params *ListInstancesParams,
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-func (c *Client) CreateInstanceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateInstanceRequestWithBody(c.Server, contentType, body)
+func (c *Client) CreateInstanceWithBody(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateInstanceRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -525,8 +525,8 @@ func (c *Client) CreateInstanceWithBody(ctx context.Context, contentType string,
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-func (c *Client) CreateInstance(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateInstanceRequest(c.Server, body)
+func (c *Client) CreateInstance(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateInstanceRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -555,8 +555,8 @@ func (c *Client) GetInstance(ctx context.Context, id InstanceID, reqEditors ...R
 // StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
-func (c *Client) StartInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStartInstanceRequest(c.Server, id)
+func (c *Client) StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartInstanceRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -570,8 +570,8 @@ func (c *Client) StartInstance(ctx context.Context, id InstanceID, reqEditors ..
 // StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
-func (c *Client) StopInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStopInstanceRequest(c.Server, id)
+func (c *Client) StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopInstanceRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -585,8 +585,8 @@ func (c *Client) StopInstance(ctx context.Context, id InstanceID, reqEditors ...
 // TerminateInstance End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/terminate (the `TerminateInstance` operationId).
-func (c *Client) TerminateInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewTerminateInstanceRequest(c.Server, id)
+func (c *Client) TerminateInstance(ctx context.Context, id InstanceID, params *TerminateInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTerminateInstanceRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -617,8 +617,8 @@ func (c *Client) ListLoadBalancers(ctx context.Context, params *ListLoadBalancer
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-func (c *Client) CreateLoadBalancerWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateLoadBalancerRequestWithBody(c.Server, contentType, body)
+func (c *Client) CreateLoadBalancerWithBody(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateLoadBalancerRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -634,8 +634,8 @@ func (c *Client) CreateLoadBalancerWithBody(ctx context.Context, contentType str
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-func (c *Client) CreateLoadBalancer(ctx context.Context, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateLoadBalancerRequest(c.Server, body)
+func (c *Client) CreateLoadBalancer(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateLoadBalancerRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -649,8 +649,8 @@ func (c *Client) CreateLoadBalancer(ctx context.Context, body CreateLoadBalancer
 // DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
 //
 // Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
-func (c *Client) DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDeleteLoadBalancerRequest(c.Server, id)
+func (c *Client) DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteLoadBalancerRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -681,8 +681,8 @@ func (c *Client) GetLoadBalancer(ctx context.Context, id LoadBalancerID, reqEdit
 // Takes any type of body and a specified content type.
 //
 // Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-func (c *Client) UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancerID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewUpdateLoadBalancerRequestWithBody(c.Server, id, contentType, body)
+func (c *Client) UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateLoadBalancerRequestWithBody(c.Server, id, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -698,8 +698,8 @@ func (c *Client) UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancer
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-func (c *Client) UpdateLoadBalancer(ctx context.Context, id LoadBalancerID, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewUpdateLoadBalancerRequest(c.Server, id, body)
+func (c *Client) UpdateLoadBalancer(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateLoadBalancerRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -775,8 +775,8 @@ func (c *Client) ListRoutes(ctx context.Context, params *ListRoutesParams, reqEd
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-func (c *Client) CreateRouteWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateRouteRequestWithBody(c.Server, contentType, body)
+func (c *Client) CreateRouteWithBody(ctx context.Context, params *CreateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateRouteRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -792,8 +792,8 @@ func (c *Client) CreateRouteWithBody(ctx context.Context, contentType string, bo
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-func (c *Client) CreateRoute(ctx context.Context, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateRouteRequest(c.Server, body)
+func (c *Client) CreateRoute(ctx context.Context, params *CreateRouteParams, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateRouteRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -807,8 +807,8 @@ func (c *Client) CreateRoute(ctx context.Context, body CreateRouteJSONRequestBod
 // DeleteRoute Delete a route. It is gone with the reply.
 //
 // Corresponds with DELETE /v1/routes/{id} (the `DeleteRoute` operationId).
-func (c *Client) DeleteRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDeleteRouteRequest(c.Server, id)
+func (c *Client) DeleteRoute(ctx context.Context, id RouteID, params *DeleteRouteParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteRouteRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1315,18 +1315,18 @@ func NewListInstancesRequest(server string, params *ListInstancesParams) (*http.
 }
 
 // NewCreateInstanceRequest calls the generic CreateInstance builder with application/json body
-func NewCreateInstanceRequest(server string, body CreateInstanceJSONRequestBody) (*http.Request, error) {
+func NewCreateInstanceRequest(server string, params *CreateInstanceParams, body CreateInstanceJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateInstanceRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateInstanceRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateInstanceRequestWithBody constructs an http.Request for the CreateInstance method, with any body, and a specified content type
-func NewCreateInstanceRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateInstanceRequestWithBody(server string, params *CreateInstanceParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1350,6 +1350,21 @@ func NewCreateInstanceRequestWithBody(server string, contentType string, body io
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -1389,7 +1404,7 @@ func NewGetInstanceRequest(server string, id InstanceID) (*http.Request, error) 
 }
 
 // NewStartInstanceRequest constructs an http.Request for the StartInstance method
-func NewStartInstanceRequest(server string, id InstanceID) (*http.Request, error) {
+func NewStartInstanceRequest(server string, id InstanceID, params *StartInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1419,11 +1434,26 @@ func NewStartInstanceRequest(server string, id InstanceID) (*http.Request, error
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewStopInstanceRequest constructs an http.Request for the StopInstance method
-func NewStopInstanceRequest(server string, id InstanceID) (*http.Request, error) {
+func NewStopInstanceRequest(server string, id InstanceID, params *StopInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1453,11 +1483,26 @@ func NewStopInstanceRequest(server string, id InstanceID) (*http.Request, error)
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewTerminateInstanceRequest constructs an http.Request for the TerminateInstance method
-func NewTerminateInstanceRequest(server string, id InstanceID) (*http.Request, error) {
+func NewTerminateInstanceRequest(server string, id InstanceID, params *TerminateInstanceParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1485,6 +1530,21 @@ func NewTerminateInstanceRequest(server string, id InstanceID) (*http.Request, e
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -1593,18 +1653,18 @@ func NewListLoadBalancersRequest(server string, params *ListLoadBalancersParams)
 }
 
 // NewCreateLoadBalancerRequest calls the generic CreateLoadBalancer builder with application/json body
-func NewCreateLoadBalancerRequest(server string, body CreateLoadBalancerJSONRequestBody) (*http.Request, error) {
+func NewCreateLoadBalancerRequest(server string, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateLoadBalancerRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateLoadBalancerRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateLoadBalancerRequestWithBody constructs an http.Request for the CreateLoadBalancer method, with any body, and a specified content type
-func NewCreateLoadBalancerRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateLoadBalancerRequestWithBody(server string, params *CreateLoadBalancerParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1629,11 +1689,26 @@ func NewCreateLoadBalancerRequestWithBody(server string, contentType string, bod
 
 	req.Header.Add("Content-Type", contentType)
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewDeleteLoadBalancerRequest constructs an http.Request for the DeleteLoadBalancer method
-func NewDeleteLoadBalancerRequest(server string, id LoadBalancerID) (*http.Request, error) {
+func NewDeleteLoadBalancerRequest(server string, id LoadBalancerID, params *DeleteLoadBalancerParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1661,6 +1736,21 @@ func NewDeleteLoadBalancerRequest(server string, id LoadBalancerID) (*http.Reque
 	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -1701,18 +1791,18 @@ func NewGetLoadBalancerRequest(server string, id LoadBalancerID) (*http.Request,
 }
 
 // NewUpdateLoadBalancerRequest calls the generic UpdateLoadBalancer builder with application/json body
-func NewUpdateLoadBalancerRequest(server string, id LoadBalancerID, body UpdateLoadBalancerJSONRequestBody) (*http.Request, error) {
+func NewUpdateLoadBalancerRequest(server string, id LoadBalancerID, params *UpdateLoadBalancerParams, body UpdateLoadBalancerJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewUpdateLoadBalancerRequestWithBody(server, id, "application/json", bodyReader)
+	return NewUpdateLoadBalancerRequestWithBody(server, id, params, "application/json", bodyReader)
 }
 
 // NewUpdateLoadBalancerRequestWithBody constructs an http.Request for the UpdateLoadBalancer method, with any body, and a specified content type
-func NewUpdateLoadBalancerRequestWithBody(server string, id LoadBalancerID, contentType string, body io.Reader) (*http.Request, error) {
+func NewUpdateLoadBalancerRequestWithBody(server string, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -1743,6 +1833,21 @@ func NewUpdateLoadBalancerRequestWithBody(server string, id LoadBalancerID, cont
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -1933,18 +2038,18 @@ func NewListRoutesRequest(server string, params *ListRoutesParams) (*http.Reques
 }
 
 // NewCreateRouteRequest calls the generic CreateRoute builder with application/json body
-func NewCreateRouteRequest(server string, body CreateRouteJSONRequestBody) (*http.Request, error) {
+func NewCreateRouteRequest(server string, params *CreateRouteParams, body CreateRouteJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateRouteRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateRouteRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateRouteRequestWithBody constructs an http.Request for the CreateRoute method, with any body, and a specified content type
-func NewCreateRouteRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateRouteRequestWithBody(server string, params *CreateRouteParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1969,11 +2074,26 @@ func NewCreateRouteRequestWithBody(server string, contentType string, body io.Re
 
 	req.Header.Add("Content-Type", contentType)
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewDeleteRouteRequest constructs an http.Request for the DeleteRoute method
-func NewDeleteRouteRequest(server string, id RouteID) (*http.Request, error) {
+func NewDeleteRouteRequest(server string, id RouteID, params *DeleteRouteParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -2001,6 +2121,21 @@ func NewDeleteRouteRequest(server string, id RouteID) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -2221,14 +2356,14 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-	CreateInstanceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
+	CreateInstanceWithBodyWithResponse(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
 
 	// CreateInstanceWithResponse Create an instance. It is `pending` in the reply and `running` after its profile's delay.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-	CreateInstanceWithResponse(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
+	CreateInstanceWithResponse(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
 
 	// GetInstanceWithResponse One instance. A terminated instance stays readable for a while, then is gone (404).
 	//
@@ -2242,21 +2377,21 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
-	StartInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
+	StartInstanceWithResponse(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
 
 	// StopInstanceWithResponse Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
-	StopInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error)
+	StopInstanceWithResponse(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error)
 
 	// TerminateInstanceWithResponse End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances/{id}/terminate (the `TerminateInstance` operationId).
-	TerminateInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*TerminateInstanceResponse, error)
+	TerminateInstanceWithResponse(ctx context.Context, id InstanceID, params *TerminateInstanceParams, reqEditors ...RequestEditorFn) (*TerminateInstanceResponse, error)
 
 	// ListLoadBalancersWithResponse Load balancers of the project, oldest first.
 	//
@@ -2270,21 +2405,21 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-	CreateLoadBalancerWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
+	CreateLoadBalancerWithBodyWithResponse(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
 
 	// CreateLoadBalancerWithResponse Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-	CreateLoadBalancerWithResponse(ctx context.Context, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
+	CreateLoadBalancerWithResponse(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
 
 	// DeleteLoadBalancerWithResponse Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
-	DeleteLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*DeleteLoadBalancerResponse, error)
+	DeleteLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*DeleteLoadBalancerResponse, error)
 
 	// GetLoadBalancerWithResponse One load balancer.
 	//
@@ -2298,14 +2433,14 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-	UpdateLoadBalancerWithBodyWithResponse(ctx context.Context, id LoadBalancerID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error)
+	UpdateLoadBalancerWithBodyWithResponse(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error)
 
 	// UpdateLoadBalancerWithResponse Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-	UpdateLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error)
+	UpdateLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error)
 
 	// GetLoadBalancerHealthWithResponse What the balancer knows of each target, in the order of its targets.
 	//
@@ -2340,21 +2475,21 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-	CreateRouteWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error)
+	CreateRouteWithBodyWithResponse(ctx context.Context, params *CreateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error)
 
 	// CreateRouteWithResponse Create a route. It is in force at once.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-	CreateRouteWithResponse(ctx context.Context, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error)
+	CreateRouteWithResponse(ctx context.Context, params *CreateRouteParams, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error)
 
 	// DeleteRouteWithResponse Delete a route. It is gone with the reply.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with DELETE /v1/routes/{id} (the `DeleteRoute` operationId).
-	DeleteRouteWithResponse(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*DeleteRouteResponse, error)
+	DeleteRouteWithResponse(ctx context.Context, id RouteID, params *DeleteRouteParams, reqEditors ...RequestEditorFn) (*DeleteRouteResponse, error)
 
 	// GetRouteWithResponse One route.
 	//
@@ -3835,8 +3970,8 @@ func (c *ClientWithResponses) ListInstancesWithResponse(ctx context.Context, par
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
-	rsp, err := c.CreateInstanceWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
+	rsp, err := c.CreateInstanceWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3848,8 +3983,8 @@ func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Con
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/instances (the `CreateInstance` operationId).
-func (c *ClientWithResponses) CreateInstanceWithResponse(ctx context.Context, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
-	rsp, err := c.CreateInstance(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateInstanceWithResponse(ctx context.Context, params *CreateInstanceParams, body CreateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error) {
+	rsp, err := c.CreateInstance(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3874,8 +4009,8 @@ func (c *ClientWithResponses) GetInstanceWithResponse(ctx context.Context, id In
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
-func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error) {
-	rsp, err := c.StartInstance(ctx, id, reqEditors...)
+func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error) {
+	rsp, err := c.StartInstance(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3887,8 +4022,8 @@ func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, id 
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
-func (c *ClientWithResponses) StopInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error) {
-	rsp, err := c.StopInstance(ctx, id, reqEditors...)
+func (c *ClientWithResponses) StopInstanceWithResponse(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*StopInstanceResponse, error) {
+	rsp, err := c.StopInstance(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3900,8 +4035,8 @@ func (c *ClientWithResponses) StopInstanceWithResponse(ctx context.Context, id I
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/instances/{id}/terminate (the `TerminateInstance` operationId).
-func (c *ClientWithResponses) TerminateInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*TerminateInstanceResponse, error) {
-	rsp, err := c.TerminateInstance(ctx, id, reqEditors...)
+func (c *ClientWithResponses) TerminateInstanceWithResponse(ctx context.Context, id InstanceID, params *TerminateInstanceParams, reqEditors ...RequestEditorFn) (*TerminateInstanceResponse, error) {
+	rsp, err := c.TerminateInstance(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3926,8 +4061,8 @@ func (c *ClientWithResponses) ListLoadBalancersWithResponse(ctx context.Context,
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-func (c *ClientWithResponses) CreateLoadBalancerWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error) {
-	rsp, err := c.CreateLoadBalancerWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateLoadBalancerWithBodyWithResponse(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error) {
+	rsp, err := c.CreateLoadBalancerWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3939,8 +4074,8 @@ func (c *ClientWithResponses) CreateLoadBalancerWithBodyWithResponse(ctx context
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
-func (c *ClientWithResponses) CreateLoadBalancerWithResponse(ctx context.Context, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error) {
-	rsp, err := c.CreateLoadBalancer(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateLoadBalancerWithResponse(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error) {
+	rsp, err := c.CreateLoadBalancer(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3952,8 +4087,8 @@ func (c *ClientWithResponses) CreateLoadBalancerWithResponse(ctx context.Context
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
-func (c *ClientWithResponses) DeleteLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*DeleteLoadBalancerResponse, error) {
-	rsp, err := c.DeleteLoadBalancer(ctx, id, reqEditors...)
+func (c *ClientWithResponses) DeleteLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*DeleteLoadBalancerResponse, error) {
+	rsp, err := c.DeleteLoadBalancer(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3978,8 +4113,8 @@ func (c *ClientWithResponses) GetLoadBalancerWithResponse(ctx context.Context, i
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-func (c *ClientWithResponses) UpdateLoadBalancerWithBodyWithResponse(ctx context.Context, id LoadBalancerID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error) {
-	rsp, err := c.UpdateLoadBalancerWithBody(ctx, id, contentType, body, reqEditors...)
+func (c *ClientWithResponses) UpdateLoadBalancerWithBodyWithResponse(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error) {
+	rsp, err := c.UpdateLoadBalancerWithBody(ctx, id, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -3991,8 +4126,8 @@ func (c *ClientWithResponses) UpdateLoadBalancerWithBodyWithResponse(ctx context
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
-func (c *ClientWithResponses) UpdateLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error) {
-	rsp, err := c.UpdateLoadBalancer(ctx, id, body, reqEditors...)
+func (c *ClientWithResponses) UpdateLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, body UpdateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error) {
+	rsp, err := c.UpdateLoadBalancer(ctx, id, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -4056,8 +4191,8 @@ func (c *ClientWithResponses) ListRoutesWithResponse(ctx context.Context, params
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-func (c *ClientWithResponses) CreateRouteWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error) {
-	rsp, err := c.CreateRouteWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateRouteWithBodyWithResponse(ctx context.Context, params *CreateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error) {
+	rsp, err := c.CreateRouteWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -4069,8 +4204,8 @@ func (c *ClientWithResponses) CreateRouteWithBodyWithResponse(ctx context.Contex
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/routes (the `CreateRoute` operationId).
-func (c *ClientWithResponses) CreateRouteWithResponse(ctx context.Context, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error) {
-	rsp, err := c.CreateRoute(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateRouteWithResponse(ctx context.Context, params *CreateRouteParams, body CreateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRouteResponse, error) {
+	rsp, err := c.CreateRoute(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -4082,8 +4217,8 @@ func (c *ClientWithResponses) CreateRouteWithResponse(ctx context.Context, body 
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with DELETE /v1/routes/{id} (the `DeleteRoute` operationId).
-func (c *ClientWithResponses) DeleteRouteWithResponse(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*DeleteRouteResponse, error) {
-	rsp, err := c.DeleteRoute(ctx, id, reqEditors...)
+func (c *ClientWithResponses) DeleteRouteWithResponse(ctx context.Context, id RouteID, params *DeleteRouteParams, reqEditors ...RequestEditorFn) (*DeleteRouteResponse, error) {
+	rsp, err := c.DeleteRoute(ctx, id, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

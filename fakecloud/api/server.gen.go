@@ -181,21 +181,31 @@ const (
 	AddressPoolExhausted ProblemCode = "address-pool-exhausted"
 	EventsExpired        ProblemCode = "events-expired"
 	Forbidden            ProblemCode = "forbidden"
+	IdempotencyKeyReused ProblemCode = "idempotency-key-reused"
+	InUse                ProblemCode = "in-use"
 	Internal             ProblemCode = "internal"
 	InvalidRequest       ProblemCode = "invalid-request"
 	ListenerConflict     ProblemCode = "listener-conflict"
 	MethodNotAllowed     ProblemCode = "method-not-allowed"
 	NameTaken            ProblemCode = "name-taken"
+	NetworkConflict      ProblemCode = "network-conflict"
 	NotFound             ProblemCode = "not-found"
+	PreconditionFailed   ProblemCode = "precondition-failed"
+	QuotaExceeded        ProblemCode = "quota-exceeded"
 	RateLimited          ProblemCode = "rate-limited"
 	RouteConflict        ProblemCode = "route-conflict"
+	SnapshotUnusable     ProblemCode = "snapshot-unusable"
 	TooLarge             ProblemCode = "too-large"
 	TooManyFaults        ProblemCode = "too-many-faults"
 	Unauthenticated      ProblemCode = "unauthenticated"
 	Unavailable          ProblemCode = "unavailable"
+	UnknownAddress       ProblemCode = "unknown-address"
 	UnknownInstance      ProblemCode = "unknown-instance"
+	UnknownNetwork       ProblemCode = "unknown-network"
 	UnknownZone          ProblemCode = "unknown-zone"
+	VirtualClock         ProblemCode = "virtual-clock"
 	WrongState           ProblemCode = "wrong-state"
+	ZoneUnavailable      ProblemCode = "zone-unavailable"
 )
 
 // Valid indicates whether the value is a known member of the ProblemCode enum.
@@ -209,6 +219,10 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case Forbidden:
 		return true
+	case IdempotencyKeyReused:
+		return true
+	case InUse:
+		return true
 	case Internal:
 		return true
 	case InvalidRequest:
@@ -219,11 +233,19 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case NameTaken:
 		return true
+	case NetworkConflict:
+		return true
 	case NotFound:
+		return true
+	case PreconditionFailed:
+		return true
+	case QuotaExceeded:
 		return true
 	case RateLimited:
 		return true
 	case RouteConflict:
+		return true
+	case SnapshotUnusable:
 		return true
 	case TooLarge:
 		return true
@@ -233,11 +255,19 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case Unavailable:
 		return true
+	case UnknownAddress:
+		return true
 	case UnknownInstance:
+		return true
+	case UnknownNetwork:
 		return true
 	case UnknownZone:
 		return true
+	case VirtualClock:
+		return true
 	case WrongState:
+		return true
+	case ZoneUnavailable:
 		return true
 	default:
 		return false
@@ -727,6 +757,38 @@ type LoadBalancerUpdate struct {
 // Problem defines model for Problem.
 type Problem struct {
 	// Code Stable; safe to program against.
+	//
+	// | code | status | what happened, and what to do |
+	// |---|---|---|
+	// | `invalid-request` | 400 | The request does not fit the API; `fields` names what offends. |
+	// | `unknown-zone` | 400 | The zone named is none of this cloud's. |
+	// | `unknown-instance` | 400 | An instance named in the body is none of the project's, or is terminated. |
+	// | `unknown-network` | 400 | A network named in the body is none of the project's. |
+	// | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
+	// | `listener-conflict` | 400 | Two listeners want one port. |
+	// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired. |
+	// | `forbidden` | 403 | The token's role does not allow the operation. |
+	// | `not-found` | 404 | It does not exist in the project that the problem names. |
+	// | `method-not-allowed` | 405 | The path does not take this method; the header `Allow` lists those it does. |
+	// | `name-taken` | 409 | Another resource of the project has the name. |
+	// | `wrong-state` | 409 | Not possible in the resource's present state. |
+	// | `in-use` | 409 | Something else depends on it; `detail` says what. |
+	// | `quota-exceeded` | 409 | The project has as many as its quota allows. |
+	// | `address-pool-exhausted` | 409 | No address is left to give. |
+	// | `address-in-use` | 409 | The address wanted is something else's. |
+	// | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
+	// | `network-conflict` | 409 | The network's CIDR overlaps with another network's. |
+	// | `virtual-clock` | 409 | Not possible with the clock that this cloud runs on; `detail` says why. |
+	// | `snapshot-unusable` | 409 | The snapshot cannot be brought back; nothing was changed. |
+	// | `too-many-faults` | 409 | The project has as many fault rules as it may. |
+	// | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
+	// | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
+	// | `too-large` | 413 | The body is larger than what the cloud reads. |
+	// | `idempotency-key-reused` | 422 | The `Idempotency-Key` was used for another request. |
+	// | `rate-limited` | 429 | Too many calls; come back after `Retry-After` seconds. |
+	// | `internal` | 500 | The cloud failed; its log has more under the request ID. |
+	// | `unavailable` | 503 | The cloud cannot answer now; try again. |
+	// | `zone-unavailable` | 503 | The zone has an outage: choose another, or try again later. |
 	Code ProblemCode `json:"code"`
 
 	// Detail A sentence a person can act on.
@@ -754,6 +816,38 @@ type Problem struct {
 }
 
 // ProblemCode Stable; safe to program against.
+//
+// | code | status | what happened, and what to do |
+// |---|---|---|
+// | `invalid-request` | 400 | The request does not fit the API; `fields` names what offends. |
+// | `unknown-zone` | 400 | The zone named is none of this cloud's. |
+// | `unknown-instance` | 400 | An instance named in the body is none of the project's, or is terminated. |
+// | `unknown-network` | 400 | A network named in the body is none of the project's. |
+// | `unknown-address` | 400 | A reserved address named in the body is none of the project's. |
+// | `listener-conflict` | 400 | Two listeners want one port. |
+// | `unauthenticated` | 401 | No token, an unknown one, or one that has expired. |
+// | `forbidden` | 403 | The token's role does not allow the operation. |
+// | `not-found` | 404 | It does not exist in the project that the problem names. |
+// | `method-not-allowed` | 405 | The path does not take this method; the header `Allow` lists those it does. |
+// | `name-taken` | 409 | Another resource of the project has the name. |
+// | `wrong-state` | 409 | Not possible in the resource's present state. |
+// | `in-use` | 409 | Something else depends on it; `detail` says what. |
+// | `quota-exceeded` | 409 | The project has as many as its quota allows. |
+// | `address-pool-exhausted` | 409 | No address is left to give. |
+// | `address-in-use` | 409 | The address wanted is something else's. |
+// | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
+// | `network-conflict` | 409 | The network's CIDR overlaps with another network's. |
+// | `virtual-clock` | 409 | Not possible with the clock that this cloud runs on; `detail` says why. |
+// | `snapshot-unusable` | 409 | The snapshot cannot be brought back; nothing was changed. |
+// | `too-many-faults` | 409 | The project has as many fault rules as it may. |
+// | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
+// | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
+// | `too-large` | 413 | The body is larger than what the cloud reads. |
+// | `idempotency-key-reused` | 422 | The `Idempotency-Key` was used for another request. |
+// | `rate-limited` | 429 | Too many calls; come back after `Retry-After` seconds. |
+// | `internal` | 500 | The cloud failed; its log has more under the request ID. |
+// | `unavailable` | 503 | The cloud cannot answer now; try again. |
+// | `zone-unavailable` | 503 | The zone has an outage: choose another, or try again later. |
 type ProblemCode string
 
 // ProblemField defines model for ProblemField.
@@ -885,6 +979,12 @@ type ZoneList struct {
 // FaultID defines model for FaultID.
 type FaultID = string
 
+// IdempotencyKey Example: 5f1e0c9a-create-node-4
+type IdempotencyKey = string
+
+// IfMatch Example: "3"
+type IfMatch = string
+
 // InstanceID defines model for InstanceID.
 type InstanceID = string
 
@@ -945,6 +1045,33 @@ type ListInstancesParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
+// CreateInstanceParams defines parameters for CreateInstance.
+type CreateInstanceParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// StartInstanceParams defines parameters for StartInstance.
+type StartInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// StopInstanceParams defines parameters for StopInstance.
+type StopInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// TerminateInstanceParams defines parameters for TerminateInstance.
+type TerminateInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListLoadBalancersParams defines parameters for ListLoadBalancers.
 type ListLoadBalancersParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
@@ -963,6 +1090,27 @@ type ListLoadBalancersParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
+// CreateLoadBalancerParams defines parameters for CreateLoadBalancer.
+type CreateLoadBalancerParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteLoadBalancerParams defines parameters for DeleteLoadBalancer.
+type DeleteLoadBalancerParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateLoadBalancerParams defines parameters for UpdateLoadBalancer.
+type UpdateLoadBalancerParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
@@ -976,6 +1124,21 @@ type ListRoutesParams struct {
 
 	// PageToken `nextPageToken` of the page before. Opaque.
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// CreateRouteParams defines parameters for CreateRoute.
+type CreateRouteParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteRouteParams defines parameters for DeleteRoute.
+type DeleteRouteParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
@@ -1027,34 +1190,34 @@ type ServerInterface interface {
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
 	// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
 	// (POST /v1/instances)
-	CreateInstance(w http.ResponseWriter, r *http.Request)
+	CreateInstance(w http.ResponseWriter, r *http.Request, params CreateInstanceParams)
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
 	// (GET /v1/instances/{id})
 	GetInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
 	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 	// (POST /v1/instances/{id}/start)
-	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StartInstanceParams)
 	// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	// (POST /v1/instances/{id}/stop)
-	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StopInstanceParams)
 	// TerminateInstance End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
 	// (POST /v1/instances/{id}/terminate)
-	TerminateInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	TerminateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params TerminateInstanceParams)
 	// ListLoadBalancers Load balancers of the project, oldest first.
 	// (GET /v1/load-balancers)
 	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params ListLoadBalancersParams)
 	// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
 	// (POST /v1/load-balancers)
-	CreateLoadBalancer(w http.ResponseWriter, r *http.Request)
+	CreateLoadBalancer(w http.ResponseWriter, r *http.Request, params CreateLoadBalancerParams)
 	// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	// (DELETE /v1/load-balancers/{id})
-	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params DeleteLoadBalancerParams)
 	// GetLoadBalancer One load balancer.
 	// (GET /v1/load-balancers/{id})
 	GetLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
 	// (PATCH /v1/load-balancers/{id})
-	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params UpdateLoadBalancerParams)
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
 	// (GET /v1/load-balancers/{id}/health)
 	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
@@ -1069,10 +1232,10 @@ type ServerInterface interface {
 	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
 	// CreateRoute Create a route. It is in force at once.
 	// (POST /v1/routes)
-	CreateRoute(w http.ResponseWriter, r *http.Request)
+	CreateRoute(w http.ResponseWriter, r *http.Request, params CreateRouteParams)
 	// DeleteRoute Delete a route. It is gone with the reply.
 	// (DELETE /v1/routes/{id})
-	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID, params DeleteRouteParams)
 	// GetRoute One route.
 	// (GET /v1/routes/{id})
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
@@ -1413,8 +1576,35 @@ func (siw *ServerInterfaceWrapper) ListInstances(w http.ResponseWriter, r *http.
 // CreateInstance operation middleware
 func (siw *ServerInterfaceWrapper) CreateInstance(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateInstance(w, r)
+		siw.Handler.CreateInstance(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1465,8 +1655,32 @@ func (siw *ServerInterfaceWrapper) StartInstance(w http.ResponseWriter, r *http.
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StartInstance(w, r, id)
+		siw.Handler.StartInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1491,8 +1705,32 @@ func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.R
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StopInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StopInstance(w, r, id)
+		siw.Handler.StopInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1517,8 +1755,32 @@ func (siw *ServerInterfaceWrapper) TerminateInstance(w http.ResponseWriter, r *h
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params TerminateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.TerminateInstance(w, r, id)
+		siw.Handler.TerminateInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1616,8 +1878,35 @@ func (siw *ServerInterfaceWrapper) ListLoadBalancers(w http.ResponseWriter, r *h
 // CreateLoadBalancer operation middleware
 func (siw *ServerInterfaceWrapper) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateLoadBalancerParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateLoadBalancer(w, r)
+		siw.Handler.CreateLoadBalancer(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1642,8 +1931,32 @@ func (siw *ServerInterfaceWrapper) DeleteLoadBalancer(w http.ResponseWriter, r *
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteLoadBalancerParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteLoadBalancer(w, r, id)
+		siw.Handler.DeleteLoadBalancer(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1694,8 +2007,32 @@ func (siw *ServerInterfaceWrapper) UpdateLoadBalancer(w http.ResponseWriter, r *
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateLoadBalancerParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateLoadBalancer(w, r, id)
+		siw.Handler.UpdateLoadBalancer(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1846,8 +2183,35 @@ func (siw *ServerInterfaceWrapper) ListRoutes(w http.ResponseWriter, r *http.Req
 // CreateRoute operation middleware
 func (siw *ServerInterfaceWrapper) CreateRoute(w http.ResponseWriter, r *http.Request) {
 
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateRouteParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateRoute(w, r)
+		siw.Handler.CreateRoute(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1872,8 +2236,32 @@ func (siw *ServerInterfaceWrapper) DeleteRoute(w http.ResponseWriter, r *http.Re
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteRouteParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteRoute(w, r, id)
+		siw.Handler.DeleteRoute(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {

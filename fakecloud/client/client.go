@@ -93,6 +93,7 @@ func New(cfg Config) (*Client, error) {
 			if cfg.UserAgent != "" {
 				req.Header.Set("User-Agent", cfg.UserAgent)
 			}
+			setHeaders(req)
 			return nil
 		}))
 	if err != nil {

@@ -63,6 +63,13 @@ func of(id string, do func(context.Context, string, ...api.RequestEditorFn) (*ht
 	}
 }
 
+// change is of for a call that takes headers, which come with the context.
+func change[P any](id string, do func(context.Context, string, *P, ...api.RequestEditorFn) (*http.Response, error)) call {
+	return of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+		return do(ctx, id, new(P), edit...)
+	})
+}
+
 // GetInstance asks for one instance by its ID.
 func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
 	return read[api.Instance](ctx, c, of(id, c.raw.GetInstance))
@@ -70,22 +77,22 @@ func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, err
 
 // CreateInstance asks for a new instance; it is pending in the reply.
 func (c *Client) CreateInstance(ctx context.Context, in api.InstanceCreate) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateInstance(ctx, in) })
+	return create[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateInstance(ctx, &api.CreateInstanceParams{}, in) })
 }
 
 // StartInstance starts a stopped instance.
 func (c *Client) StartInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, of(id, c.raw.StartInstance))
+	return write[api.Instance](ctx, c, change(id, c.raw.StartInstance))
 }
 
 // StopInstance stops a running instance.
 func (c *Client) StopInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, of(id, c.raw.StopInstance))
+	return write[api.Instance](ctx, c, change(id, c.raw.StopInstance))
 }
 
 // TerminateInstance ends an instance for good.
 func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, of(id, c.raw.TerminateInstance))
+	return write[api.Instance](ctx, c, change(id, c.raw.TerminateInstance))
 }
 
 // LoadBalancerFilter narrows a list; zero fields do not.
@@ -128,19 +135,19 @@ func (c *Client) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBa
 
 // CreateLoadBalancer asks for a new balancer; it is provisioning in the reply.
 func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-	return write[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateLoadBalancer(ctx, lb) })
+	return create[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateLoadBalancer(ctx, &api.CreateLoadBalancerParams{}, lb) })
 }
 
 // UpdateLoadBalancer replaces the fields that are not nil.
 func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 	return write[api.LoadBalancer](ctx, c, of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
-		return c.raw.UpdateLoadBalancer(ctx, id, u, edit...)
+		return c.raw.UpdateLoadBalancer(ctx, id, &api.UpdateLoadBalancerParams{}, u, edit...)
 	}))
 }
 
 // DeleteLoadBalancer asks for a balancer's end; it is deleting in the reply.
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return write[api.LoadBalancer](ctx, c, of(id, c.raw.DeleteLoadBalancer))
+	return write[api.LoadBalancer](ctx, c, change(id, c.raw.DeleteLoadBalancer))
 }
 
 // RouteFilter narrows a list; zero fields do not.
@@ -170,11 +177,11 @@ func (c *Client) GetRoute(ctx context.Context, id string) (*api.Route, error) {
 
 // CreateRoute makes a new route; it is in force in the reply.
 func (c *Client) CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error) {
-	return write[api.Route](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateRoute(ctx, r) })
+	return create[api.Route](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateRoute(ctx, &api.CreateRouteParams{}, r) })
 }
 
 // DeleteRoute ends a route; it is gone afterwards.
 func (c *Client) DeleteRoute(ctx context.Context, id string) error {
-	_, err := write[struct{}](ctx, c, of(id, c.raw.DeleteRoute))
+	_, err := write[struct{}](ctx, c, change(id, c.raw.DeleteRoute))
 	return err
 }

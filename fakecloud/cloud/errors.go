@@ -10,18 +10,29 @@ type Code string
 // Why the cloud refuses. The names are those of the API.
 const (
 	InvalidRequest       Code = "invalid-request"
+	UnknownZone          Code = "unknown-zone"
+	UnknownInstance      Code = "unknown-instance"
+	UnknownNetwork       Code = "unknown-network"
+	UnknownAddress       Code = "unknown-address"
+	ListenerConflict     Code = "listener-conflict"
 	Unauthenticated      Code = "unauthenticated"
+	Forbidden            Code = "forbidden"
 	NotFound             Code = "not-found"
 	NameTaken            Code = "name-taken"
 	WrongState           Code = "wrong-state"
+	InUse                Code = "in-use"
+	QuotaExceeded        Code = "quota-exceeded"
 	AddressPoolExhausted Code = "address-pool-exhausted"
 	AddressInUse         Code = "address-in-use"
-	UnknownZone          Code = "unknown-zone"
-	UnknownInstance      Code = "unknown-instance"
-	ListenerConflict     Code = "listener-conflict"
 	RouteConflict        Code = "route-conflict"
-	EventsExpired        Code = "events-expired"
+	NetworkConflict      Code = "network-conflict"
+	VirtualClock         Code = "virtual-clock"
+	SnapshotUnusable     Code = "snapshot-unusable"
 	TooManyFaults        Code = "too-many-faults"
+	EventsExpired        Code = "events-expired"
+	PreconditionFailed   Code = "precondition-failed"
+	IdempotencyKeyReused Code = "idempotency-key-reused"
+	ZoneUnavailable      Code = "zone-unavailable"
 )
 
 // Error is a refusal: nothing was changed.

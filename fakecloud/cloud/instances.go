@@ -40,36 +40,43 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	if err := c.checkInstanceSpec(spec); err != nil {
 		return Instance{}, err
 	}
-	rule, _ := find(InstanceRules, instanceNone, Create)
 	var in Instance
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		name, err := c.instanceName(ctx, tx, p, spec.Name)
-		if err != nil {
+		return once(ctx, tx, p, now, &in, func() (err error) {
+			in, err = c.newInstance(ctx, tx, p, spec, now)
 			return err
-		}
-		zone, err := c.instanceZone(ctx, tx, p, spec.Zone)
-		if err != nil {
-			return err
-		}
-		address, err := c.instanceAddress(ctx, tx, p, spec.Address)
-		if err != nil {
-			return err
-		}
-		id, err := c.random.id("i", now)
-		if err != nil {
-			return err
-		}
-		in = Instance{
-			ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
-			State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
-			Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
-		}
-		if in.Type == "" {
-			in.Type = Small
-		}
-		return insertInstance(ctx, tx, in)
+		})
 	})
 	return in, err
+}
+
+func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec InstanceSpec, now time.Time) (Instance, error) {
+	name, err := c.instanceName(ctx, tx, p, spec.Name)
+	if err != nil {
+		return Instance{}, err
+	}
+	zone, err := c.instanceZone(ctx, tx, p, spec.Zone)
+	if err != nil {
+		return Instance{}, err
+	}
+	address, err := c.instanceAddress(ctx, tx, p, spec.Address)
+	if err != nil {
+		return Instance{}, err
+	}
+	id, err := c.random.id("i", now)
+	if err != nil {
+		return Instance{}, err
+	}
+	rule, _ := find(InstanceRules, instanceNone, Create)
+	in := Instance{
+		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
+		State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
+		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+	}
+	if in.Type == "" {
+		in.Type = Small
+	}
+	return in, insertInstance(ctx, tx, in)
 }
 
 func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
@@ -215,6 +222,9 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 	var moved bool
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
 		if in, err = loadInstance(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, in.ID, in.Version); err != nil {
 			return err
 		}
 		rule, ok := find(InstanceRules, in.State, on)

@@ -31,34 +31,46 @@ const (
 // CreateLoadBalancer gives the new balancer in state provisioning. Its address
 // is final.
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
-	ranges, rangesErr := parseRanges(spec.SourceRanges)
-	check, checkErr := spec.HealthCheck.checked()
+	_, rangesErr := parseRanges(spec.SourceRanges)
+	_, checkErr := spec.HealthCheck.checked()
 	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
 	var lb LoadBalancer
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		if err := errors.Join(checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets)); err != nil {
+		return once(ctx, tx, p, now, &lb, func() (err error) {
+			lb, err = c.newLoadBalancer(ctx, tx, p, spec, now)
 			return err
-		}
-		address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
-		if err != nil {
-			return err
-		}
-		id, err := c.random.id("lb", now)
-		if err != nil {
-			return err
-		}
-		lb = LoadBalancer{
-			ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
-			Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, Affinity: spec.Affinity, HealthCheck: check,
-			Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
-		}
-		return insertLoadBalancer(ctx, tx, lb)
+		})
 	})
 	return lb, err
+}
+
+// newLoadBalancer inserts a balancer whose spec is sound as far as that can be
+// seen without the store.
+func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
+	ranges, rangesErr := parseRanges(spec.SourceRanges)
+	check, checkErr := spec.HealthCheck.checked()
+	err := errors.Join(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets))
+	if err != nil {
+		return LoadBalancer{}, err
+	}
+	address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
+	if err != nil {
+		return LoadBalancer{}, err
+	}
+	id, err := c.random.id("lb", now)
+	if err != nil {
+		return LoadBalancer{}, err
+	}
+	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
+	lb := LoadBalancer{
+		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
+		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, Affinity: spec.Affinity, HealthCheck: check,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+	}
+	return lb, insertLoadBalancer(ctx, tx, lb)
 }
 
 func checkListeners(listeners []Listener) error {
@@ -249,6 +261,9 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		if err != nil {
 			return err
 		}
+		if err := unchanged(ctx, old.ID, old.Version); err != nil {
+			return err
+		}
 		rule, ok := find(LoadBalancerRules, old.State, Update)
 		if !ok {
 			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s", old.Name, old.ID, old.State)
@@ -350,6 +365,9 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	var lb LoadBalancer
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
 		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, lb.ID, lb.Version); err != nil {
 			return err
 		}
 		rule, ok := find(LoadBalancerRules, lb.State, Delete)

@@ -23,28 +23,35 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 	}
 	var r Route
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		if err := checkRouteName(ctx, tx, p, spec.Name); err != nil {
+		return once(ctx, tx, p, now, &r, func() (err error) {
+			r, err = c.newRoute(ctx, tx, p, spec, destination, now)
 			return err
-		}
-		in, err := nextHop(ctx, tx, p, spec.Instance)
-		if err != nil {
-			return err
-		}
-		if err := checkDestination(ctx, tx, p, destination); err != nil {
-			return err
-		}
-		id, err := c.random.id("r", now)
-		if err != nil {
-			return err
-		}
-		r = Route{
-			ID: id, Project: p.ID, Name: spec.Name, Destination: destination, Instance: in.ID,
-			Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
-		}
-		r.State, r.StateReason = routeVia(in.State)
-		return insertRoute(ctx, tx, r)
+		})
 	})
 	return r, err
+}
+
+func (c *Cloud) newRoute(ctx context.Context, tx *store.Tx, p Project, spec RouteSpec, destination netip.Prefix, now time.Time) (Route, error) {
+	if err := checkRouteName(ctx, tx, p, spec.Name); err != nil {
+		return Route{}, err
+	}
+	in, err := nextHop(ctx, tx, p, spec.Instance)
+	if err != nil {
+		return Route{}, err
+	}
+	if err := checkDestination(ctx, tx, p, destination); err != nil {
+		return Route{}, err
+	}
+	id, err := c.random.id("r", now)
+	if err != nil {
+		return Route{}, err
+	}
+	r := Route{
+		ID: id, Project: p.ID, Name: spec.Name, Destination: destination, Instance: in.ID,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+	}
+	r.State, r.StateReason = routeVia(in.State)
+	return r, insertRoute(ctx, tx, r)
 }
 
 // routeVia is the state of a route via an instance in that state, and why.
@@ -136,6 +143,9 @@ func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
 		r, err := loadRoute(ctx, tx, p, id)
 		if err != nil {
+			return err
+		}
+		if err := unchanged(ctx, r.ID, r.Version); err != nil {
 			return err
 		}
 		if err := tx.DeleteRoute(ctx, id); err != nil {

@@ -118,7 +118,7 @@ func decode[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bool) 
 }
 
 // CreateInstance implements api.ServerInterface.
-func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
+func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.CreateInstanceParams) {
 	body, ok := decode[api.InstanceCreate](s, w, r)
 	if !ok {
 		return
@@ -132,7 +132,7 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Location", "/v1/instances/"+in.ID)
-	s.reply(w, r, http.StatusCreated, instanceOf(in))
+	s.resource(w, r, http.StatusCreated, in.Version, instanceOf(in))
 }
 
 // GetInstance implements api.ServerInterface.
@@ -141,17 +141,17 @@ func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.Inst
 }
 
 // StartInstance implements api.ServerInterface.
-func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StartInstanceParams) {
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.StartInstance)
 }
 
 // StopInstance implements api.ServerInterface.
-func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StopInstanceParams) {
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.StopInstance)
 }
 
 // TerminateInstance implements api.ServerInterface.
-func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
+func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.TerminateInstanceParams) {
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.TerminateInstance)
 }
 
@@ -161,7 +161,7 @@ func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, status, instanceOf(in))
+	s.resource(w, r, status, in.Version, instanceOf(in))
 }
 
 // ListLoadBalancers implements api.ServerInterface.
@@ -185,7 +185,7 @@ func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, param
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
-func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
+func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ api.CreateLoadBalancerParams) {
 	body, ok := decode[api.LoadBalancerCreate](s, w, r)
 	if !ok {
 		return
@@ -200,7 +200,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Location", "/v1/load-balancers/"+lb.ID)
-	s.reply(w, r, http.StatusCreated, loadBalancerOf(lb))
+	s.resource(w, r, http.StatusCreated, lb.Version, loadBalancerOf(lb))
 }
 
 // GetLoadBalancer implements api.ServerInterface.
@@ -209,7 +209,7 @@ func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.
 }
 
 // DeleteLoadBalancer implements api.ServerInterface.
-func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID, _ api.DeleteLoadBalancerParams) {
 	s.loadBalancer(w, r, http.StatusAccepted, id, s.cloud.DeleteLoadBalancer)
 }
 
@@ -219,11 +219,11 @@ func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, status, loadBalancerOf(lb))
+	s.resource(w, r, status, lb.Version, loadBalancerOf(lb))
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
-func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
+func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID, _ api.UpdateLoadBalancerParams) {
 	body, ok := decode[api.LoadBalancerUpdate](s, w, r)
 	if !ok {
 		return
@@ -250,7 +250,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, http.StatusAccepted, loadBalancerOf(lb))
+	s.resource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb))
 }
 
 // GetLoadBalancerStats implements api.ServerInterface.
@@ -293,7 +293,7 @@ func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.L
 }
 
 // CreateRoute implements api.ServerInterface.
-func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
+func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request, _ api.CreateRouteParams) {
 	body, ok := decode[api.RouteCreate](s, w, r)
 	if !ok {
 		return
@@ -306,7 +306,7 @@ func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Location", "/v1/routes/"+route.ID)
-	s.reply(w, r, http.StatusCreated, routeOf(route))
+	s.resource(w, r, http.StatusCreated, route.Version, routeOf(route))
 }
 
 // GetRoute implements api.ServerInterface.
@@ -316,11 +316,11 @@ func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, http.StatusOK, routeOf(route))
+	s.resource(w, r, http.StatusOK, route.Version, routeOf(route))
 }
 
 // DeleteRoute implements api.ServerInterface.
-func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
+func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID, _ api.DeleteRouteParams) {
 	if err := s.cloud.DeleteRoute(r.Context(), project(r), id); err != nil {
 		s.fail(w, r, err)
 		return

@@ -25,6 +25,8 @@ type call struct {
 	// whyNot is why there is no who.
 	whyNot error
 	fault  string // the ID of the rule that was applied, or ""
+	// request is what the headers of a change say; nil before that is known.
+	request *cloud.Request
 	// count, when not nil, is told the status as the answer begins; 0 when the
 	// call is broken off.
 	count func(status int)

@@ -15,18 +15,29 @@ import (
 // statuses gives each of the cloud's refusals its HTTP status.
 var statuses = map[cloud.Code]int{
 	cloud.InvalidRequest:       http.StatusBadRequest,
+	cloud.UnknownZone:          http.StatusBadRequest,
+	cloud.UnknownInstance:      http.StatusBadRequest,
+	cloud.UnknownNetwork:       http.StatusBadRequest,
+	cloud.UnknownAddress:       http.StatusBadRequest,
+	cloud.ListenerConflict:     http.StatusBadRequest,
 	cloud.Unauthenticated:      http.StatusUnauthorized,
+	cloud.Forbidden:            http.StatusForbidden,
 	cloud.NotFound:             http.StatusNotFound,
 	cloud.NameTaken:            http.StatusConflict,
 	cloud.WrongState:           http.StatusConflict,
+	cloud.InUse:                http.StatusConflict,
+	cloud.QuotaExceeded:        http.StatusConflict,
 	cloud.AddressPoolExhausted: http.StatusConflict,
 	cloud.AddressInUse:         http.StatusConflict,
-	cloud.UnknownZone:          http.StatusBadRequest,
-	cloud.UnknownInstance:      http.StatusBadRequest,
-	cloud.ListenerConflict:     http.StatusBadRequest,
 	cloud.RouteConflict:        http.StatusConflict,
-	cloud.EventsExpired:        http.StatusGone,
+	cloud.NetworkConflict:      http.StatusConflict,
+	cloud.VirtualClock:         http.StatusConflict,
+	cloud.SnapshotUnusable:     http.StatusConflict,
 	cloud.TooManyFaults:        http.StatusConflict,
+	cloud.EventsExpired:        http.StatusGone,
+	cloud.PreconditionFailed:   http.StatusPreconditionFailed,
+	cloud.IdempotencyKeyReused: http.StatusUnprocessableEntity,
+	cloud.ZoneUnavailable:      http.StatusServiceUnavailable,
 }
 
 // challenge tells whoever is not known how to become so.

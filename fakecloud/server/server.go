@@ -80,7 +80,7 @@ func New(cfg Config) (*Server, error) {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
-	router.Use(s.meter, s.validator(spec))
+	router.Use(s.meter, s.validator(spec), s.conditions)
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
 	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
 	return s, nil

@@ -18,6 +18,14 @@ type Event struct {
 	Body       string
 }
 
+type IdempotencyKey struct {
+	ProjectID   string
+	Key         string
+	Fingerprint []byte
+	Result      string
+	ExpiresAt   int64
+}
+
 type Instance struct {
 	ID          string
 	ProjectID   string

@@ -1,0 +1,88 @@
+// This file answers: what does a caller say of a change, beside the change?
+
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// KeyLifetime is how long an idempotency key is remembered.
+const KeyLifetime = 24 * time.Hour
+
+// Request goes with a call's context: what holds for any kind of change.
+type Request struct {
+	// Key, unless empty, makes a create happen once.
+	Key string
+	// Fingerprint tells a repeated request from another one with the same key.
+	Fingerprint []byte
+	// IfMatch, unless nil, is the version that the resource must have.
+	IfMatch *int64
+	// Replayed is set when the result is that of an earlier request.
+	Replayed bool
+}
+
+type requestKey struct{}
+
+// WithRequest gives a context whose changes keep to r, and set r.Replayed.
+func WithRequest(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+func requestOf(ctx context.Context) *Request {
+	if r, ok := ctx.Value(requestKey{}).(*Request); ok {
+		return r
+	}
+	return &Request{}
+}
+
+// once runs create, which sets result, or sets result to what the first request
+// with the same idempotency key got. A create that fails leaves its key unused.
+func once[T any](ctx context.Context, tx *store.Tx, p Project, now time.Time, result *T, create func() error) error {
+	r := requestOf(ctx)
+	if r.Key == "" {
+		return create()
+	}
+	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
+		return err
+	}
+	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return err
+	case !bytes.Equal(row.Fingerprint, r.Fingerprint):
+		return refuse(IdempotencyKeyReused, "the idempotency key %q was used for another request: use a new key for each thing that is to be created", r.Key).
+			at("Idempotency-Key", "was used for another request")
+	default:
+		r.Replayed = true
+		if err := json.Unmarshal([]byte(row.Result), result); err != nil {
+			return fmt.Errorf("stored result of idempotency key %q: %w", r.Key, err)
+		}
+		return nil
+	}
+	if err := create(); err != nil {
+		return err
+	}
+	return tx.InsertIdempotencyKey(ctx, db.InsertIdempotencyKeyParams{
+		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result), ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
+	})
+}
+
+// unchanged refuses a change that was meant for another version of the resource.
+func unchanged(ctx context.Context, id string, version int64) error {
+	want := requestOf(ctx).IfMatch
+	if want == nil || *want == version {
+		return nil
+	}
+	return refuse(PreconditionFailed, "%s is at version %d by now, not %d: read it again, and decide anew", id, version, *want).
+		at("If-Match", "is not the present version")
+}

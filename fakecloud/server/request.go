@@ -1,0 +1,58 @@
+// This file answers: what do the headers of a change, and of a resource, mean?
+
+package server
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// conditions hands the cloud what a change's headers ask for; the validator has
+// seen to their form.
+func (s *Server) conditions(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req := &cloud.Request{Key: r.Header.Get("Idempotency-Key")}
+		if v, err := strconv.ParseInt(strings.Trim(r.Header.Get("If-Match"), `"`), 10, 64); err == nil {
+			req.IfMatch = &v
+		}
+		if req.Key != "" {
+			body, err := io.ReadAll(r.Body)
+			var tooLarge *http.MaxBytesError
+			switch {
+			case errors.As(err, &tooLarge):
+				s.problem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, "the request's body is too large", nil)
+				return
+			case err != nil:
+				s.fail(w, r, &cloud.Error{Code: cloud.InvalidRequest, Message: "the body cannot be read: " + err.Error()})
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			sum := sha256.Sum256([]byte(r.Method + " " + r.URL.Path + "\n" + string(body)))
+			req.Fingerprint = sum[:]
+		}
+		callOf(r).request = req
+		next.ServeHTTP(w, r.WithContext(cloud.WithRequest(r.Context(), req)))
+	})
+}
+
+// resource answers with one resource, at a version.
+func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, version int64, body any) {
+	tag := `"` + strconv.FormatInt(version, 10) + `"`
+	w.Header().Set("ETag", tag)
+	if req := callOf(r).request; req != nil && req.Replayed {
+		w.Header().Set("Idempotent-Replayed", "true")
+	}
+	if r.Method == http.MethodGet && r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	s.reply(w, r, status, body)
+}
