@@ -9,8 +9,9 @@ import (
 )
 
 // checkpointFrames is how long the write-ahead log grows before its pages are
-// put where they belong, in pages of 4 KiB.
-const checkpointFrames = 1000
+// put where they belong, in pages of 4 KiB: 16 MiB, for fewer waits than with
+// the usual 4.
+const checkpointFrames = 4000
 
 // Stats counts what was done since Open. In memory nothing is synced.
 type Stats struct {
