@@ -67,7 +67,7 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 // newestEvent is the last number given, or the one before the first: numbers of
 // a new log do not start at 1 (migration 2). sqlc does not know SQLite's table.
 func (tx *Tx) newestEvent(ctx context.Context) (seq int64, err error) {
-	err = tx.sql.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
+	err = tx.conn.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
 	return seq, err
 }
 
