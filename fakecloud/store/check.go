@@ -47,13 +47,29 @@ func CheckFile(ctx context.Context, path string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	var verdict string
-	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+	if err := conn.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
 		return unusable("%w", err)
 	}
 	if verdict != "ok" {
 		return unusable("%s", verdict)
 	}
-	return checkSchema(ctx, conn)
+	if err := checkSchema(ctx, conn); err != nil {
+		return err
+	}
+	return checkReferences(ctx, conn)
+}
+
+func checkReferences(ctx context.Context, conn *sql.DB) error {
+	var table, parent string
+	var row sql.NullInt64
+	err := conn.QueryRowContext(ctx, `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 1`).Scan(&table, &row, &parent)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return unusable("%w", err)
+	}
+	return unusable("row %d of table %s refers to one that is missing in table %s", row.Int64, table, parent)
 }
 
 // checkSchema refuses what no release up to this one has written.
