@@ -19,8 +19,8 @@ type Stats struct {
 	Commits     int64 // transactions that they took: never more than Writes
 	Checkpoints int64 // times that pages went from the log to the data file
 	// Fsyncs are the waits for the disk: one for each commit that changed
-	// something, one for the first of them after the log began anew, and two for
-	// each checkpoint. Open, Close, Backup and Restore are not counted.
+	// something, one more if the log began anew with it, and two for each
+	// checkpoint. Open, Close, Backup and Restore are not counted.
 	Fsyncs int64
 }
 
@@ -60,8 +60,8 @@ func (s *Store) checkpoint() {
 		return // The next commit looks again, and tells if something is wrong.
 	}
 	switch {
-	case frames < s.frames:
-		s.counts.fsyncs.Add(2) // The log's new header, and the commit.
+	case frames < s.frames || s.frames == 0 && frames > 0:
+		s.counts.fsyncs.Add(2) // The new log's header, and the commit.
 	case frames > s.frames:
 		s.counts.fsyncs.Add(1)
 	}

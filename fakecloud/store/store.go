@@ -5,16 +5,13 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -54,6 +51,8 @@ type Store struct {
 	pinned  int       // how many there are in all
 	lock    *os.File  // held while open; nil in memory
 
+	pageSize int // bytes
+
 	keep     int64 // newest events kept
 	onCommit func(writes int, took time.Duration)
 	counts   counters
@@ -66,6 +65,8 @@ type Store struct {
 	turn    sync.Mutex   // whose holder uses writer and what follows
 	batch   *batch       // nil when no transaction is open
 	frames  int64        // in the write-ahead log after the last commit
+
+	copying sync.Mutex // held by Backup and Restore
 
 	mu      sync.Mutex
 	commits chan struct{} // closed and replaced when events are committed
@@ -108,6 +109,9 @@ func (s *Store) start(ctx context.Context, path string) error {
 		return err
 	}
 	if err := inspect(ctx, abs); err != nil {
+		return fmt.Errorf("%w; it was left untouched: move it away to start afresh, or put a backup in its place", err)
+	}
+	if err := os.RemoveAll(staging(abs)); err != nil {
 		return err
 	}
 	// SQLite would let others read a new file, and gives those it keeps beside it
@@ -116,7 +120,7 @@ func (s *Store) start(ctx context.Context, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	name := (&url.URL{Scheme: "file", Path: abs}).String() + "?_journal_mode=WAL&_synchronous=FULL" + everyConn
+	name := uri(abs) + "?_journal_mode=WAL&_synchronous=FULL" + everyConn
 	return s.connect(ctx, name, name+"&_query_only=on")
 }
 
@@ -142,58 +146,6 @@ func (s *Store) acquire(path string) error {
 	return nil
 }
 
-var sqliteHeader = []byte("SQLite format 3\x00")
-
-const damaged = "is not a usable database (%s); it was left untouched: move it away to start afresh, or restore a backup"
-
-// inspect refuses a file that is no sound database of ours, before anything is
-// written to it. A missing or empty file is fine.
-func inspect(ctx context.Context, path string) error {
-	head, err := readHead(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0:
-		return nil
-	case err != nil:
-		return err
-	case !bytes.Equal(head, sqliteHeader):
-		return fmt.Errorf(damaged, "its header is not SQLite's")
-	}
-	conn, err := sql.Open("sqlite3", (&url.URL{Scheme: "file", Path: path}).String()+"?_busy_timeout=10000&_query_only=on")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	var verdict string
-	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return fmt.Errorf(damaged, err)
-	}
-	if verdict != "ok" {
-		return fmt.Errorf(damaged, verdict)
-	}
-	var foreign, ours int
-	if err := conn.QueryRowContext(ctx, "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM sqlite_schema", goose.DefaultTablename).Scan(&foreign, &ours); err != nil {
-		return fmt.Errorf(damaged, err)
-	}
-	if foreign > 0 && ours == 0 {
-		return errors.New("is a database of another program; it was left untouched: give another --data file")
-	}
-	return nil
-}
-
-func readHead(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	head := make([]byte, len(sqliteHeader))
-	n, err := io.ReadFull(f, head)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return head[:n], err
-}
-
 func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	var err error
 	if s.write, err = sql.Open("sqlite3", writeDSN); err != nil {
@@ -203,13 +155,17 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	if err := s.write.PingContext(ctx); err != nil {
 		return err
 	}
-	if err := s.migrate(ctx); err != nil {
+	if err := migrate(ctx, s.write); err != nil {
 		return err
 	}
 	if s.writer, err = pin(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpoint.
 		return err
 	}
-	if s.frames, _, err = s.wal("NOOP"); err != nil {
+	if err := s.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&s.pageSize); err != nil {
+		return err
+	}
+	// A log that begins empty holds nothing of a process that crashed: see checkLog.
+	if _, _, err := s.wal("TRUNCATE"); err != nil {
 		return err
 	}
 	if s.read, err = sql.Open("sqlite3", readDSN); err != nil {
@@ -226,21 +182,15 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	return nil
 }
 
-func (s *Store) migrate(ctx context.Context) error {
+// migrate brings the schema up to date.
+func migrate(ctx context.Context, database *sql.DB) error {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.write, sub, goose.WithDisableGlobalRegistry(true))
+	p, err := goose.NewProvider(goose.DialectSQLite3, database, sub, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
-	}
-	has, knows, err := p.GetVersions(ctx)
-	if err != nil {
-		return err
-	}
-	if has > knows {
-		return fmt.Errorf("was written by a newer fakecloud (schema %d, this one knows %d): use that one, or another --data file", has, knows)
 	}
 	_, err = p.Up(ctx)
 	return err

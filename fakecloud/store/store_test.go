@@ -127,55 +127,6 @@ func TestOneProcessPerFile(t *testing.T) {
 	require.ErrorContains(t, err, "in use by another fakecloud")
 }
 
-func TestUnusableFilesAreRefusedAndUntouched(t *testing.T) {
-	dir := t.TempDir()
-	foreign := filepath.Join(dir, "foreign.db")
-	conn, err := sql.Open("sqlite3", foreign)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(t.Context(), "CREATE TABLE recipes (name TEXT)")
-	require.NoError(t, errors.Join(err, conn.Close()))
-
-	text := filepath.Join(dir, "text.db")
-	require.NoError(t, os.WriteFile(text, []byte("this is a shopping list, not a database"), 0o600))
-
-	broken := filepath.Join(dir, "broken.db")
-	s, err := store.Open(t.Context(), broken)
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-	content, err := os.ReadFile(broken)
-	require.NoError(t, err)
-	for i := 4096; i < len(content)-4096; i++ {
-		content[i] = byte(i)
-	}
-	require.NoError(t, os.WriteFile(broken, content, 0o600))
-
-	for path, want := range map[string]string{
-		foreign: "another program", text: "header is not SQLite's", broken: "not a usable database",
-	} {
-		before, err := os.ReadFile(path)
-		require.NoError(t, err)
-		_, err = store.Open(t.Context(), path)
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, err, path)
-		after, err := os.ReadFile(path)
-		require.NoError(t, err)
-		assert.Equal(t, before, after, path)
-	}
-}
-
-func TestNewerSchemaIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cloud.db")
-	s, err := store.Open(t.Context(), path)
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-	conn, err := sql.Open("sqlite3", path)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)")
-	require.NoError(t, errors.Join(err, conn.Close()))
-	_, err = store.Open(t.Context(), path)
-	require.ErrorContains(t, err, "newer fakecloud")
-}
-
 func TestEventsArePrunedAndResumable(t *testing.T) {
 	s := open(t, store.Memory, store.KeepEvents(5))
 	ctx := t.Context()
