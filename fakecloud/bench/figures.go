@@ -70,6 +70,10 @@ func (b *bench) load(next func(int, int64) call) load {
 	return load{Address: b.cloud.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
 }
 
+func joinNotes(notes ...string) string {
+	return strings.Join(slices.DeleteFunc(notes, func(n string) bool { return n == "" }), "; ")
+}
+
 // rate describes what a load measured.
 func rate(r *row, res result) {
 	r.Measured = fmt.Sprintf("%s/s, p50 %s, p99 %s", grouped(res.perSecond()), ms(res.Took.percentile(50)), ms(res.Took.percentile(99)))
@@ -104,7 +108,7 @@ func (b *bench) figureCreate(ctx context.Context) (row, error) {
 	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", grouped(createPerSec))}
 	var made ids
 	l := b.load(b.createInstance(&made, "created"))
-	l.Max = b.size.Creates
+	l.Warm, l.Max = 0, b.size.Creates // Warm from filling the cloud.
 	res, err := l.run(ctx)
 	if err != nil {
 		return r, err
@@ -134,7 +138,7 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 	}
 	r.Note = w.Failure
 	if w.Events != w.Changes {
-		r.Note = strings.TrimSpace(fmt.Sprintf("%d changes were acknowledged, the log has %d events; %s", w.Changes, w.Events, r.Note))
+		r.Note = joinNotes(fmt.Sprintf("%d changes were acknowledged, the log has %d events", w.Changes, w.Events), r.Note)
 	}
 	// A pace that is a little late at the end is still the pace.
 	paced := w.ChangesPerSec >= 0.98*float64(b.size.ChangesPerSec)
