@@ -70,6 +70,18 @@ func (b *bench) load(next func(int, int64) call) load {
 	return load{Address: b.cloud.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
 }
 
+// runLoad also says who had how much of the machine.
+func (b *bench) runLoad(ctx context.Context, l load, r *row) (result, error) {
+	begin, server, clients := time.Now(), b.cloud.cpu(), ownCPU()
+	res, err := l.run(ctx)
+	rate(r, res)
+	elapsed := time.Since(begin).Seconds()
+	s, c := (b.cloud.cpu()-server).Seconds()/elapsed, (ownCPU()-clients).Seconds()/elapsed
+	r.Values["serverCores"], r.Values["clientCores"] = s, c
+	r.Measured += fmt.Sprintf("; cores: server %.1f, clients %.1f", s, c)
+	return res, err
+}
+
 func joinNotes(notes ...string) string {
 	return strings.Join(slices.DeleteFunc(notes, func(n string) bool { return n == "" }), "; ")
 }
@@ -88,16 +100,14 @@ func rate(r *row, res result) {
 
 func (b *bench) figureGet(ctx context.Context) (row, error) {
 	r := row{Name: "get", Figure: "get one", Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", grouped(getPerSec), ms(getP99))}
-	res, err := b.load(b.getOne).run(ctx)
-	rate(&r, res)
+	res, err := b.runLoad(ctx, b.load(b.getOne), &r)
 	b.judge(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.percentile(99) <= getP99)
 	return r, err
 }
 
 func (b *bench) figureList(ctx context.Context) (row, error) {
 	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", grouped(listPerSec))}
-	res, err := b.load(b.listHundred).run(ctx)
-	rate(&r, res)
+	res, err := b.runLoad(ctx, b.load(b.listHundred), &r)
 	b.judge(&r, res.Failed == 0 && res.perSecond() >= listPerSec)
 	return r, err
 }
@@ -109,11 +119,10 @@ func (b *bench) figureCreate(ctx context.Context) (row, error) {
 	var made ids
 	l := b.load(b.createInstance(&made, "created"))
 	l.Warm, l.Max = 0, b.size.Creates // Warm from filling the cloud.
-	res, err := l.run(ctx)
+	res, err := b.runLoad(ctx, l, &r)
 	if err != nil {
 		return r, err
 	}
-	rate(&r, res)
 	b.judge(&r, res.Failed == 0 && res.perSecond() >= createPerSec)
 	return r, b.terminate(ctx, made.all)
 }

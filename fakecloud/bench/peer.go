@@ -48,9 +48,9 @@ func (b *bench) peerRows(ctx context.Context, r *report) ([]row, error) {
 	binary := filepath.Join(b.dir, "peer")
 	building, cancel := context.WithTimeout(ctx, peerBuildTimeout)
 	defer cancel()
-	build := exec.CommandContext(building, "go", "build", "-trimpath", "-o", binary, ".")
+	build := exec.CommandContext(building, "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, ".")
 	build.Dir, build.WaitDelay = b.peer, time.Second
-	build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
+	build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("it cannot be built: %w: %.500s", errors.Join(err, building.Err()), out)
 	}
@@ -213,7 +213,7 @@ func compare(line *row, r *report, name string) {
 		if own.Name == name && theirs > 0 {
 			ratio := own.Values["perSecond"] / theirs
 			line.Values["ratio"] = ratio
-			line.Measured += fmt.Sprintf("; fakecloud does %.2g times that", ratio)
+			line.Measured += fmt.Sprintf("; fakecloud does %.2f times that", ratio)
 		}
 	}
 }

@@ -98,6 +98,33 @@ func (p *process) memory() (now, peak int64, err error) {
 	return now, peak, nil
 }
 
+// cpu is the processor time that the process has had; 0 where Linux's /proc
+// does not say.
+func (p *process) cpu() time.Duration {
+	return cpuOf(readOr(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))
+}
+
+// ownCPU is the same of this process, the clients'.
+func ownCPU() time.Duration { return cpuOf(readOr("/proc/self/stat")) }
+
+// tick is the unit of times in /proc, on every machine that Go runs on.
+const tick = 10 * time.Millisecond
+
+// cpuOf adds user and system time. They are counted from the end of the
+// program's name, which may hold anything.
+func cpuOf(stat string) time.Duration {
+	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(f) < 13 {
+		return 0
+	}
+	user, err := strconv.Atoi(f[11])
+	system, err2 := strconv.Atoi(f[12])
+	if err != nil || err2 != nil {
+		return 0
+	}
+	return time.Duration(user+system) * tick
+}
+
 // cloud is a running `fakecloud serve`.
 type cloud struct {
 	*process
