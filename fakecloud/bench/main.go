@@ -65,13 +65,20 @@ func main() {
 	flag.StringVar(&b.peer, "peer", filepath.Join("fakecloud", "bench", "peer"), "folder of the peer's module")
 	dir := flag.String("dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := b.run(ctx, *dir, strings.Split(*rows, ","), *output); err != nil {
-		stop()
+	if err := b.runUntilInterrupted(*dir, strings.Split(*rows, ","), *output); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cloud:", err)
 		os.Exit(1)
 	}
+}
+
+func (b *bench) runUntilInterrupted(dir string, names []string, output string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := b.run(ctx, dir, names, output)
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
 }
 
 func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
