@@ -25,16 +25,16 @@ import (
 
 // size says how much is stored, asked and waited for.
 type size struct {
-	Clients       int
-	Instances     int
-	Balancers     int
-	Watchers      int
-	ChangesPerSec int
-	Warm          time.Duration
-	Period        time.Duration
+	Clients       int           `json:"clients"`
+	Instances     int           `json:"instances"`
+	Balancers     int           `json:"balancers"`
+	Watchers      int           `json:"watchers"`
+	ChangesPerSec int           `json:"changesPerSecond"`
+	Warm          time.Duration `json:"warmNanoseconds"`
+	Period        time.Duration `json:"periodNanoseconds"`
 	// Creates bounds what a create row may make beyond what is stored.
-	Creates  int64
-	Restarts int
+	Creates  int64 `json:"creates"`
+	Restarts int   `json:"restarts"`
 }
 
 var (
@@ -58,7 +58,7 @@ type bench struct {
 
 func main() {
 	b := bench{size: full}
-	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure, in this order")
+	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure")
 	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
 	output := flag.String("o", "table", "table or json")
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
@@ -99,15 +99,20 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 	if b.dir, err = os.MkdirTemp(dir, "bench-cloud-"); err != nil {
 		return err
 	}
+	if b.dir, err = filepath.Abs(b.dir); err != nil {
+		return err
+	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	if b.limits, err = limits(ctx, b.binary); err != nil {
 		return err
 	}
 	r := report{Quick: b.quick, Size: b.size, Machine: lookAtMachine(b.dir)}
-	if err := b.measure(ctx, names, &r); err != nil {
+	err = b.measure(ctx, names, &r)
+	if len(r.Rows) == 0 {
 		return err
 	}
-	return r.print(os.Stdout, output)
+	// What was measured before something went wrong is still so.
+	return errors.Join(err, r.print(os.Stdout, output))
 }
 
 // measure has the cloud's rows on one cloud, then the peer's when that is gone.
