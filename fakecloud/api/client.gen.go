@@ -122,11 +122,21 @@ type ClientInterface interface {
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
 	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-	// stream starts with the oldest event kept. A comment line every 15
-	// seconds shows that the stream lives. Numbers grow by one; a cloud's
+	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
 	// that no two clouds give the same. A number older than what is kept, or
 	// one that this cloud has not given (its data was replaced), answers 410.
+	//
+	// Filters of different kinds must all match; of `resource` and of `id`, any
+	// one. Events that are not for the reader move its place in the log all the
+	// same: a message with `id:` and nothing else, now and then and at the
+	// stream's end, says up to where, so that a reader can go on from there
+	// although the last event that it saw is not kept any more. Such a message
+	// or a comment line, every 15 seconds, shows that the stream lives.
+	//
+	// What happens within 50 ms may come at once. A reader that falls more than
+	// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
+	// write, is cut off; it resumes from the last number that it saw.
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -376,11 +386,21 @@ func (c *Client) ListCalls(ctx context.Context, params *ListCallsParams, reqEdit
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
 // `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-// stream starts with the oldest event kept. A comment line every 15
-// seconds shows that the stream lives. Numbers grow by one; a cloud's
+// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
 // that no two clouds give the same. A number older than what is kept, or
 // one that this cloud has not given (its data was replaced), answers 410.
+//
+// Filters of different kinds must all match; of `resource` and of `id`, any
+// one. Events that are not for the reader move its place in the log all the
+// same: a message with `id:` and nothing else, now and then and at the
+// stream's end, says up to where, so that a reader can go on from there
+// although the last event that it saw is not kept any more. Such a message
+// or a comment line, every 15 seconds, shows that the stream lives.
+//
+// What happens within 50 ms may come at once. A reader that falls more than
+// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
+// write, is cut off; it resumes from the last number that it saw.
 //
 // Corresponds with GET /v1/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1015,6 +1035,54 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 		if params.After != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Resource != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "resource", *params.Resource, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.ID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "id", *params.ID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -2284,11 +2352,21 @@ type ClientWithResponsesInterface interface {
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
 	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-	// stream starts with the oldest event kept. A comment line every 15
-	// seconds shows that the stream lives. Numbers grow by one; a cloud's
+	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
 	// that no two clouds give the same. A number older than what is kept, or
 	// one that this cloud has not given (its data was replaced), answers 410.
+	//
+	// Filters of different kinds must all match; of `resource` and of `id`, any
+	// one. Events that are not for the reader move its place in the log all the
+	// same: a message with `id:` and nothing else, now and then and at the
+	// stream's end, says up to where, so that a reader can go on from there
+	// although the last event that it saw is not kept any more. Such a message
+	// or a comment line, every 15 seconds, shows that the stream lives.
+	//
+	// What happens within 50 ms may come at once. A reader that falls more than
+	// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
+	// write, is cut off; it resumes from the last number that it saw.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3856,11 +3934,21 @@ func (c *ClientWithResponses) ListCallsWithResponse(ctx context.Context, params 
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
 // `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-// stream starts with the oldest event kept. A comment line every 15
-// seconds shows that the stream lives. Numbers grow by one; a cloud's
+// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
 // that no two clouds give the same. A number older than what is kept, or
 // one that this cloud has not given (its data was replaced), answers 410.
+//
+// Filters of different kinds must all match; of `resource` and of `id`, any
+// one. Events that are not for the reader move its place in the log all the
+// same: a message with `id:` and nothing else, now and then and at the
+// stream's end, says up to where, so that a reader can go on from there
+// although the last event that it saw is not kept any more. Such a message
+// or a comment line, every 15 seconds, shows that the stream lives.
+//
+// What happens within 50 ms may come at once. A reader that falls more than
+// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
+// write, is cut off; it resumes from the last number that it saw.
 //
 // Returns a wrapper object for the known response body format(s).
 //

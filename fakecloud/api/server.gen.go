@@ -31,27 +31,6 @@ func (e AddressType) Valid() bool {
 	}
 }
 
-// Defines values for EventResource.
-const (
-	ResourceInstance     EventResource = "instance"
-	ResourceLoadBalancer EventResource = "load-balancer"
-	ResourceRoute        EventResource = "route"
-)
-
-// Valid indicates whether the value is a known member of the EventResource enum.
-func (e EventResource) Valid() bool {
-	switch e {
-	case ResourceInstance:
-		return true
-	case ResourceLoadBalancer:
-		return true
-	case ResourceRoute:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for EventType.
 const (
 	EventCreated EventType = "created"
@@ -310,6 +289,27 @@ func (e ProxyProtocol) Valid() bool {
 	}
 }
 
+// Defines values for ResourceKind.
+const (
+	ResourceInstance     ResourceKind = "instance"
+	ResourceLoadBalancer ResourceKind = "load-balancer"
+	ResourceRoute        ResourceKind = "route"
+)
+
+// Valid indicates whether the value is a known member of the ResourceKind enum.
+func (e ResourceKind) Valid() bool {
+	switch e {
+	case ResourceInstance:
+		return true
+	case ResourceLoadBalancer:
+		return true
+	case ResourceRoute:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RouteState.
 const (
 	RouteActive    RouteState = "active"
@@ -393,7 +393,7 @@ type Event struct {
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 	Reason       *string       `json:"reason,omitempty"`
-	Resource     EventResource `json:"resource"`
+	Resource     ResourceKind  `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
 	Route *Route    `json:"route,omitempty"`
@@ -404,9 +404,6 @@ type Event struct {
 	To   *string   `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }
-
-// EventResource defines model for Event.Resource.
-type EventResource string
 
 // EventType defines model for Event.Type.
 type EventType string
@@ -877,6 +874,9 @@ type Protocol string
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.
 type ProxyProtocol string
 
+// ResourceKind defines model for ResourceKind.
+type ResourceKind string
+
 // Route Packets to the destination go to the instance.
 type Route struct {
 	CreatedAt time.Time `json:"createdAt"`
@@ -1016,6 +1016,18 @@ type ListCallsParams struct {
 type StreamEventsParams struct {
 	// After Only events with a greater sequence number. `Last-Event-ID` wins over it.
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Resource Only events of resources of these kinds.
+	Resource *[]ResourceKind `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// ID Only events of the resources with these IDs.
+	ID *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Project An admin may follow another project, by its ID, or with `*` all of them; without it, the token's own.
+	Project *string `form:"project,omitempty" json:"project,omitempty"`
 
 	// Follow Keep the stream open for what comes. With `false` it ends after the events already stored.
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
@@ -1346,6 +1358,58 @@ func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "id", r.URL.Query(), &params.ID, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", r.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "project"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "project", Err: err})
 		}
 		return
 	}

@@ -259,6 +259,7 @@ const (
 // Event is one change, numbered in the order of the changes.
 type Event struct {
 	Seq      int64
+	Project  string // the project's ID
 	Time     time.Time
 	Type     EventType
 	Resource Resource
@@ -266,6 +267,8 @@ type Event struct {
 	// From and To are states; From is empty on created, To on deleted.
 	From, To string
 	Reason   string
+	// Tags are the resource's.
+	Tags map[string]string
 	// One of these is the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer

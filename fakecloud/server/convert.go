@@ -120,7 +120,7 @@ func toTarget(t api.Target) string { return t.InstanceID }
 
 func eventOf(e cloud.Event) api.Event {
 	out := api.Event{
-		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.EventResource(e.Resource),
+		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: text(e.From), To: text(e.To), Reason: text(e.Reason),
 	}
 	if e.Instance != nil {

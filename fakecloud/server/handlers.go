@@ -77,17 +77,9 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 }
 
 func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
-	f := cloud.Filter{Name: value(name), Limit: defaultLimit}
+	f := cloud.Filter{Name: value(name), Limit: defaultLimit, Tags: each(value(tags), tagFilter)}
 	if limit != nil {
 		f.Limit = *limit
-	}
-	for _, t := range value(tags) {
-		key, v, exact := strings.Cut(t, "=")
-		tag := cloud.TagFilter{Key: key}
-		if exact {
-			tag.Value = &v
-		}
-		f.Tags = append(f.Tags, tag)
 	}
 	if token != nil {
 		id, err := base64.RawURLEncoding.DecodeString(*token)
@@ -100,6 +92,14 @@ func filter(prefix string, name *string, tags *[]string, limit *int, token *stri
 		f.After = string(id)
 	}
 	return f, nil
+}
+
+func tagFilter(s string) cloud.TagFilter {
+	key, v, exact := strings.Cut(s, "=")
+	if exact {
+		return cloud.TagFilter{Key: key, Value: &v}
+	}
+	return cloud.TagFilter{Key: key}
 }
 
 func pageToken(id string) *string {

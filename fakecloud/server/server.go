@@ -57,6 +57,7 @@ type Server struct {
 	operations operations
 	faults     *faults.Rules
 	calls      tally
+	hub        hub
 }
 
 var _ api.ServerInterface = (*Server)(nil)
@@ -70,6 +71,7 @@ func New(cfg Config) (*Server, error) {
 	if s.beat == 0 {
 		s.beat = defaultBeat
 	}
+	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()
 	if err != nil {

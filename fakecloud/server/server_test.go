@@ -39,6 +39,8 @@ type rig struct {
 	url            string
 	cloud          *cloud.Cloud
 	project        cloud.Project
+	srv            *server.Server
+	hop            string // an instance for routes to lead to, if withHop made one
 }
 
 const (
@@ -83,7 +85,7 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	<-c.Ready()
 	return &rig{
 		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
-		url: h.URL, cloud: c, project: p,
+		url: h.URL, cloud: c, project: p, srv: srv,
 	}
 }
 
