@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -232,6 +233,17 @@ type Tx struct {
 	sql    *sql.Tx
 	keep   int64
 	events int
+	undo   []func()
+}
+
+// OnRollback has fn run, and what was given before after it, if the transaction
+// comes to nothing.
+func (tx *Tx) OnRollback(fn func()) { tx.undo = append(tx.undo, fn) }
+
+func (tx *Tx) rolledBack() {
+	for _, fn := range slices.Backward(tx.undo) {
+		fn()
+	}
 }
 
 // Read runs queries that see one state of the database. Changing it there is
@@ -253,14 +265,21 @@ func (s *Store) Write(ctx context.Context, fn func(*Tx) error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sqlTx.Rollback() }() // Does nothing after Commit.
 	tx := &Tx{Queries: db.New(sqlTx), sql: sqlTx, keep: s.keep}
+	committed := false
+	defer func() {
+		if !committed {
+			tx.rolledBack()
+		}
+		_ = sqlTx.Rollback() // Does nothing after Commit.
+	}()
 	if err := fn(tx); err != nil {
 		return err
 	}
 	if err := sqlTx.Commit(); err != nil {
 		return err
 	}
+	committed = true
 	if tx.events > 0 {
 		s.announce()
 	}
