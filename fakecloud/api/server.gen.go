@@ -310,6 +310,27 @@ func (e ResourceKind) Valid() bool {
 	}
 }
 
+// Defines values for Role.
+const (
+	RoleAdmin  Role = "admin"
+	RoleEditor Role = "editor"
+	RoleViewer Role = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the Role enum.
+func (e Role) Valid() bool {
+	switch e {
+	case RoleAdmin:
+		return true
+	case RoleEditor:
+		return true
+	case RoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RouteState.
 const (
 	RouteActive    RouteState = "active"
@@ -343,6 +364,24 @@ func (e TargetHealthState) Valid() bool {
 	case TargetUnhealthy:
 		return true
 	case TargetUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TokenOrigin.
+const (
+	TokenFromAPI  TokenOrigin = "api"
+	TokenFromFlag TokenOrigin = "flag"
+)
+
+// Valid indicates whether the value is a known member of the TokenOrigin enum.
+func (e TokenOrigin) Valid() bool {
+	switch e {
+	case TokenFromAPI:
+		return true
+	case TokenFromFlag:
 		return true
 	default:
 		return false
@@ -858,6 +897,8 @@ type ProblemField struct {
 
 // Project defines model for Project.
 type Project struct {
+	CreatedAt time.Time `json:"createdAt"`
+
 	// DefaultTags Set on every new resource that does not carry a tag of that key itself.
 	DefaultTags Tags `json:"defaultTags"`
 
@@ -866,6 +907,41 @@ type Project struct {
 
 	// Name Example: default
 	Name string `json:"name"`
+
+	// Token The caller's own, in the answer to GET /v1/project only.
+	Token     *Token    `json:"token,omitempty"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// ProjectCreate defines model for ProjectCreate.
+type ProjectCreate struct {
+	// DefaultTags Example: {"cluster":"lab"}
+	DefaultTags *Tags `json:"defaultTags,omitempty"`
+
+	// Name Unique in the cloud.
+	//
+	// Example: team-a
+	Name string `json:"name"`
+}
+
+// ProjectList defines model for ProjectList.
+type ProjectList struct {
+	Items []Project `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// ProjectUpdate defines model for ProjectUpdate.
+type ProjectUpdate struct {
+	// DefaultTags Example: {"cluster":"lab"}
+	DefaultTags *Tags `json:"defaultTags,omitempty"`
+
+	// Name Example: team-a
+	Name *string `json:"name,omitempty"`
 }
 
 // Protocol defines model for Protocol.
@@ -876,6 +952,12 @@ type ProxyProtocol string
 
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
+
+// Role A viewer reads. An editor also changes what is in the project. An admin
+// also operates the cloud: projects, tokens, quotas, faults.
+//
+// Example: editor
+type Role string
 
 // Route Packets to the destination go to the instance.
 type Route struct {
@@ -962,6 +1044,84 @@ type TargetHealthState string
 // Targets defines model for Targets.
 type Targets = []Target
 
+// Token Who may call, and as what. It has no secret in it.
+type Token struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ExpiresAt Absent when it does not.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Name Example: ccm
+	Name string `json:"name"`
+
+	// Origin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
+	Origin TokenOrigin `json:"origin"`
+
+	// PreviousValidUntil How long the secret before is good.
+	PreviousValidUntil *time.Time `json:"previousValidUntil,omitempty"`
+
+	// Project Example: p-01jd3n5qk2v8
+	Project string `json:"project"`
+
+	// Role A viewer reads. An editor also changes what is in the project. An admin
+	// also operates the cloud: projects, tokens, quotas, faults.
+	//
+	//
+	// Example: editor
+	Role Role `json:"role"`
+
+	// RotatedAt When it got its present secret; absent if it never got another one.
+	RotatedAt *time.Time `json:"rotatedAt,omitempty"`
+}
+
+// TokenOrigin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
+type TokenOrigin string
+
+// TokenCreate defines model for TokenCreate.
+type TokenCreate struct {
+	// ExpiresAt In the future, by the cloud's clock. When left out, it never expires.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Name Unique in the cloud.
+	//
+	// Example: ci
+	Name string `json:"name"`
+
+	// Role A viewer reads. An editor also changes what is in the project. An admin
+	// also operates the cloud: projects, tokens, quotas, faults.
+	//
+	//
+	// Example: editor
+	Role Role `json:"role"`
+}
+
+// TokenList defines model for TokenList.
+type TokenList struct {
+	Items []Token `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// TokenRotate defines model for TokenRotate.
+type TokenRotate struct {
+	// GraceSeconds How long the secret before stays valid.
+	//
+	// Example: 300
+	GraceSeconds int `json:"graceSeconds,omitempty"`
+}
+
+// TokenWithSecret defines model for TokenWithSecret.
+type TokenWithSecret struct {
+	// Secret What to send as the bearer token. It cannot be read again.
+	//
+	// Example: fc_5x2yq7d3m4n6
+	Secret string `json:"secret"`
+
+	// Token Who may call, and as what. It has no secret in it.
+	Token Token `json:"token"`
+}
+
 // Zone defines model for Zone.
 type Zone struct {
 	// Name Example: nebula-1a
@@ -1000,11 +1160,17 @@ type Name = string
 // PageToken defines model for PageToken.
 type PageToken = string
 
+// ProjectID defines model for ProjectID.
+type ProjectID = string
+
 // RouteID defines model for RouteID.
 type RouteID = string
 
 // Tag defines model for Tag.
 type Tag = []string
+
+// TokenName defines model for TokenName.
+type TokenName = string
 
 // ListCallsParams defines parameters for ListCalls.
 type ListCallsParams struct {
@@ -1123,6 +1289,51 @@ type UpdateLoadBalancerParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ListProjectsParams defines parameters for ListProjects.
+type ListProjectsParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// CreateProjectParams defines parameters for CreateProject.
+type CreateProjectParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteProjectParams defines parameters for DeleteProject.
+type DeleteProjectParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateProjectParams defines parameters for UpdateProject.
+type UpdateProjectParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListTokensParams defines parameters for ListTokens.
+type ListTokensParams struct {
+	// Name Only the token of exactly this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *string `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
 // ListRoutesParams defines parameters for ListRoutes.
 type ListRoutesParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
@@ -1164,6 +1375,18 @@ type CreateLoadBalancerJSONRequestBody = LoadBalancerCreate
 
 // UpdateLoadBalancerJSONRequestBody defines body for UpdateLoadBalancer for application/json ContentType.
 type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
+
+// CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
+type CreateProjectJSONRequestBody = ProjectCreate
+
+// UpdateProjectJSONRequestBody defines body for UpdateProject for application/json ContentType.
+type UpdateProjectJSONRequestBody = ProjectUpdate
+
+// CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
+type CreateTokenJSONRequestBody = TokenCreate
+
+// RotateTokenJSONRequestBody defines body for RotateToken for application/json ContentType.
+type RotateTokenJSONRequestBody = TokenRotate
 
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = RouteCreate
@@ -1236,9 +1459,39 @@ type ServerInterface interface {
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// GetProject The project that the caller's token belongs to.
+	// GetProject The project that the caller's token belongs to, and that token.
 	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
+	// ListProjects Every project of the cloud, oldest first.
+	// (GET /v1/projects)
+	ListProjects(w http.ResponseWriter, r *http.Request, params ListProjectsParams)
+	// CreateProject Create a project. It has a network `default`, and no token yet.
+	// (POST /v1/projects)
+	CreateProject(w http.ResponseWriter, r *http.Request, params CreateProjectParams)
+	// DeleteProject Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
+	// (DELETE /v1/projects/{id})
+	DeleteProject(w http.ResponseWriter, r *http.Request, id ProjectID, params DeleteProjectParams)
+	// GetProjectByID One project.
+	// (GET /v1/projects/{id})
+	GetProjectByID(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// UpdateProject Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/projects/{id})
+	UpdateProject(w http.ResponseWriter, r *http.Request, id ProjectID, params UpdateProjectParams)
+	// ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
+	// (GET /v1/projects/{id}/tokens)
+	ListTokens(w http.ResponseWriter, r *http.Request, id ProjectID, params ListTokensParams)
+	// CreateToken Create a token. Its secret is in this reply, and nowhere else ever after.
+	// (POST /v1/projects/{id}/tokens)
+	CreateToken(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// DeleteToken Delete a token. It is not valid any more with the reply.
+	// (DELETE /v1/projects/{id}/tokens/{name})
+	DeleteToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// GetToken One token, without its secret.
+	// (GET /v1/projects/{id}/tokens/{name})
+	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// (POST /v1/projects/{id}/tokens/{name}/rotate)
+	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	// ListRoutes Routes of the project, oldest first.
 	// (GET /v1/routes)
 	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
@@ -2172,6 +2425,431 @@ func (siw *ServerInterfaceWrapper) GetProject(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// ListProjects operation middleware
+func (siw *ServerInterfaceWrapper) ListProjects(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListProjectsParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListProjects(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateProject operation middleware
+func (siw *ServerInterfaceWrapper) CreateProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateProject(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteProject operation middleware
+func (siw *ServerInterfaceWrapper) DeleteProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteProject(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetProjectByID operation middleware
+func (siw *ServerInterfaceWrapper) GetProjectByID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetProjectByID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateProject operation middleware
+func (siw *ServerInterfaceWrapper) UpdateProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateProject(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListTokens operation middleware
+func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTokensParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTokens(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateToken operation middleware
+func (siw *ServerInterfaceWrapper) CreateToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateToken(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteToken operation middleware
+func (siw *ServerInterfaceWrapper) DeleteToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetToken operation middleware
+func (siw *ServerInterfaceWrapper) GetToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateToken operation middleware
+func (siw *ServerInterfaceWrapper) RotateToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListRoutes operation middleware
 func (siw *ServerInterfaceWrapper) ListRoutes(w http.ResponseWriter, r *http.Request) {
 
@@ -2495,6 +3173,26 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/project", wrapper.GetProject).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.ListProjects).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.CreateProject).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.DeleteProject).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.GetProjectByID).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.UpdateProject).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.ListTokens).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.CreateToken).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.DeleteToken).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.GetToken).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}/rotate", wrapper.RotateToken).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/zones", wrapper.ListZones).Methods(http.MethodGet)
 

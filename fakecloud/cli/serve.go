@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func (a *app) serve() *cobra.Command {
 being killed at any point; what was under way goes on at the next start.`,
 		Example: `  fakecloud serve
   fakecloud serve --data :memory: --profile realistic --log-format json
-  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token
+  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator:admin=lab.token --token ccm=ccm.token
   fakecloud serve --listen 0.0.0.0:8470 --tls-cert-file cloud.crt --tls-key-file cloud.key`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
@@ -54,7 +55,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.certFile, "tls-cert-file", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key-file", "", "PEM key of --tls-cert-file")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
-	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
+	f.StringArrayVar(&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")}, "NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
 	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
@@ -133,7 +134,7 @@ func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token)
 	case err != nil:
 		return err
 	}
-	var tokens []cloud.Token
+	var tokens []cloud.GivenToken
 	for _, f := range files {
 		t, err := f.read()
 		if err != nil {
@@ -230,15 +231,22 @@ func parseTokens(specs []string) ([]token, error) {
 	var tokens []token
 	seen := map[string]bool{}
 	for _, spec := range specs {
-		name, file, ok := strings.Cut(spec, "=")
+		who, file, ok := strings.Cut(spec, "=")
+		name, role, given := strings.Cut(who, ":")
+		if !given {
+			role = string(cloud.Editor)
+		}
 		if !ok || name == "" || file == "" {
-			return nil, misuse("--token %q: want NAME=FILE", spec)
+			return nil, misuse("--token %q: want NAME=FILE or NAME:ROLE=FILE", spec)
+		}
+		if !slices.Contains(cloud.Roles, cloud.Role(role)) {
+			return nil, misuse("--token %q: no role %q: choose viewer, editor or admin", spec, role)
 		}
 		if seen[name] {
 			return nil, misuse("--token: %q is named twice", name)
 		}
 		seen[name] = true
-		tokens = append(tokens, token{name, file})
+		tokens = append(tokens, token{name, file, cloud.Role(role)})
 	}
 	return tokens, nil
 }

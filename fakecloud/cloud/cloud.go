@@ -62,6 +62,10 @@ type Cloud struct {
 	wake   chan struct{} // something is due sooner than was known
 	ready  chan struct{} // closed by Run once balancers are restored
 
+	admissions admissions
+	addresses  addressSet
+	outages    outages
+
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
@@ -91,14 +95,22 @@ func New(cfg Config) (*Cloud, error) {
 		}
 		seen[z] = true
 	}
-	return &Cloud{
+	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
 		random:  newRandom(cfg.Seed),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
 		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
-	}, nil
+	}
+	return c, c.Reload(context.Background())
+}
+
+// Reload reads what is kept in memory anew: for New, and for when the store's
+// content has been replaced. No change may be under way.
+func (c *Cloud) Reload(ctx context.Context) error {
+	c.admissions.forget()
+	return c.store.Read(ctx, func(tx *store.Tx) error { return c.addresses.load(ctx, tx) })
 }
 
 func (cfg *Config) setDefaults() {
@@ -126,7 +138,7 @@ func (cfg *Config) setDefaults() {
 func (c *Cloud) Zones() []Zone {
 	zones := make([]Zone, len(c.cfg.Zones))
 	for i, z := range c.cfg.Zones {
-		zones[i] = Zone{Name: z, Region: c.cfg.Region}
+		zones[i] = Zone{Name: z, Region: c.cfg.Region, State: c.outages.of(z)}
 	}
 	return zones
 }

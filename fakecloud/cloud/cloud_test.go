@@ -77,13 +77,13 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 
 func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
-	a, err := lowestFree(pool, nil)
-	require.NoError(t, err)
-	assert.Equal(t, "127.9.0.1", a.String())
-	a, err = lowestFree(pool, []string{"127.9.0.1"})
-	require.NoError(t, err)
-	assert.Equal(t, "127.9.0.2", a.String())
-	_, err = lowestFree(pool, []string{"127.9.0.1", "127.9.0.2"})
+	s := addressSet{pages: map[uint32]*page{}}
+	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
+		a, err := s.takeLowest(new(store.Tx), pool)
+		require.NoError(t, err)
+		assert.Equal(t, want, a.String())
+	}
+	_, err := s.takeLowest(new(store.Tx), pool)
 	requireCode(t, AddressPoolExhausted, err)
 }
 
@@ -100,27 +100,28 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			assert.Equal(t, Principal{want[secret], p}, who)
+			assert.Equal(t, want[secret], who.Token)
+			assert.Equal(t, p, who.Project)
 		}
 	}
 	for range 2 {
-		require.NoError(t, c.SetTokens(ctx, p, []Token{{"a", one}, {"b", two}}))
+		require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"a", one, Editor}, {"b", two, Editor}}))
 		valid(map[string]string{one: "a", two: "b"})
 	}
-	for _, bad := range [][]Token{
-		{{"a", three}, {"a", one}}, {{"a", three}, {"b", three}}, {{"a", three}, {"b", "short"}},
+	for _, bad := range [][]GivenToken{
+		{{"a", three, Editor}, {"a", one, Editor}}, {{"a", three, Editor}, {"b", three, Editor}}, {{"a", three, Editor}, {"b", "short", Editor}},
 	} {
 		requireCode(t, InvalidRequest, c.SetTokens(ctx, p, bad))
 		valid(map[string]string{one: "a", two: "b"})
 	}
-	require.NoError(t, c.SetTokens(ctx, p, []Token{{"a", two}, {"b", one}}), "swapped")
+	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"a", two, Editor}, {"b", one, Editor}}), "swapped")
 	valid(map[string]string{one: "b", two: "a"})
-	require.NoError(t, c.SetTokens(ctx, p, []Token{{"c", two}}), "renamed, and one left out")
+	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"c", two, Editor}}), "renamed, and one left out")
 	valid(map[string]string{two: "c"})
 
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, q, []Token{{"d", three}}))
+	require.NoError(t, c.SetTokens(ctx, q, []GivenToken{{"d", three, Editor}}))
 	who, err := c.Authenticate(ctx, two)
 	require.NoError(t, err, "another project's tokens stay")
 	assert.Equal(t, p, who.Project)

@@ -59,6 +59,8 @@ func eventFrom(row db.Event) (Event, error) {
 		err = json.Unmarshal([]byte(row.Body), &e.LoadBalancer)
 	case RouteResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Route)
+	case NetworkResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Network)
 	default:
 		err = errors.New("unknown kind of resource")
 	}

@@ -50,13 +50,16 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 // newLoadBalancer inserts a balancer whose spec is sound as far as that can be
 // seen without the store.
 func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
+	if err := withinQuota(ctx, tx, p, QuotaLoadBalancers); err != nil {
+		return LoadBalancer{}, err
+	}
 	ranges, rangesErr := parseRanges(spec.SourceRanges)
 	check, checkErr := spec.HealthCheck.checked()
 	err := errors.Join(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
+	address, err := c.addresses.takeLowest(tx, c.cfg.LoadBalancerCIDR)
 	if err != nil {
 		return LoadBalancer{}, err
 	}

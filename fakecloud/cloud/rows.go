@@ -62,7 +62,7 @@ func checkOrNull(h *HealthCheck) *string {
 func instanceFrom(row db.Instance) (Instance, error) {
 	in := Instance{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
-		Type: InstanceType(row.Type), State: InstanceState(row.State), StateReason: row.StateReason,
+		Type: InstanceType(row.Type), Network: row.NetworkID, State: InstanceState(row.State), StateReason: row.StateReason,
 		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: dueFrom(row.DueAt),
 	}
@@ -92,7 +92,7 @@ func loadInstance(ctx context.Context, tx *store.Tx, p Project, id string) (Inst
 func insertInstance(ctx context.Context, tx *store.Tx, in Instance) error {
 	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
 		ID: in.ID, ProjectID: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: string(in.Type), State: string(in.State), StateReason: in.StateReason,
+		Type: string(in.Type), NetworkID: in.Network, State: string(in.State), StateReason: in.StateReason,
 		Address: addressOrNull(in.Address), Tags: toJSON(in.Tags), Version: in.Version,
 		CreatedAt: in.CreatedAt.UnixMilli(), UpdatedAt: in.UpdatedAt.UnixMilli(), DueAt: millis(in.due),
 	})

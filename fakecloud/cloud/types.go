@@ -14,17 +14,44 @@ type Project struct {
 	// DefaultTags are set on every new resource that does not carry the key
 	// itself.
 	DefaultTags map[string]string
+	Version     int64
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
 }
 
 // Zone is a failure domain of a region.
 type Zone struct {
 	Name   string
 	Region string
+	State  ZoneState
 }
 
-// InstanceType is the size of an instance. Nothing depends on it yet but what
-// its reader makes of it.
+// ZoneState tells whether a zone can be used.
+type ZoneState string
+
+// The states of a zone.
+const (
+	ZoneAvailable ZoneState = "available"
+	ZoneOutage    ZoneState = "outage"
+)
+
+// InstanceType is the size of an instance. Nothing depends on it but what its
+// reader makes of it.
 type InstanceType string
+
+// InstanceSize is what an instance type stands for.
+type InstanceSize struct {
+	Type      InstanceType
+	VCPUs     int
+	MemoryMiB int
+}
+
+// InstanceSizes are the types offered, the smallest first.
+var InstanceSizes = []InstanceSize{
+	{Type: Small, VCPUs: 2, MemoryMiB: 4 << 10},
+	{Type: Medium, VCPUs: 4, MemoryMiB: 8 << 10},
+	{Type: Large, VCPUs: 8, MemoryMiB: 16 << 10},
+}
 
 // The sizes offered.
 const (
@@ -41,6 +68,7 @@ type Instance struct {
 	Region      string            `json:"region"`
 	Zone        string            `json:"zone"`
 	Type        InstanceType      `json:"type"`
+	Network     string            `json:"network"` // the network's ID
 	State       InstanceState     `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	Address     netip.Addr        `json:"address"` // invalid once terminated
@@ -57,6 +85,8 @@ type InstanceSpec struct {
 	Name string
 	Zone string
 	Type InstanceType
+	// Network is an ID; the project's default one when empty.
+	Network string
 	// Address may lie outside of the pool: a machine that is already there.
 	Address string
 	Tags    map[string]string
@@ -187,6 +217,7 @@ type Route struct {
 	ID          string            `json:"id"`
 	Project     string            `json:"project"` // the project's ID
 	Name        string            `json:"name"`
+	Network     string            `json:"network"` // its instance's; the ID of one that may be gone
 	Destination netip.Prefix      `json:"destination"`
 	Instance    string            `json:"instance"` // an ID; it may be gone
 	State       RouteState        `json:"state"`
@@ -254,6 +285,7 @@ const (
 	InstanceResource     Resource = "instance"
 	LoadBalancerResource Resource = "load-balancer"
 	RouteResource        Resource = "route"
+	NetworkResource      Resource = "network"
 )
 
 // Event is one change, numbered in the order of the changes.
@@ -273,4 +305,5 @@ type Event struct {
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
 	Route        *Route
+	Network      *Network
 }

@@ -177,6 +177,7 @@ func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
 		if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
 			return err
 		}
+		c.addresses.release(tx, lb.Address)
 		lb.Version++
 		lb.UpdatedAt = now
 		return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)

@@ -403,7 +403,7 @@ func TestDroppedCalls(t *testing.T) {
 
 	url, byMajor, _ := r.serveTLS(t)
 	for major, transport := range byMajor {
-		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, ccmSecret), Transport: transport})
+		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
 		require.NoError(t, err)
 		_, err = c.Project(ctx)
 		require.NoError(t, err, "another process, without that rule")
@@ -429,7 +429,7 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 	url, byMajor, shutdown := r.serveTLS(t)
 	done := make(chan error, 2*len(byMajor))
 	for _, transport := range byMajor {
-		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, ccmSecret), Transport: transport})
+		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
 		require.NoError(t, err)
 		hang, err := c.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Hang: true}})
 		require.NoError(t, err)

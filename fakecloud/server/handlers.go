@@ -43,12 +43,6 @@ func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, conte
 	}
 }
 
-// GetProject implements api.ServerInterface.
-func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
-	p := project(r)
-	s.reply(w, r, http.StatusOK, api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags})
-}
-
 // ListZones implements api.ServerInterface.
 func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
 	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone { return api.Zone{Name: z.Name, Region: z.Region} })

@@ -55,6 +55,7 @@ type Server struct {
 	handler  http.Handler
 
 	operations operations
+	roles      map[string]cloud.Role // by operation, as operations
 	faults     *faults.Rules
 	calls      tally
 	hub        hub
@@ -78,11 +79,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
 	s.operations = operationsOf(spec)
+	s.roles = rolesOf(spec)
 	s.faults = faults.New(s.operations.lists())
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
-	router.Use(s.meter, s.validator(spec), s.conditions)
+	router.Use(s.meter, s.authorize, s.validator(spec), s.conditions)
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
 	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
 	return s, nil

@@ -67,8 +67,8 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	require.NoError(t, err)
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, p, []cloud.Token{{Name: "operator", Secret: secret}, {Name: "ccm", Secret: ccmSecret}}))
-	require.NoError(t, c.SetTokens(ctx, q, []cloud.Token{{Name: "stranger", Secret: otherSecret}}))
+	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor}}))
+	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
@@ -200,7 +200,12 @@ func TestProjectAndZones(t *testing.T) {
 	r := newRig(t)
 	p, err := r.Project(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, api.Project{ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}}, *p)
+	require.NotNil(t, p.Token)
+	assert.Equal(t, api.Token{Name: "operator", Project: r.project.ID, Role: api.RoleAdmin, Origin: api.TokenFromFlag, CreatedAt: p.Token.CreatedAt}, *p.Token)
+	p.Token = nil
+	assert.Equal(t, api.Project{
+		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1, CreatedAt: r.project.CreatedAt, UpdatedAt: r.project.CreatedAt,
+	}, *p)
 	zones, err := r.ListZones(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []api.Zone{{Name: "nebula-1a", Region: "nebula-1"}, {Name: "nebula-1b", Region: "nebula-1"}, {Name: "nebula-1c", Region: "nebula-1"}}, zones)

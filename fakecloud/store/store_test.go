@@ -28,8 +28,7 @@ func open(t *testing.T, path string, opts ...store.Option) *store.Store {
 }
 
 func addProject(ctx context.Context, tx *store.Tx, id string) error {
-	_, err := tx.UpsertProject(ctx, db.UpsertProjectParams{ID: id, Name: id, DefaultTags: "{}"})
-	return err
+	return tx.InsertProject(ctx, db.InsertProjectParams{ID: id, Name: id, DefaultTags: "{}"})
 }
 
 func addEvent(ctx context.Context, tx *store.Tx, project string) error {
@@ -236,7 +235,7 @@ func TestOlderSchemaIsUpgraded(t *testing.T) {
 		assert.Equal(t, "[]", lb.SourceRanges)
 		assert.Zero(t, lb.Affinity)
 		assert.Nil(t, lb.HealthCheck)
-		routes, err := tx.RouteDestinations(ctx, "p")
+		routes, err := tx.RouteDestinations(ctx, db.RouteDestinationsParams{ProjectID: "p"})
 		assert.Empty(t, routes)
 		return err
 	}))

@@ -41,6 +41,7 @@ type Instance struct {
 	CreatedAt   int64
 	UpdatedAt   int64
 	DueAt       *int64
+	NetworkID   string
 }
 
 type LoadBalancer struct {
@@ -68,11 +69,31 @@ type LoadBalancerTarget struct {
 	InstanceID     string
 }
 
+type Network struct {
+	ID        string
+	ProjectID string
+	Name      string
+	Cidr      string
+	IsDefault int64
+	Tags      string
+	Version   int64
+	CreatedAt int64
+	UpdatedAt int64
+}
+
 type Project struct {
 	ID          string
 	Name        string
 	DefaultTags string
 	CreatedAt   int64
+	Version     int64
+	UpdatedAt   int64
+}
+
+type Quota struct {
+	ProjectID string
+	Kind      string
+	Max       int64
 }
 
 type Route struct {
@@ -87,11 +108,25 @@ type Route struct {
 	Version     int64
 	CreatedAt   int64
 	UpdatedAt   int64
+	NetworkID   string
 }
 
 type Token struct {
-	Name      string
+	Name          string
+	ProjectID     string
+	Hash          []byte
+	CreatedAt     int64
+	Role          string
+	Origin        string
+	ExpiresAt     *int64
+	RotatedAt     *int64
+	PreviousHash  []byte
+	PreviousUntil *int64
+}
+
+type Usage struct {
 	ProjectID string
-	Hash      []byte
-	CreatedAt int64
+	Kind      string
+	Zone      string
+	Used      int64
 }
