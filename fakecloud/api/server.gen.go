@@ -175,6 +175,48 @@ func (e LoadBalancerState) Valid() bool {
 	}
 }
 
+// Defines values for OperationResource.
+const (
+	OperationOnInstance     OperationResource = "instance"
+	OperationOnLoadBalancer OperationResource = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the OperationResource enum.
+func (e OperationResource) Valid() bool {
+	switch e {
+	case OperationOnInstance:
+		return true
+	case OperationOnLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationState.
+const (
+	OperationDone       OperationState = "done"
+	OperationFailed     OperationState = "failed"
+	OperationRunning    OperationState = "running"
+	OperationSuperseded OperationState = "superseded"
+)
+
+// Valid indicates whether the value is a known member of the OperationState enum.
+func (e OperationState) Valid() bool {
+	switch e {
+	case OperationDone:
+		return true
+	case OperationFailed:
+		return true
+	case OperationRunning:
+		return true
+	case OperationSuperseded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ProblemCode.
 const (
 	AddressInUse         ProblemCode = "address-in-use"
@@ -754,6 +796,62 @@ type LoadBalancerUpdate struct {
 	Targets *Targets `json:"targets,omitempty"`
 }
 
+// Operation defines model for Operation.
+type Operation struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// EndedAt Absent while it runs.
+	EndedAt *time.Time `json:"endedAt,omitempty"`
+
+	// Error Why it failed or what superseded it.
+	//
+	// Example: listener tcp 80 cannot be bound
+	Error *string `json:"error,omitempty"`
+
+	// ID Example: op-01jd3n9z6d8s
+	ID      string `json:"id"`
+	Project string `json:"project"`
+
+	// Resource The kind of the resource.
+	Resource OperationResource `json:"resource"`
+
+	// ResourceID Example: i-01jd3n6f0c5w3y
+	ResourceID string `json:"resourceId"`
+
+	// State `done`: the resource reached the state that was asked for. `failed`: it
+	// ended in error instead. `superseded`: another change sent it elsewhere, or
+	// a later update replaced the running one. An update that comes while a
+	// balancer is being created leaves the creation running.
+	State OperationState `json:"state"`
+
+	// Token The name of the token that asked.
+	//
+	// Example: operator
+	Token *string `json:"token,omitempty"`
+
+	// Type The operationId of the change.
+	//
+	// Example: createInstance
+	Type string `json:"type"`
+}
+
+// OperationResource The kind of the resource.
+type OperationResource string
+
+// OperationList defines model for OperationList.
+type OperationList struct {
+	Items []Operation `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// OperationState `done`: the resource reached the state that was asked for. `failed`: it
+// ended in error instead. `superseded`: another change sent it elsewhere, or
+// a later update replaced the running one. An update that comes while a
+// balancer is being created leaves the creation running.
+type OperationState string
+
 // Problem defines model for Problem.
 type Problem struct {
 	// Code Stable; safe to program against.
@@ -997,6 +1095,9 @@ type LoadBalancerID = string
 // Name defines model for Name.
 type Name = string
 
+// OperationID defines model for OperationID.
+type OperationID = string
+
 // PageToken defines model for PageToken.
 type PageToken = string
 
@@ -1005,6 +1106,9 @@ type RouteID = string
 
 // Tag defines model for Tag.
 type Tag = []string
+
+// Wait defines model for Wait.
+type Wait = int
 
 // ListCallsParams defines parameters for ListCalls.
 type ListCallsParams struct {
@@ -1047,6 +1151,11 @@ type ListInstancesParams struct {
 
 // CreateInstanceParams defines parameters for CreateInstance.
 type CreateInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
@@ -1056,18 +1165,33 @@ type CreateInstanceParams struct {
 
 // StartInstanceParams defines parameters for StartInstance.
 type StartInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // StopInstanceParams defines parameters for StopInstance.
 type StopInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // TerminateInstanceParams defines parameters for TerminateInstance.
 type TerminateInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -1092,6 +1216,11 @@ type ListLoadBalancersParams struct {
 
 // CreateLoadBalancerParams defines parameters for CreateLoadBalancer.
 type CreateLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
@@ -1101,14 +1230,50 @@ type CreateLoadBalancerParams struct {
 
 // DeleteLoadBalancerParams defines parameters for DeleteLoadBalancer.
 type DeleteLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // UpdateLoadBalancerParams defines parameters for UpdateLoadBalancer.
 type UpdateLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListOperationsParams defines parameters for ListOperations.
+type ListOperationsParams struct {
+	// Resource Only operations of the resource of this ID.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// Type Only operations of these types.
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// State Only operations in one of these states.
+	State *[]OperationState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// GetOperationParams defines parameters for GetOperation.
+type GetOperationParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ListRoutesParams defines parameters for ListRoutes.
@@ -1224,6 +1389,12 @@ type ServerInterface interface {
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	// ListOperations Operations of the project, oldest first.
+	// (GET /v1/operations)
+	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
+	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	// (GET /v1/operations/{id})
+	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
 	// GetProject The project that the caller's token belongs to.
 	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
@@ -1582,6 +1753,19 @@ func (siw *ServerInterfaceWrapper) CreateInstance(w http.ResponseWriter, r *http
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -1658,6 +1842,19 @@ func (siw *ServerInterfaceWrapper) StartInstance(w http.ResponseWriter, r *http.
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StartInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -1708,6 +1905,19 @@ func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.R
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StopInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -1757,6 +1967,19 @@ func (siw *ServerInterfaceWrapper) TerminateInstance(w http.ResponseWriter, r *h
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params TerminateInstanceParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
 
 	headers := r.Header
 
@@ -1884,6 +2107,19 @@ func (siw *ServerInterfaceWrapper) CreateLoadBalancer(w http.ResponseWriter, r *
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateLoadBalancerParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -1933,6 +2169,19 @@ func (siw *ServerInterfaceWrapper) DeleteLoadBalancer(w http.ResponseWriter, r *
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeleteLoadBalancerParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
 
 	headers := r.Header
 
@@ -2010,6 +2259,19 @@ func (siw *ServerInterfaceWrapper) UpdateLoadBalancer(w http.ResponseWriter, r *
 	// Parameter object where we will unmarshal all parameters from the context
 	var params UpdateLoadBalancerParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -2085,6 +2347,133 @@ func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetLoadBalancerStats(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListOperations operation middleware
+func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOperationsParams
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", r.URL.Query(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOperations(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetOperation operation middleware
+func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id OperationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOperationParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetOperation(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2467,6 +2856,10 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/operations/{id}", wrapper.GetOperation).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
 

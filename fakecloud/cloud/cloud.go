@@ -61,6 +61,7 @@ type Cloud struct {
 	random *random
 	wake   chan struct{} // something is due sooner than was known
 	ready  chan struct{} // closed by Run once balancers are restored
+	waits  waits
 
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
@@ -96,6 +97,7 @@ func New(cfg Config) (*Cloud, error) {
 		random:  newRandom(cfg.Seed),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
+		waits:   waits{byID: map[string]*wait{}},
 		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
 	}, nil
@@ -140,10 +142,12 @@ func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Milli
 // change runs one transaction at one time, then lets the worker look again.
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
 	// Who asked may be gone by now; what was begun is ended all the same.
-	ctx = context.WithoutCancel(ctx)
+	var ended []string
+	ctx = context.WithValue(context.WithoutCancel(ctx), endedKey{}, &ended)
 	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
 		return err
 	}
+	c.waits.tell(ended)
 	c.nudge()
 	return nil
 }

@@ -39,10 +39,13 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 	}
 	var lb LoadBalancer
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &lb, func() (err error) {
-			lb, err = c.newLoadBalancer(ctx, tx, p, spec, now)
-			return err
+		err := once(ctx, tx, p, now, &lb, func() (err error) {
+			if lb, err = c.newLoadBalancer(ctx, tx, p, spec, now); err != nil {
+				return err
+			}
+			return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Create, now)
 		})
+		return errors.Join(err, recall(ctx, tx, lb.ID, "createLoadBalancer"))
 	})
 	return lb, err
 }
@@ -286,7 +289,10 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 				return err
 			}
 		}
-		return saveLoadBalancer(ctx, tx, old.State, &lb, now)
+		if err := saveLoadBalancer(ctx, tx, old.State, &lb, now); err != nil {
+			return err
+		}
+		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
 	})
 	return lb, err
 }
@@ -379,7 +385,10 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		}
 		from := lb.State
 		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
-		return saveLoadBalancer(ctx, tx, from, &lb, now)
+		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
+			return err
+		}
+		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)
 	})
 	if err != nil {
 		return LoadBalancer{}, err

@@ -127,6 +127,9 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
 		Address: value(body.Address), Tags: value(body.Tags),
 	})
+	if err == nil {
+		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -157,6 +160,9 @@ func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id ap
 
 func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.Instance, error)) {
 	in, err := do(r.Context(), project(r), id)
+	if err == nil {
+		in, err = awaited(s, w, r, in, id, s.cloud.GetInstance)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -195,6 +201,9 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
 		Tags: value(body.Tags),
 	})
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, lb.ID, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -215,6 +224,9 @@ func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 
 func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.LoadBalancer, error)) {
 	lb, err := do(r.Context(), project(r), id)
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -246,6 +258,9 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		u.Tags = &t
 	}
 	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -4,6 +4,13 @@
 
 package db
 
+type Clock struct {
+	One     int64
+	Virtual int64
+	Now     int64
+	Starts  int64
+}
+
 type Event struct {
 	Seq        int64
 	ProjectID  string
@@ -66,6 +73,20 @@ type LoadBalancerTarget struct {
 	LoadBalancerID string
 	Position       int64
 	InstanceID     string
+}
+
+type Operation struct {
+	Seq        int64
+	ID         string
+	ProjectID  string
+	Type       string
+	Resource   string
+	ResourceID string
+	State      string
+	Error      string
+	Token      string
+	CreatedAt  int64
+	EndedAt    *int64
 }
 
 type Project struct {
