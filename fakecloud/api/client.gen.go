@@ -118,6 +118,43 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
 	ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetClock What time it is in the cloud, and whether that stands still.
+	//
+	// Corresponds with GET /v1/clock (the `GetClock` operationId).
+	GetClock(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEvents Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -377,6 +414,73 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // Corresponds with GET /v1/calls (the `ListCalls` operationId).
 func (c *Client) ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListCallsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetClock What time it is in the cloud, and whether that stands still.
+//
+// Corresponds with GET /v1/clock (the `GetClock` operationId).
+func (c *Client) GetClock(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetClockRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *Client) AdvanceClockWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdvanceClockRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *Client) AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdvanceClockRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1030,6 +1134,73 @@ func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request,
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewGetClockRequest constructs an http.Request for the GetClock method
+func NewGetClockRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/clock")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdvanceClockRequest calls the generic AdvanceClock builder with application/json body
+func NewAdvanceClockRequest(server string, body AdvanceClockJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdvanceClockRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewAdvanceClockRequestWithBody constructs an http.Request for the AdvanceClock method, with any body, and a specified content type
+func NewAdvanceClockRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/clock:advance")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -2682,6 +2853,45 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
 	ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error)
 
+	// GetClockWithResponse What time it is in the cloud, and whether that stands still.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/clock (the `GetClock` operationId).
+	GetClockWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClockResponse, error)
+
+	// AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error)
+
+	// AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithResponse(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error)
+
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -3078,6 +3288,102 @@ func (r ListCallsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListCallsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetClockResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Clock
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetClockResponse) GetJSON200() *Clock {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetClockResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetClockResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetClockResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetClockResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetClockResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdvanceClockResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ClockAdvanced
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdvanceClockResponse) GetJSON200() *ClockAdvanced {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdvanceClockResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdvanceClockResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdvanceClockResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdvanceClockResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdvanceClockResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4418,6 +4724,63 @@ func (c *ClientWithResponses) ListCallsWithResponse(ctx context.Context, params 
 	return ParseListCallsResponse(rsp)
 }
 
+// GetClockWithResponse What time it is in the cloud, and whether that stands still.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/clock (the `GetClock` operationId).
+func (c *ClientWithResponses) GetClockWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClockResponse, error) {
+	rsp, err := c.GetClock(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetClockResponse(rsp)
+}
+
+// AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *ClientWithResponses) AdvanceClockWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error) {
+	rsp, err := c.AdvanceClockWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdvanceClockResponse(rsp)
+}
+
+// AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *ClientWithResponses) AdvanceClockWithResponse(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error) {
+	rsp, err := c.AdvanceClock(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdvanceClockResponse(rsp)
+}
+
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
@@ -4922,6 +5285,72 @@ func ParseListCallsResponse(rsp *http.Response) (*ListCallsResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest CallList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetClockResponse parses an HTTP response from a GetClockWithResponse call
+func ParseGetClockResponse(rsp *http.Response) (*GetClockResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetClockResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Clock
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdvanceClockResponse parses an HTTP response from a AdvanceClockWithResponse call
+func ParseAdvanceClockResponse(rsp *http.Response) (*AdvanceClockResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdvanceClockResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ClockAdvanced
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

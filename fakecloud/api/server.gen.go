@@ -31,6 +31,24 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for ClockMode.
+const (
+	ClockReal    ClockMode = "real"
+	ClockVirtual ClockMode = "virtual"
+)
+
+// Valid indicates whether the value is a known member of the ClockMode enum.
+func (e ClockMode) Valid() bool {
+	switch e {
+	case ClockReal:
+		return true
+	case ClockVirtual:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventResource.
 const (
 	ResourceInstance     EventResource = "instance"
@@ -425,6 +443,40 @@ type Calls struct {
 
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 type ClientAffinitySeconds = int
+
+// Clock defines model for Clock.
+type Clock struct {
+	// Mode A `virtual` clock stands still until it is moved.
+	Mode ClockMode `json:"mode"`
+	Now  time.Time `json:"now"`
+}
+
+// ClockMode A `virtual` clock stands still until it is moved.
+type ClockMode string
+
+// ClockAdvance By how much, or to when; one of the two.
+type ClockAdvance struct {
+	// Seconds Counted in milliseconds.
+	//
+	// Example: 300
+	Seconds *float64 `json:"seconds,omitempty"`
+
+	// Until Not in the past.
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// ClockAdvanced defines model for ClockAdvanced.
+type ClockAdvanced struct {
+	// Complete False when it stopped early: move it on from `now`.
+	Complete bool      `json:"complete"`
+	From     time.Time `json:"from"`
+
+	// Now Where the clock stands.
+	Now time.Time `json:"now"`
+
+	// Transitions How many states ended on the way, retries included.
+	Transitions int `json:"transitions"`
+}
 
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
@@ -1306,6 +1358,9 @@ type DeleteRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
+type AdvanceClockJSONRequestBody = ClockAdvance
+
 // CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
 type CreateFaultJSONRequestBody = FaultCreate
 
@@ -1335,6 +1390,12 @@ type ServerInterface interface {
 	// ListCalls How often each token of the project called each operation since the process started.
 	// (GET /v1/calls)
 	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
+	// GetClock What time it is in the cloud, and whether that stands still.
+	// (GET /v1/clock)
+	GetClock(w http.ResponseWriter, r *http.Request)
+	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	// (POST /v1/clock:advance)
+	AdvanceClock(w http.ResponseWriter, r *http.Request)
 	// StreamEvents Changes of the project, as server-sent events.
 	// (GET /v1/events)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
@@ -1490,6 +1551,34 @@ func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListCalls(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetClock operation middleware
+func (siw *ServerInterfaceWrapper) GetClock(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetClock(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdvanceClock operation middleware
+func (siw *ServerInterfaceWrapper) AdvanceClock(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdvanceClock(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2860,6 +2949,10 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/operations/{id}", wrapper.GetOperation).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/clock", wrapper.GetClock).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/clock:advance", wrapper.AdvanceClock).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
 

@@ -31,7 +31,7 @@ type serveOptions struct {
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerInterface                  string
 	seed                                   int64
-	logFormat, logLevel                    string
+	logFormat, logLevel, clock             string
 	retention                              time.Duration
 }
 
@@ -65,10 +65,11 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN; empty: the addresses are there already, as all of 127/8 is on Linux")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
+	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	noFiles(cmd, map[string][]string{
-		"profile": {"instant", "fast", "realistic"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
+		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
 	return cmd
 }
@@ -100,6 +101,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Store.Close()) }()
+	if cfg.Virtual, err = o.startTime(ctx, cfg.Store); err != nil {
+		return fmt.Errorf("--clock %s, --data %s: %w", o.clock, o.data, err)
+	}
 	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
 	defer plane.Close()
 	cfg.DataPlane = plane
@@ -121,6 +125,14 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	return serveCloud(ctx, c, srv, listener, func() {
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s\n", scheme, listener.Addr(), tokens[0].file)
 	})
+}
+
+// startTime puts the data under the clock asked for.
+func (o *serveOptions) startTime(ctx context.Context, s *store.Store) (*cloud.VirtualTime, error) {
+	if o.clock == "virtual" {
+		return cloud.StartVirtualTime(ctx, s, time.Now())
+	}
+	return nil, cloud.StartRealTime(ctx, s, time.Now())
 }
 
 // admit sets up the project and those who may use it.
@@ -179,6 +191,9 @@ func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {
 }
 
 func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
+	if o.clock != "real" && o.clock != "virtual" {
+		return cloud.Config{}, misuse("--clock %q: choose real or virtual", o.clock)
+	}
 	cfg := cloud.Config{Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention}
 	var err error
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {

@@ -37,8 +37,11 @@ type Config struct {
 	DataPlane DataPlane
 	Profile   Profile
 
-	Clock            clockwork.Clock // real when nil
-	Logger           *slog.Logger    // silent when nil
+	Clock clockwork.Clock // real when nil
+	// Virtual, unless nil, is the clock instead: nothing happens by itself, not
+	// even what takes no time, until Advance.
+	Virtual          *VirtualTime
+	Logger           *slog.Logger // silent when nil
 	Region           string
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
@@ -94,7 +97,7 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	return &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
-		random:  newRandom(cfg.Seed),
+		random:  newRandom(cfg.Seed, cfg.round()),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
 		waits:   waits{byID: map[string]*wait{}},
@@ -103,7 +106,19 @@ func New(cfg Config) (*Cloud, error) {
 	}, nil
 }
 
+// round tells one start from the next where the time does not: with the same
+// time and seed, both would give the same IDs.
+func (cfg *Config) round() int64 {
+	if cfg.Virtual == nil {
+		return 0
+	}
+	return cfg.Virtual.starts
+}
+
 func (cfg *Config) setDefaults() {
+	if cfg.Virtual != nil {
+		cfg.Clock = cfg.Virtual.clock
+	}
 	if cfg.Clock == nil {
 		cfg.Clock = clockwork.NewRealClock()
 	}
@@ -144,7 +159,16 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *sto
 	// Who asked may be gone by now; what was begun is ended all the same.
 	var ended []string
 	ctx = context.WithValue(context.WithoutCancel(ctx), endedKey{}, &ended)
-	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
+	err := c.store.Write(ctx, func(tx *store.Tx) error {
+		now := c.now()
+		if c.cfg.Virtual != nil {
+			if err := tx.AdvanceClock(ctx, now.UnixMilli()); err != nil {
+				return err
+			}
+		}
+		return fn(ctx, tx, now)
+	})
+	if err != nil {
 		return err
 	}
 	c.waits.tell(ended)

@@ -33,7 +33,7 @@ const (
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
+	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -258,6 +258,9 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 // UpdateLoadBalancer replaces what is given. What changes nothing leaves
 // version and state alone.
 func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, error) {
+	if err := c.refuseCheck(u.HealthCheck); err != nil {
+		return LoadBalancer{}, err
+	}
 	var lb LoadBalancer
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
 		old, err := loadBalancer(ctx, tx, p, id)
