@@ -26,6 +26,8 @@ import (
 type serveOptions struct {
 	listen, data, profile, region, project string
 	certFile, keyFile                      string
+	selfSignedTLS                          bool
+	sans                                   []string
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
@@ -45,14 +47,17 @@ being killed at any point; what was under way goes on at the next start.`,
 		Example: `  fakecloud serve
   fakecloud serve --data :memory: --profile realistic --log-format json
   fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token
-  fakecloud serve --listen 0.0.0.0:8470 --tls-cert-file cloud.crt --tls-key-file cloud.key`,
+  fakecloud serve --listen 0.0.0.0:8470 --tls-cert cloud.crt --tls-key cloud.key
+  fakecloud serve --listen 0.0.0.0:8470 --tls-self-signed --tls-san cloud.example`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", defaultListen, "address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one")
-	f.StringVar(&o.certFile, "tls-cert-file", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
-	f.StringVar(&o.keyFile, "tls-key-file", "", "PEM key of --tls-cert-file")
+	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
+	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
+	f.BoolVar(&o.selfSignedTLS, "tls-self-signed", false, "make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt")
+	f.StringArrayVar(&o.sans, "tls-san", nil, "IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
 	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
@@ -88,7 +93,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	cert, err := o.certificate()
+	cert, caFile, err := o.certificate()
 	if err != nil {
 		return err
 	}
@@ -118,12 +123,15 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	scheme := "http"
+	scheme, ca := "http", ""
 	if cert != nil {
 		scheme = "https"
 	}
+	if caFile != "" {
+		ca = "; CA in " + caFile
+	}
 	return serveCloud(ctx, c, srv, listener, func() {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s\n", scheme, listener.Addr(), tokens[0].file)
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(), tokens[0].file, ca)
 	})
 }
 
@@ -208,19 +216,26 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	return cfg, nil
 }
 
-// certificate is what makes the API HTTPS, or nil.
-func (o *serveOptions) certificate() (*tls.Certificate, error) {
+// certificate is what makes the API HTTPS, or nil, and the file of its CA if
+// that is our own.
+func (o *serveOptions) certificate() (cert *tls.Certificate, caFile string, err error) {
 	switch {
+	case len(o.sans) > 0 && !o.selfSignedTLS:
+		return nil, "", misuse("--tls-san is for --tls-self-signed: a certificate of your own has its names already")
+	case o.selfSignedTLS && (o.certFile != "" || o.keyFile != ""):
+		return nil, "", misuse("--tls-self-signed, and --tls-cert or --tls-key: give one or the other")
+	case o.selfSignedTLS:
+		return o.selfSigned(time.Now())
 	case o.certFile == "" && o.keyFile == "":
-		return nil, nil
+		return nil, "", nil
 	case o.certFile == "" || o.keyFile == "":
-		return nil, misuse("TLS needs both --tls-cert-file and --tls-key-file")
+		return nil, "", misuse("TLS needs both --tls-cert and --tls-key")
 	}
-	cert, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+	pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert-file, --tls-key-file: %w", err)
+		return nil, "", fmt.Errorf("--tls-cert, --tls-key: %w", err)
 	}
-	return &cert, nil
+	return &pair, "", nil
 }
 
 // listen refuses addresses that others can reach, unless the API is to speak
@@ -232,7 +247,7 @@ func listen(ctx context.Context, address string, secure bool) (net.Listener, err
 	}
 	ip, err := netip.ParseAddr(host)
 	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert-file, --tls-key-file) the token would cross the network in the clear", address, defaultListen)
+		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear", address, defaultListen)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
