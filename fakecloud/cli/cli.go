@@ -63,6 +63,8 @@ func misuse(format string, args ...any) error { return usageError{fmt.Errorf(for
 type app struct {
 	url, tokenFile, caFile string
 	output                 string
+	// capture, unless nil, is given what would be printed.
+	capture func(header string, rows [][]string)
 	// started tells errors of the command from errors of the command line.
 	started bool
 }

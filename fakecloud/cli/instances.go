@@ -43,7 +43,7 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 func (a *app) instancesList() *cobra.Command {
 	var f client.InstanceFilter
 	var states []string
-	var all bool
+	var all, watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
 		Long: "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
@@ -63,6 +63,9 @@ func (a *app) instancesList() *cobra.Command {
 			if len(states) == 0 && !all {
 				f.States = liveStates
 			}
+			if watch {
+				return a.watchInstances(cmd, c, f)
+			}
 			items, err := c.ListInstances(cmd.Context(), f)
 			if err != nil {
 				return err
@@ -74,6 +77,7 @@ func (a *app) instancesList() *cobra.Command {
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
+	addWatch(cmd, &watch)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
 }

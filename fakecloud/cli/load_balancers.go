@@ -69,6 +69,7 @@ func showAffinity(seconds int) string {
 
 func (a *app) balancersList() *cobra.Command {
 	var f client.LoadBalancerFilter
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List load balancers, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud load-balancers list --tag cluster=lab",
@@ -76,6 +77,9 @@ func (a *app) balancersList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
+			}
+			if watch {
+				return a.watchBalancers(cmd, c, f)
 			}
 			items, err := c.ListLoadBalancers(cmd.Context(), f)
 			if err != nil {
@@ -85,6 +89,7 @@ func (a *app) balancersList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	return cmd
 }

@@ -41,6 +41,7 @@ func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operati
 func (a *app) operationsList() *cobra.Command {
 	var f client.OperationFilter
 	var states []string
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List operations, oldest first", Args: cobra.NoArgs,
 		Long: "List operations, oldest first: the newest that the cloud keeps, and those that run.",
@@ -57,6 +58,9 @@ func (a *app) operationsList() *cobra.Command {
 				}
 				f.States = append(f.States, api.OperationState(s))
 			}
+			if watch {
+				return a.watchOperations(cmd, c, f)
+			}
 			items, err := c.ListOperations(cmd.Context(), f)
 			if err != nil {
 				return err
@@ -65,6 +69,7 @@ func (a *app) operationsList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
