@@ -118,6 +118,43 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
 	ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetClock What time it is in the cloud, and whether that stands still.
+	//
+	// Corresponds with GET /v1/clock (the `GetClock` operationId).
+	GetClock(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// StreamEvents Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -275,6 +312,21 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 	GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListOperations Operations of the project, oldest first.
+	//
+	// Each change that takes time has one: creating, starting, stopping,
+	// rebooting and terminating an instance; creating, updating and deleting a
+	// load balancer. It ends with the change of state that decides it. The
+	// newest 10,000 of the cloud are kept, and those that run.
+	//
+	// Corresponds with GET /v1/operations (the `ListOperations` operationId).
+	ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	//
+	// Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
+	GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetProject The project that the caller's token belongs to, and that token.
 	//
@@ -486,6 +538,73 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // Corresponds with GET /v1/calls (the `ListCalls` operationId).
 func (c *Client) ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListCallsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetClock What time it is in the cloud, and whether that stands still.
+//
+// Corresponds with GET /v1/clock (the `GetClock` operationId).
+func (c *Client) GetClock(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetClockRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *Client) AdvanceClockWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdvanceClockRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *Client) AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAdvanceClockRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -864,6 +983,41 @@ func (c *Client) GetLoadBalancerHealth(ctx context.Context, id LoadBalancerID, r
 // Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 func (c *Client) GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetLoadBalancerStatsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListOperations Operations of the project, oldest first.
+//
+// Each change that takes time has one: creating, starting, stopping,
+// rebooting and terminating an instance; creating, updating and deleting a
+// load balancer. It ends with the change of state that decides it. The
+// newest 10,000 of the cloud are kept, and those that run.
+//
+// Corresponds with GET /v1/operations (the `ListOperations` operationId).
+func (c *Client) ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListOperationsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetOperation One operation; with `wait`, when it has ended or the time is up.
+//
+// Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
+func (c *Client) GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetOperationRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1372,6 +1526,73 @@ func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request,
 	return req, nil
 }
 
+// NewGetClockRequest constructs an http.Request for the GetClock method
+func NewGetClockRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/clock")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAdvanceClockRequest calls the generic AdvanceClock builder with application/json body
+func NewAdvanceClockRequest(server string, body AdvanceClockJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAdvanceClockRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewAdvanceClockRequestWithBody constructs an http.Request for the AdvanceClock method, with any body, and a specified content type
+func NewAdvanceClockRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/clock:advance")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewStreamEventsRequest constructs an http.Request for the StreamEvents method
 func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Request, error) {
 	var err error
@@ -1780,6 +2001,33 @@ func NewCreateInstanceRequestWithBody(server string, params *CreateInstanceParam
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
@@ -1865,6 +2113,33 @@ func NewStartInstanceRequest(server string, id InstanceID, params *StartInstance
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
@@ -1914,6 +2189,33 @@ func NewStopInstanceRequest(server string, id InstanceID, params *StopInstancePa
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
@@ -1961,6 +2263,33 @@ func NewTerminateInstanceRequest(server string, id InstanceID, params *Terminate
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
@@ -2118,6 +2447,33 @@ func NewCreateLoadBalancerRequestWithBody(server string, params *CreateLoadBalan
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
 	if err != nil {
 		return nil, err
@@ -2167,6 +2523,33 @@ func NewDeleteLoadBalancerRequest(server string, id LoadBalancerID, params *Dele
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
@@ -2263,6 +2646,33 @@ func NewUpdateLoadBalancerRequestWithBody(server string, id LoadBalancerID, para
 		return nil, err
 	}
 
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
 	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
 	if err != nil {
 		return nil, err
@@ -2346,6 +2756,169 @@ func NewGetLoadBalancerStatsRequest(server string, id LoadBalancerID) (*http.Req
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListOperationsRequest constructs an http.Request for the ListOperations method
+func NewListOperationsRequest(server string, params *ListOperationsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/operations")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Resource != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "resource", *params.Resource, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Type != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "type", *params.Type, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "pageToken", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetOperationRequest constructs an http.Request for the GetOperation method
+func NewGetOperationRequest(server string, id OperationID, params *GetOperationParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/operations/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -3262,6 +3835,45 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
 	ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error)
 
+	// GetClockWithResponse What time it is in the cloud, and whether that stands still.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/clock (the `GetClock` operationId).
+	GetClockWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClockResponse, error)
+
+	// AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error)
+
+	// AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	//
+	// What falls due happens in order, each at its own time, which its events
+	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// clock nothing happens by itself, not even what takes no time. One call
+	// moves by 366 days at most, and stops early after 1,000,000 transitions;
+	// what happened stays when the caller goes away. On the real clock this is
+	// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+	// token expiry and fault windows follow it; rate limits and the heartbeats
+	// of event streams run in real time.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+	AdvanceClockWithResponse(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error)
+
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
 	// Each message has `id:` (the sequence number), `event:` (the type) and
@@ -3447,6 +4059,25 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 	GetLoadBalancerStatsWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*GetLoadBalancerStatsResponse, error)
+
+	// ListOperationsWithResponse Operations of the project, oldest first.
+	//
+	// Each change that takes time has one: creating, starting, stopping,
+	// rebooting and terminating an instance; creating, updating and deleting a
+	// load balancer. It ends with the change of state that decides it. The
+	// newest 10,000 of the cloud are kept, and those that run.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/operations (the `ListOperations` operationId).
+	ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error)
+
+	// GetOperationWithResponse One operation; with `wait`, when it has ended or the time is up.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
+	GetOperationWithResponse(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error)
 
 	// GetProjectWithResponse The project that the caller's token belongs to, and that token.
 	//
@@ -3781,6 +4412,102 @@ func (r ListCallsResponse) ContentType() string {
 	return ""
 }
 
+type GetClockResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Clock
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetClockResponse) GetJSON200() *Clock {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetClockResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetClockResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetClockResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetClockResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetClockResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AdvanceClockResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ClockAdvanced
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AdvanceClockResponse) GetJSON200() *ClockAdvanced {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AdvanceClockResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AdvanceClockResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AdvanceClockResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AdvanceClockResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AdvanceClockResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type StreamEventsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4055,6 +4782,11 @@ func (r ListInstancesResponse) ContentType() string {
 	return ""
 }
 
+// CreateInstanceResponse201Headers the declared response headers of an HTTP 201 response for CreateInstance
+type CreateInstanceResponse201Headers struct {
+	OperationLocation *string
+}
+
 type CreateInstanceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4062,6 +4794,8 @@ type CreateInstanceResponse struct {
 	JSON201 *Instance
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateInstanceResponse201Headers
 }
 
 // GetJSON201 returns the response for an HTTP 201 `application/json` response
@@ -4151,6 +4885,11 @@ func (r GetInstanceResponse) ContentType() string {
 	return ""
 }
 
+// StartInstanceResponse202Headers the declared response headers of an HTTP 202 response for StartInstance
+type StartInstanceResponse202Headers struct {
+	OperationLocation *string
+}
+
 type StartInstanceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4158,6 +4897,8 @@ type StartInstanceResponse struct {
 	JSON202 *Instance
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *StartInstanceResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4199,6 +4940,11 @@ func (r StartInstanceResponse) ContentType() string {
 	return ""
 }
 
+// StopInstanceResponse202Headers the declared response headers of an HTTP 202 response for StopInstance
+type StopInstanceResponse202Headers struct {
+	OperationLocation *string
+}
+
 type StopInstanceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4206,6 +4952,8 @@ type StopInstanceResponse struct {
 	JSON202 *Instance
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *StopInstanceResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4247,6 +4995,11 @@ func (r StopInstanceResponse) ContentType() string {
 	return ""
 }
 
+// TerminateInstanceResponse202Headers the declared response headers of an HTTP 202 response for TerminateInstance
+type TerminateInstanceResponse202Headers struct {
+	OperationLocation *string
+}
+
 type TerminateInstanceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4254,6 +5007,8 @@ type TerminateInstanceResponse struct {
 	JSON202 *Instance
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *TerminateInstanceResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4343,6 +5098,11 @@ func (r ListLoadBalancersResponse) ContentType() string {
 	return ""
 }
 
+// CreateLoadBalancerResponse201Headers the declared response headers of an HTTP 201 response for CreateLoadBalancer
+type CreateLoadBalancerResponse201Headers struct {
+	OperationLocation *string
+}
+
 type CreateLoadBalancerResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4350,6 +5110,8 @@ type CreateLoadBalancerResponse struct {
 	JSON201 *LoadBalancer
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateLoadBalancerResponse201Headers
 }
 
 // GetJSON201 returns the response for an HTTP 201 `application/json` response
@@ -4391,6 +5153,11 @@ func (r CreateLoadBalancerResponse) ContentType() string {
 	return ""
 }
 
+// DeleteLoadBalancerResponse202Headers the declared response headers of an HTTP 202 response for DeleteLoadBalancer
+type DeleteLoadBalancerResponse202Headers struct {
+	OperationLocation *string
+}
+
 type DeleteLoadBalancerResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4398,6 +5165,8 @@ type DeleteLoadBalancerResponse struct {
 	JSON202 *LoadBalancer
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *DeleteLoadBalancerResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4487,6 +5256,11 @@ func (r GetLoadBalancerResponse) ContentType() string {
 	return ""
 }
 
+// UpdateLoadBalancerResponse202Headers the declared response headers of an HTTP 202 response for UpdateLoadBalancer
+type UpdateLoadBalancerResponse202Headers struct {
+	OperationLocation *string
+}
+
 type UpdateLoadBalancerResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4494,6 +5268,8 @@ type UpdateLoadBalancerResponse struct {
 	JSON202 *LoadBalancer
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *UpdateLoadBalancerResponse202Headers
 }
 
 // GetJSON202 returns the response for an HTTP 202 `application/json` response
@@ -4625,6 +5401,102 @@ func (r GetLoadBalancerStatsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetLoadBalancerStatsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListOperationsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *OperationList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListOperationsResponse) GetJSON200() *OperationList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListOperationsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListOperationsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListOperationsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListOperationsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListOperationsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetOperationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Operation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetOperationResponse) GetJSON200() *Operation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetOperationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetOperationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetOperationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetOperationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetOperationResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5436,6 +6308,63 @@ func (c *ClientWithResponses) ListCallsWithResponse(ctx context.Context, params 
 	return ParseListCallsResponse(rsp)
 }
 
+// GetClockWithResponse What time it is in the cloud, and whether that stands still.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/clock (the `GetClock` operationId).
+func (c *ClientWithResponses) GetClockWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetClockResponse, error) {
+	rsp, err := c.GetClock(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetClockResponse(rsp)
+}
+
+// AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *ClientWithResponses) AdvanceClockWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error) {
+	rsp, err := c.AdvanceClockWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdvanceClockResponse(rsp)
+}
+
+// AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
+//
+// What falls due happens in order, each at its own time, which its events
+// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// clock nothing happens by itself, not even what takes no time. One call
+// moves by 366 days at most, and stops early after 1,000,000 transitions;
+// what happened stays when the caller goes away. On the real clock this is
+// refused (`virtual-clock`). Health checks are refused on a virtual clock;
+// token expiry and fault windows follow it; rate limits and the heartbeats
+// of event streams run in real time.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/clock:advance (the `AdvanceClock` operationId).
+func (c *ClientWithResponses) AdvanceClockWithResponse(ctx context.Context, body AdvanceClockJSONRequestBody, reqEditors ...RequestEditorFn) (*AdvanceClockResponse, error) {
+	rsp, err := c.AdvanceClock(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAdvanceClockResponse(rsp)
+}
+
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
 // Each message has `id:` (the sequence number), `event:` (the type) and
@@ -5752,6 +6681,37 @@ func (c *ClientWithResponses) GetLoadBalancerStatsWithResponse(ctx context.Conte
 		return nil, err
 	}
 	return ParseGetLoadBalancerStatsResponse(rsp)
+}
+
+// ListOperationsWithResponse Operations of the project, oldest first.
+//
+// Each change that takes time has one: creating, starting, stopping,
+// rebooting and terminating an instance; creating, updating and deleting a
+// load balancer. It ends with the change of state that decides it. The
+// newest 10,000 of the cloud are kept, and those that run.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/operations (the `ListOperations` operationId).
+func (c *ClientWithResponses) ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error) {
+	rsp, err := c.ListOperations(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListOperationsResponse(rsp)
+}
+
+// GetOperationWithResponse One operation; with `wait`, when it has ended or the time is up.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
+func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*GetOperationResponse, error) {
+	rsp, err := c.GetOperation(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetOperationResponse(rsp)
 }
 
 // GetProjectWithResponse The project that the caller's token belongs to, and that token.
@@ -6146,6 +7106,72 @@ func ParseListCallsResponse(rsp *http.Response) (*ListCallsResponse, error) {
 	return response, nil
 }
 
+// ParseGetClockResponse parses an HTTP response from a GetClockWithResponse call
+func ParseGetClockResponse(rsp *http.Response) (*GetClockResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetClockResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Clock
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAdvanceClockResponse parses an HTTP response from a AdvanceClockWithResponse call
+func ParseAdvanceClockResponse(rsp *http.Response) (*AdvanceClockResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AdvanceClockResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ClockAdvanced
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseStreamEventsResponse parses an HTTP response from a StreamEventsWithResponse call
 func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6363,6 +7389,19 @@ func ParseCreateInstanceResponse(rsp *http.Response) (*CreateInstanceResponse, e
 
 	}
 
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateInstanceResponse201Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers201 = &headers
+	}
+
 	return response, nil
 }
 
@@ -6429,6 +7468,19 @@ func ParseStartInstanceResponse(rsp *http.Response) (*StartInstanceResponse, err
 
 	}
 
+	switch {
+	case rsp.StatusCode == 202:
+		var headers StartInstanceResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
+	}
+
 	return response, nil
 }
 
@@ -6462,6 +7514,19 @@ func ParseStopInstanceResponse(rsp *http.Response) (*StopInstanceResponse, error
 
 	}
 
+	switch {
+	case rsp.StatusCode == 202:
+		var headers StopInstanceResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
+	}
+
 	return response, nil
 }
 
@@ -6493,6 +7558,19 @@ func ParseTerminateInstanceResponse(rsp *http.Response) (*TerminateInstanceRespo
 		}
 		response.ApplicationProblemJSONDefault = &dest
 
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers TerminateInstanceResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
 	}
 
 	return response, nil
@@ -6561,6 +7639,19 @@ func ParseCreateLoadBalancerResponse(rsp *http.Response) (*CreateLoadBalancerRes
 
 	}
 
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateLoadBalancerResponse201Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers201 = &headers
+	}
+
 	return response, nil
 }
 
@@ -6592,6 +7683,19 @@ func ParseDeleteLoadBalancerResponse(rsp *http.Response) (*DeleteLoadBalancerRes
 		}
 		response.ApplicationProblemJSONDefault = &dest
 
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers DeleteLoadBalancerResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
 	}
 
 	return response, nil
@@ -6660,6 +7764,19 @@ func ParseUpdateLoadBalancerResponse(rsp *http.Response) (*UpdateLoadBalancerRes
 
 	}
 
+	switch {
+	case rsp.StatusCode == 202:
+		var headers UpdateLoadBalancerResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
+	}
+
 	return response, nil
 }
 
@@ -6712,6 +7829,72 @@ func ParseGetLoadBalancerStatsResponse(rsp *http.Response) (*GetLoadBalancerStat
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest LoadBalancerStats
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListOperationsResponse parses an HTTP response from a ListOperationsWithResponse call
+func ParseListOperationsResponse(rsp *http.Response) (*ListOperationsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListOperationsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest OperationList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetOperationResponse parses an HTTP response from a GetOperationWithResponse call
+func ParseGetOperationResponse(rsp *http.Response) (*GetOperationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetOperationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Operation
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -31,6 +31,24 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for ClockMode.
+const (
+	ClockReal    ClockMode = "real"
+	ClockVirtual ClockMode = "virtual"
+)
+
+// Valid indicates whether the value is a known member of the ClockMode enum.
+func (e ClockMode) Valid() bool {
+	switch e {
+	case ClockReal:
+		return true
+	case ClockVirtual:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventType.
 const (
 	EventCreated EventType = "created"
@@ -148,6 +166,48 @@ func (e LoadBalancerState) Valid() bool {
 	case LoadBalancerProvisioning:
 		return true
 	case LoadBalancerUpdating:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationResource.
+const (
+	OperationOnInstance     OperationResource = "instance"
+	OperationOnLoadBalancer OperationResource = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the OperationResource enum.
+func (e OperationResource) Valid() bool {
+	switch e {
+	case OperationOnInstance:
+		return true
+	case OperationOnLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OperationState.
+const (
+	OperationDone       OperationState = "done"
+	OperationFailed     OperationState = "failed"
+	OperationRunning    OperationState = "running"
+	OperationSuperseded OperationState = "superseded"
+)
+
+// Valid indicates whether the value is a known member of the OperationState enum.
+func (e OperationState) Valid() bool {
+	switch e {
+	case OperationDone:
+		return true
+	case OperationFailed:
+		return true
+	case OperationRunning:
+		return true
+	case OperationSuperseded:
 		return true
 	default:
 		return false
@@ -422,6 +482,40 @@ type Calls struct {
 
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 type ClientAffinitySeconds = int
+
+// Clock defines model for Clock.
+type Clock struct {
+	// Mode A `virtual` clock stands still until it is moved.
+	Mode ClockMode `json:"mode"`
+	Now  time.Time `json:"now"`
+}
+
+// ClockMode A `virtual` clock stands still until it is moved.
+type ClockMode string
+
+// ClockAdvance By how much, or to when; one of the two.
+type ClockAdvance struct {
+	// Seconds Counted in milliseconds.
+	//
+	// Example: 300
+	Seconds *float64 `json:"seconds,omitempty"`
+
+	// Until Not in the past.
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// ClockAdvanced defines model for ClockAdvanced.
+type ClockAdvanced struct {
+	// Complete False when it stopped early: move it on from `now`.
+	Complete bool      `json:"complete"`
+	From     time.Time `json:"from"`
+
+	// Now Where the clock stands.
+	Now time.Time `json:"now"`
+
+	// Transitions How many states ended on the way, retries included.
+	Transitions int `json:"transitions"`
+}
 
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
@@ -790,6 +884,62 @@ type LoadBalancerUpdate struct {
 	Targets *Targets `json:"targets,omitempty"`
 }
 
+// Operation defines model for Operation.
+type Operation struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// EndedAt Absent while it runs.
+	EndedAt *time.Time `json:"endedAt,omitempty"`
+
+	// Error Why it failed or what superseded it.
+	//
+	// Example: listener tcp 80 cannot be bound
+	Error *string `json:"error,omitempty"`
+
+	// ID Example: op-01jd3n9z6d8s
+	ID      string `json:"id"`
+	Project string `json:"project"`
+
+	// Resource The kind of the resource.
+	Resource OperationResource `json:"resource"`
+
+	// ResourceID Example: i-01jd3n6f0c5w3y
+	ResourceID string `json:"resourceId"`
+
+	// State `done`: the resource reached the state that was asked for. `failed`: it
+	// ended in error instead. `superseded`: another change sent it elsewhere, or
+	// a later update replaced the running one. An update that comes while a
+	// balancer is being created leaves the creation running.
+	State OperationState `json:"state"`
+
+	// Token The name of the token that asked.
+	//
+	// Example: operator
+	Token *string `json:"token,omitempty"`
+
+	// Type The operationId of the change.
+	//
+	// Example: createInstance
+	Type string `json:"type"`
+}
+
+// OperationResource The kind of the resource.
+type OperationResource string
+
+// OperationList defines model for OperationList.
+type OperationList struct {
+	Items []Operation `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// OperationState `done`: the resource reached the state that was asked for. `failed`: it
+// ended in error instead. `superseded`: another change sent it elsewhere, or
+// a later update replaced the running one. An update that comes while a
+// balancer is being created leaves the creation running.
+type OperationState string
+
 // Problem defines model for Problem.
 type Problem struct {
 	// Code Stable; safe to program against.
@@ -1157,6 +1307,9 @@ type LoadBalancerID = string
 // Name defines model for Name.
 type Name = string
 
+// OperationID defines model for OperationID.
+type OperationID = string
+
 // PageToken defines model for PageToken.
 type PageToken = string
 
@@ -1171,6 +1324,9 @@ type Tag = []string
 
 // TokenName defines model for TokenName.
 type TokenName = string
+
+// Wait defines model for Wait.
+type Wait = int
 
 // ListCallsParams defines parameters for ListCalls.
 type ListCallsParams struct {
@@ -1225,6 +1381,11 @@ type ListInstancesParams struct {
 
 // CreateInstanceParams defines parameters for CreateInstance.
 type CreateInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
@@ -1234,18 +1395,33 @@ type CreateInstanceParams struct {
 
 // StartInstanceParams defines parameters for StartInstance.
 type StartInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // StopInstanceParams defines parameters for StopInstance.
 type StopInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // TerminateInstanceParams defines parameters for TerminateInstance.
 type TerminateInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -1270,6 +1446,11 @@ type ListLoadBalancersParams struct {
 
 // CreateLoadBalancerParams defines parameters for CreateLoadBalancer.
 type CreateLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
@@ -1279,14 +1460,50 @@ type CreateLoadBalancerParams struct {
 
 // DeleteLoadBalancerParams defines parameters for DeleteLoadBalancer.
 type DeleteLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // UpdateLoadBalancerParams defines parameters for UpdateLoadBalancer.
 type UpdateLoadBalancerParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListOperationsParams defines parameters for ListOperations.
+type ListOperationsParams struct {
+	// Resource Only operations of the resource of this ID.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// Type Only operations of these types.
+	Type *[]string `form:"type,omitempty" json:"type,omitempty"`
+
+	// State Only operations in one of these states.
+	State *[]OperationState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// GetOperationParams defines parameters for GetOperation.
+type GetOperationParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ListProjectsParams defines parameters for ListProjects.
@@ -1364,6 +1581,9 @@ type DeleteRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
+type AdvanceClockJSONRequestBody = ClockAdvance
+
 // CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
 type CreateFaultJSONRequestBody = FaultCreate
 
@@ -1405,6 +1625,12 @@ type ServerInterface interface {
 	// ListCalls How often each token of the project called each operation since the process started.
 	// (GET /v1/calls)
 	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
+	// GetClock What time it is in the cloud, and whether that stands still.
+	// (GET /v1/clock)
+	GetClock(w http.ResponseWriter, r *http.Request)
+	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
+	// (POST /v1/clock:advance)
+	AdvanceClock(w http.ResponseWriter, r *http.Request)
 	// StreamEvents Changes of the project, as server-sent events.
 	// (GET /v1/events)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
@@ -1459,6 +1685,12 @@ type ServerInterface interface {
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	// ListOperations Operations of the project, oldest first.
+	// (GET /v1/operations)
+	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
+	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	// (GET /v1/operations/{id})
+	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
 	// GetProject The project that the caller's token belongs to, and that token.
 	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
@@ -1584,6 +1816,34 @@ func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListCalls(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetClock operation middleware
+func (siw *ServerInterfaceWrapper) GetClock(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetClock(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AdvanceClock operation middleware
+func (siw *ServerInterfaceWrapper) AdvanceClock(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AdvanceClock(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1899,6 +2159,19 @@ func (siw *ServerInterfaceWrapper) CreateInstance(w http.ResponseWriter, r *http
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -1975,6 +2248,19 @@ func (siw *ServerInterfaceWrapper) StartInstance(w http.ResponseWriter, r *http.
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StartInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -2025,6 +2311,19 @@ func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.R
 	// Parameter object where we will unmarshal all parameters from the context
 	var params StopInstanceParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -2074,6 +2373,19 @@ func (siw *ServerInterfaceWrapper) TerminateInstance(w http.ResponseWriter, r *h
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params TerminateInstanceParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
 
 	headers := r.Header
 
@@ -2201,6 +2513,19 @@ func (siw *ServerInterfaceWrapper) CreateLoadBalancer(w http.ResponseWriter, r *
 	// Parameter object where we will unmarshal all parameters from the context
 	var params CreateLoadBalancerParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "Idempotency-Key" -------------
@@ -2250,6 +2575,19 @@ func (siw *ServerInterfaceWrapper) DeleteLoadBalancer(w http.ResponseWriter, r *
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params DeleteLoadBalancerParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
 
 	headers := r.Header
 
@@ -2327,6 +2665,19 @@ func (siw *ServerInterfaceWrapper) UpdateLoadBalancer(w http.ResponseWriter, r *
 	// Parameter object where we will unmarshal all parameters from the context
 	var params UpdateLoadBalancerParams
 
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	headers := r.Header
 
 	// ------------- Optional header parameter "If-Match" -------------
@@ -2402,6 +2753,133 @@ func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetLoadBalancerStats(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListOperations operation middleware
+func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOperationsParams
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", r.URL.Query(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOperations(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetOperation operation middleware
+func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id OperationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetOperationParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetOperation(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3229,6 +3707,14 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/operations/{id}", wrapper.GetOperation).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/clock", wrapper.GetClock).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/clock:advance", wrapper.AdvanceClock).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
 

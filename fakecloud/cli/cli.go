@@ -63,6 +63,8 @@ func misuse(format string, args ...any) error { return usageError{fmt.Errorf(for
 type app struct {
 	url, tokenFile, caFile string
 	output                 string
+	// capture, unless nil, is given what would be printed.
+	capture func(header string, rows [][]string)
 	// started tells errors of the command from errors of the command line.
 	started bool
 }
@@ -85,8 +87,8 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
 	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
-	root.AddCommand(a.serve(), a.zones(), a.instances(), a.loadBalancers(), a.routes(), a.events(), a.faults(), a.calls(),
-		a.projects(), a.tokens())
+	root.AddCommand(a.serve(), a.zones(), a.instances(), a.loadBalancers(), a.routes(), a.operations(), a.events(),
+		a.faults(), a.calls(), a.projects(), a.tokens(), a.clock())
 	return root
 }
 
@@ -199,7 +201,7 @@ func (a *app) explain(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
 	case errors.As(err, &untrusted):
-		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with", err)
+		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with (that of `fakecloud serve --tls-self-signed` is ca.crt beside its data, %s by default)", err, filepath.Join(stateDir(), "ca.crt"))
 	case client.HasCode(err, api.Unauthenticated):
 		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
 	case errors.Is(err, context.Canceled):

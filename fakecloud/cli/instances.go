@@ -21,9 +21,9 @@ func (a *app) instances() *cobra.Command {
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
 		a.instancesList(), a.instancesGet(), a.instancesCreate(),
-		a.instancesAct("start", "Start stopped instances", api.InstanceRunning, (*client.Client).StartInstance),
-		a.instancesAct("stop", "Stop running instances; they keep their addresses", api.InstanceStopped, (*client.Client).StopInstance),
-		a.instancesAct("terminate", "End instances for good", api.InstanceTerminated, (*client.Client).TerminateInstance))
+		a.instancesAct("start", "Start stopped instances", (*client.Client).StartInstance),
+		a.instancesAct("stop", "Stop running instances; they keep their addresses", (*client.Client).StopInstance),
+		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
 }
 
 const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS AGE"
@@ -43,7 +43,7 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 func (a *app) instancesList() *cobra.Command {
 	var f client.InstanceFilter
 	var states []string
-	var all bool
+	var all, watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
 		Long: "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
@@ -63,6 +63,9 @@ func (a *app) instancesList() *cobra.Command {
 			if len(states) == 0 && !all {
 				f.States = liveStates
 			}
+			if watch {
+				return a.watchInstances(cmd, c, f)
+			}
 			items, err := c.ListInstances(cmd.Context(), f)
 			if err != nil {
 				return err
@@ -74,6 +77,7 @@ func (a *app) instancesList() *cobra.Command {
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
+	addWatch(cmd, &watch)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
 }
@@ -180,12 +184,20 @@ func (a *app) instancesCreate() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			in, err := c.CreateInstance(cmd.Context(), createBody(name, zone, kind, address, tags))
+			made := make([]api.Instance, 1)
+			err = w.note(cmd.Context(), func(ctx context.Context) (string, error) {
+				in, err := c.CreateInstance(ctx, createBody(name, zone, kind, address, tags))
+				if err != nil {
+					return "", err
+				}
+				made[0] = *in
+				return in.ID, nil
+			})
 			if err != nil {
 				return err
 			}
-			done, err := w.await(cmd, c, []api.Instance{*in}, api.InstanceRunning)
-			return errors.Join(err, a.printFound(cmd, done, 1))
+			err = w.awaitInstances(cmd, c, made)
+			return errors.Join(err, a.printFound(cmd, made, 1))
 		},
 	}
 	a.addOutput(cmd)
@@ -223,7 +235,7 @@ func createBody(name, zone, kind, address string, tags map[string]string) api.In
 
 type instanceAction func(*client.Client, context.Context, string) (*api.Instance, error)
 
-func (a *app) instancesAct(verb, short string, final api.InstanceState, do instanceAction) *cobra.Command {
+func (a *app) instancesAct(verb, short string, do instanceAction) *cobra.Command {
 	var w waiter
 	cmd := &cobra.Command{
 		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1),
@@ -239,10 +251,15 @@ func (a *app) instancesAct(verb, short string, final api.InstanceState, do insta
 				if err != nil {
 					return nil, err
 				}
-				return do(c, cmd.Context(), in.ID)
+				err = w.note(cmd.Context(), func(ctx context.Context) (id string, err error) {
+					id = in.ID
+					in, err = do(c, ctx, id)
+					return id, err
+				})
+				return in, err
 			})
-			done, late := w.await(cmd, c, changed, final)
-			return errors.Join(err, late, a.printFound(cmd, done, len(args)))
+			late := w.awaitInstances(cmd, c, changed)
+			return errors.Join(err, late, a.printFound(cmd, changed, len(args)))
 		},
 	}
 	a.addOutput(cmd)

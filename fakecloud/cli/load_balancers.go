@@ -69,6 +69,7 @@ func showAffinity(seconds int) string {
 
 func (a *app) balancersList() *cobra.Command {
 	var f client.LoadBalancerFilter
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List load balancers, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud load-balancers list --tag cluster=lab",
@@ -76,6 +77,9 @@ func (a *app) balancersList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
+			}
+			if watch {
+				return a.watchBalancers(cmd, c, f)
 			}
 			items, err := c.ListLoadBalancers(cmd.Context(), f)
 			if err != nil {
@@ -85,6 +89,7 @@ func (a *app) balancersList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	return cmd
 }
@@ -117,15 +122,16 @@ func (a *app) completeBalancers() cobra.CompletionFunc {
 }
 
 func (a *app) balancersGet() *cobra.Command {
-	return a.eachBalancer("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", (*client.Client).GetLoadBalancer)
+	return a.eachBalancer("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", nil, (*client.Client).GetLoadBalancer)
 }
 
 func (a *app) balancersDelete() *cobra.Command {
-	return a.eachBalancer("delete", "Delete load balancers", "  fakecloud load-balancers delete web", (*client.Client).DeleteLoadBalancer)
+	return a.eachBalancer("delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait", &waiter{}, (*client.Client).DeleteLoadBalancer)
 }
 
-// eachBalancer is a command that does one thing with each balancer named.
-func (a *app) eachBalancer(verb, short, example string, do func(*client.Client, context.Context, string) (*api.LoadBalancer, error)) *cobra.Command {
+// eachBalancer is a command that does one thing with each balancer named, and
+// can wait for it unless w is nil.
+func (a *app) eachBalancer(verb, short, example string, w *waiter, do func(*client.Client, context.Context, string) (*api.LoadBalancer, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: a.completeBalancers(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -138,23 +144,38 @@ func (a *app) eachBalancer(verb, short, example string, do func(*client.Client, 
 				if err != nil {
 					return nil, err
 				}
-				return do(c, cmd.Context(), lb.ID)
+				if w == nil {
+					return do(c, cmd.Context(), lb.ID)
+				}
+				err = w.note(cmd.Context(), func(ctx context.Context) (id string, err error) {
+					id = lb.ID
+					lb, err = do(c, ctx, id)
+					return id, err
+				})
+				return lb, err
 			})
+			if w != nil {
+				err = errors.Join(err, w.awaitBalancers(cmd, c, done))
+			}
 			switch {
 			case len(done) == 0:
 				return err
 			case len(args) == 1:
-				return a.printBalancers(cmd, done[0], done)
+				return errors.Join(err, a.printBalancers(cmd, done[0], done))
 			}
 			return errors.Join(err, a.printBalancers(cmd, api.LoadBalancerList{Items: done}, done))
 		},
 	}
 	a.addOutput(cmd)
+	if w != nil {
+		w.flags(cmd)
+	}
 	return cmd
 }
 
 func (a *app) balancersCreate() *cobra.Command {
 	var o balancerOptions
+	var w waiter
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a load balancer", Args: cobra.ExactArgs(1),
 		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
@@ -181,14 +202,24 @@ func (a *app) balancersCreate() *cobra.Command {
 			if len(ids) > 0 {
 				body.Targets = &ids
 			}
-			lb, err := c.CreateLoadBalancer(cmd.Context(), body)
+			made := make([]api.LoadBalancer, 1)
+			err = w.note(cmd.Context(), func(ctx context.Context) (string, error) {
+				lb, err := c.CreateLoadBalancer(ctx, body)
+				if err != nil {
+					return "", err
+				}
+				made[0] = *lb
+				return lb.ID, nil
+			})
 			if err != nil {
 				return err
 			}
-			return a.printBalancers(cmd, lb, []api.LoadBalancer{*lb})
+			err = w.awaitBalancers(cmd, c, made)
+			return errors.Join(err, a.printBalancers(cmd, made[0], made))
 		},
 	}
 	a.addOutput(cmd)
+	w.flags(cmd)
 	o.flags(cmd)
 	return cmd
 }

@@ -38,6 +38,10 @@ func noFiles(cmd *cobra.Command, values map[string][]string) {
 
 // print shows a value as JSON or YAML, or its rows as a table.
 func (a *app) print(out io.Writer, value any, header string, rows [][]string) error {
+	if a.capture != nil {
+		a.capture(header, rows)
+		return nil
+	}
 	switch a.output {
 	case "json":
 		e := json.NewEncoder(out)

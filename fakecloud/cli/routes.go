@@ -30,6 +30,7 @@ func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) erro
 
 func (a *app) routesList() *cobra.Command {
 	var f client.RouteFilter
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List routes, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud routes list --tag cluster=lab",
@@ -37,6 +38,9 @@ func (a *app) routesList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
+			}
+			if watch {
+				return a.watchRoutes(cmd, c, f)
 			}
 			items, err := c.ListRoutes(cmd.Context(), f)
 			if err != nil {
@@ -46,6 +50,7 @@ func (a *app) routesList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	return cmd
 }

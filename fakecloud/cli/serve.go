@@ -27,12 +27,14 @@ import (
 type serveOptions struct {
 	listen, data, profile, region, project string
 	certFile, keyFile                      string
+	selfSignedTLS                          bool
+	sans                                   []string
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerInterface                  string
 	seed                                   int64
-	logFormat, logLevel                    string
+	logFormat, logLevel, clock             string
 	retention                              time.Duration
 }
 
@@ -46,14 +48,17 @@ being killed at any point; what was under way goes on at the next start.`,
 		Example: `  fakecloud serve
   fakecloud serve --data :memory: --profile realistic --log-format json
   fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator:admin=lab.token --token ccm=ccm.token
-  fakecloud serve --listen 0.0.0.0:8470 --tls-cert-file cloud.crt --tls-key-file cloud.key`,
+  fakecloud serve --listen 0.0.0.0:8470 --tls-cert cloud.crt --tls-key cloud.key
+  fakecloud serve --listen 0.0.0.0:8470 --tls-self-signed --tls-san cloud.example`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", defaultListen, "address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one")
-	f.StringVar(&o.certFile, "tls-cert-file", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
-	f.StringVar(&o.keyFile, "tls-key-file", "", "PEM key of --tls-cert-file")
+	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
+	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
+	f.BoolVar(&o.selfSignedTLS, "tls-self-signed", false, "make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt")
+	f.StringArrayVar(&o.sans, "tls-san", nil, "IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
 	f.StringArrayVar(&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")}, "NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
@@ -66,10 +71,11 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN; empty: the addresses are there already, as all of 127/8 is on Linux")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
+	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	noFiles(cmd, map[string][]string{
-		"profile": {"instant", "fast", "realistic"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
+		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
 	return cmd
 }
@@ -88,7 +94,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	cert, err := o.certificate()
+	cert, caFile, err := o.certificate()
 	if err != nil {
 		return err
 	}
@@ -101,6 +107,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cfg.Store.Close()) }()
+	if cfg.Virtual, err = o.startTime(ctx, cfg.Store); err != nil {
+		return fmt.Errorf("--clock %s, --data %s: %w", o.clock, o.data, err)
+	}
 	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
 	defer plane.Close()
 	cfg.DataPlane = plane
@@ -115,13 +124,24 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	scheme := "http"
+	scheme, ca := "http", ""
 	if cert != nil {
 		scheme = "https"
 	}
+	if caFile != "" {
+		ca = "; CA in " + caFile
+	}
 	return serveCloud(ctx, c, srv, listener, func() {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s\n", scheme, listener.Addr(), tokens[0].file)
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(), tokens[0].file, ca)
 	})
+}
+
+// startTime puts the data under the clock asked for.
+func (o *serveOptions) startTime(ctx context.Context, s *store.Store) (*cloud.VirtualTime, error) {
+	if o.clock == "virtual" {
+		return cloud.StartVirtualTime(ctx, s, time.Now())
+	}
+	return nil, cloud.StartRealTime(ctx, s, time.Now())
 }
 
 // admit sets up the project and those who may use it.
@@ -180,6 +200,9 @@ func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {
 }
 
 func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
+	if o.clock != "real" && o.clock != "virtual" {
+		return cloud.Config{}, misuse("--clock %q: choose real or virtual", o.clock)
+	}
 	cfg := cloud.Config{Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention}
 	var err error
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {
@@ -194,19 +217,26 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	return cfg, nil
 }
 
-// certificate is what makes the API HTTPS, or nil.
-func (o *serveOptions) certificate() (*tls.Certificate, error) {
+// certificate is what makes the API HTTPS, or nil, and the file of its CA if
+// that is our own.
+func (o *serveOptions) certificate() (cert *tls.Certificate, caFile string, err error) {
 	switch {
+	case len(o.sans) > 0 && !o.selfSignedTLS:
+		return nil, "", misuse("--tls-san is for --tls-self-signed: a certificate of your own has its names already")
+	case o.selfSignedTLS && (o.certFile != "" || o.keyFile != ""):
+		return nil, "", misuse("--tls-self-signed, and --tls-cert or --tls-key: give one or the other")
+	case o.selfSignedTLS:
+		return o.selfSigned(time.Now())
 	case o.certFile == "" && o.keyFile == "":
-		return nil, nil
+		return nil, "", nil
 	case o.certFile == "" || o.keyFile == "":
-		return nil, misuse("TLS needs both --tls-cert-file and --tls-key-file")
+		return nil, "", misuse("TLS needs both --tls-cert and --tls-key")
 	}
-	cert, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+	pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("--tls-cert-file, --tls-key-file: %w", err)
+		return nil, "", fmt.Errorf("--tls-cert, --tls-key: %w", err)
 	}
-	return &cert, nil
+	return &pair, "", nil
 }
 
 // listen refuses addresses that others can reach, unless the API is to speak
@@ -218,7 +248,7 @@ func listen(ctx context.Context, address string, secure bool) (net.Listener, err
 	}
 	ip, err := netip.ParseAddr(host)
 	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert-file, --tls-key-file) the token would cross the network in the clear", address, defaultListen)
+		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear", address, defaultListen)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

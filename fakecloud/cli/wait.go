@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,17 +15,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-const (
-	// pollEvery is how often an instance that is waited for is looked at.
-	pollEvery = 100 * time.Millisecond
-	// quietFor is how long a wait needs no explanation.
-	quietFor = 2 * time.Second
-)
+// quietFor is how long a wait needs no explanation.
+const quietFor = 2 * time.Second
 
-// waiter holds the flags of commands that can wait.
+// waiter holds the flags of commands that can wait, and what their changes
+// began.
 type waiter struct {
 	wait    bool
 	timeout time.Duration
+	// operations are the IDs of those begun, by the ID of their resource.
+	operations map[string]string
 }
 
 func (w *waiter) flags(cmd *cobra.Command) {
@@ -32,63 +32,112 @@ func (w *waiter) flags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 2*time.Minute, "with --wait, give up after this long")
 }
 
-// await gives the instances as they are when all have reached the state, or as
-// far as they came.
-func (w *waiter) await(cmd *cobra.Command, c *client.Client, items []api.Instance, final api.InstanceState) ([]api.Instance, error) {
-	if !w.wait {
-		return items, nil
+// note runs a change and remembers the operation it began. The resource's ID is
+// what the change gives.
+func (w *waiter) note(ctx context.Context, change func(context.Context) (id string, err error)) error {
+	var op string
+	id, err := change(client.OperationInto(ctx, &op))
+	if w.operations == nil {
+		w.operations = map[string]string{}
 	}
-	ctx, cancel := context.WithTimeoutCause(cmd.Context(), w.timeout, fmt.Errorf("not %s after %s", final, w.timeout))
+	w.operations[id] = op
+	return err
+}
+
+// subject is what is waited for. Its reread gives the state anew; a resource
+// that is gone is no error.
+type subject struct {
+	kind, name, id, state string
+	reread                func(context.Context) (state string, err error)
+}
+
+func (w *waiter) awaitInstances(cmd *cobra.Command, c *client.Client, items []api.Instance) error {
+	return awaitAll(w, cmd, c, items, func(in *api.Instance) subject {
+		return subject{"instance", in.Name, in.ID, string(in.State), func(ctx context.Context) (string, error) {
+			now, err := c.GetInstance(ctx, in.ID)
+			switch {
+			case client.IsNotFound(err):
+				in.State = api.InstanceTerminated // It was, and is not even kept any more.
+			case err != nil:
+				return "", err
+			default:
+				*in = *now
+			}
+			return string(in.State), nil
+		}}
+	})
+}
+
+func (w *waiter) awaitBalancers(cmd *cobra.Command, c *client.Client, items []api.LoadBalancer) error {
+	return awaitAll(w, cmd, c, items, func(lb *api.LoadBalancer) subject {
+		return subject{"load balancer", lb.Name, lb.ID, string(lb.State), func(ctx context.Context) (string, error) {
+			now, err := c.GetLoadBalancer(ctx, lb.ID)
+			switch {
+			case client.IsNotFound(err):
+				lb.State = "deleted"
+			case err != nil:
+				return "", err
+			default:
+				*lb = *now
+			}
+			return string(lb.State), nil
+		}}
+	})
+}
+
+// awaitAll leaves the items as they are when what was asked of them has ended,
+// or as far as they came.
+func awaitAll[T any](w *waiter, cmd *cobra.Command, c *client.Client, items []T, of func(*T) subject) error {
+	if !w.wait {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), w.timeout, fmt.Errorf("not done after %s", w.timeout))
 	defer cancel()
 	var errs []error
 	for i := range items {
-		if err := awaitOne(ctx, cmd, c, &items[i], final); err != nil {
-			errs = append(errs, fmt.Errorf("instance %s (%s), now %s: %w", items[i].Name, items[i].ID, items[i].State, err))
+		s := of(&items[i])
+		if err := w.awaitOne(ctx, cmd, c, &s); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s (%s), now %s: %w", s.kind, s.name, s.id, s.state, err))
 		}
 	}
-	return items, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-func awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Client, in *api.Instance, final api.InstanceState) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	speak := time.NewTicker(quietFor)
-	defer speak.Stop()
+func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Client, s *subject) error {
+	id, err := w.operationFor(ctx, c, s.id)
+	if err != nil || id == "" {
+		return cmp.Or(context.Cause(ctx), err)
+	}
 	start := time.Now()
-	for in.State != final {
-		if ended(in.State, final) {
-			return fmt.Errorf("it will not be %s", final)
+	for {
+		op, err := c.GetOperation(ctx, id, quietFor)
+		if err == nil {
+			s.state, err = s.reread(ctx)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-speak.C:
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s, waiting for %s (%ds)\n", in.Name, in.State, final, int(time.Since(start).Seconds()))
-			continue
-		case <-tick.C:
-		}
-		now, err := c.GetInstance(ctx, in.ID)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case client.IsNotFound(err) && final == api.InstanceTerminated:
-			in.State = final // It was, and is not even kept any more.
 		case err != nil:
 			return err
+		case op.State == api.OperationRunning:
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s, waiting for %s (%ds)\n", s.name, s.state, op.Type, int(time.Since(start).Seconds()))
+		case op.State == api.OperationDone:
+			return nil
 		default:
-			*in = *now
+			return fmt.Errorf("%s %s: %s", op.Type, op.State, *cmp.Or(op.Error, new(string)))
 		}
 	}
-	return nil
 }
 
-// ended tells whether someone else has sent the instance another way.
-func ended(state, final api.InstanceState) bool {
-	switch state {
-	case api.InstanceTerminated, api.InstanceTerminating:
-		return final != api.InstanceTerminated
-	case api.InstanceError:
-		return true
+// operationFor is the one that the change began or, if it changed nothing, the
+// one that is under way; empty when there is nothing to wait for.
+func (w *waiter) operationFor(ctx context.Context, c *client.Client, resource string) (string, error) {
+	if op := w.operations[resource]; op != "" {
+		return op, nil
 	}
-	return false
+	running, err := c.ListOperations(ctx, client.OperationFilter{Resource: resource, States: []api.OperationState{api.OperationRunning}})
+	if err != nil || len(running) == 0 {
+		return "", err
+	}
+	return running[len(running)-1].ID, nil
 }

@@ -213,6 +213,9 @@ func write[T any](ctx context.Context, c *Client, do call) (*T, error) {
 	if err := asError(resp); err != nil {
 		return nil, err
 	}
+	if op, ok := ctx.Value(operationKey{}).(*string); ok {
+		*op = strings.TrimPrefix(resp.Header.Get("Operation-Location"), "/v1/operations/")
+	}
 	var out T
 	if resp.StatusCode == http.StatusNoContent {
 		return &out, nil

@@ -37,8 +37,11 @@ type Config struct {
 	DataPlane DataPlane
 	Profile   Profile
 
-	Clock            clockwork.Clock // real when nil
-	Logger           *slog.Logger    // silent when nil
+	Clock clockwork.Clock // real when nil
+	// Virtual, unless nil, is the clock instead: nothing happens by itself, not
+	// even what takes no time, until Advance.
+	Virtual          *VirtualTime
+	Logger           *slog.Logger // silent when nil
 	Region           string
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
@@ -61,6 +64,7 @@ type Cloud struct {
 	random *random
 	wake   chan struct{} // something is due sooner than was known
 	ready  chan struct{} // closed by Run once balancers are restored
+	waits  waits
 
 	admissions admissions
 	addresses  addressSet
@@ -97,9 +101,10 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
-		random:  newRandom(cfg.Seed),
+		random:  newRandom(cfg.Seed, cfg.round()),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),
+		waits:   waits{byID: map[string]*wait{}},
 		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
 	}
@@ -113,7 +118,19 @@ func (c *Cloud) Reload(ctx context.Context) error {
 	return c.store.Read(ctx, func(tx *store.Tx) error { return c.addresses.load(ctx, tx) })
 }
 
+// round tells one start from the next where the time does not: with the same
+// time and seed, both would give the same IDs.
+func (cfg *Config) round() int64 {
+	if cfg.Virtual == nil {
+		return 0
+	}
+	return cfg.Virtual.starts
+}
+
 func (cfg *Config) setDefaults() {
+	if cfg.Virtual != nil {
+		cfg.Clock = cfg.Virtual.clock
+	}
 	if cfg.Clock == nil {
 		cfg.Clock = clockwork.NewRealClock()
 	}
@@ -152,10 +169,21 @@ func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Milli
 // change runs one transaction at one time, then lets the worker look again.
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
 	// Who asked may be gone by now; what was begun is ended all the same.
-	ctx = context.WithoutCancel(ctx)
-	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
+	var ended []string
+	ctx = context.WithValue(context.WithoutCancel(ctx), endedKey{}, &ended)
+	err := c.store.Write(ctx, func(tx *store.Tx) error {
+		now := c.now()
+		if c.cfg.Virtual != nil {
+			if err := tx.AdvanceClock(ctx, now.UnixMilli()); err != nil {
+				return err
+			}
+		}
+		return fn(ctx, tx, now)
+	})
+	if err != nil {
 		return err
 	}
+	c.waits.tell(ended)
 	c.nudge()
 	return nil
 }

@@ -42,10 +42,13 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	}
 	var in Instance
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &in, func() (err error) {
-			in, err = c.newInstance(ctx, tx, p, spec, now)
-			return err
+		err := once(ctx, tx, p, now, &in, func() (err error) {
+			if in, err = c.newInstance(ctx, tx, p, spec, now); err != nil {
+				return err
+			}
+			return c.begin(ctx, tx, p.ID, InstanceResource, in.ID, Create, now)
 		})
+		return errors.Join(err, recall(ctx, tx, in.ID, "createInstance"))
 	})
 	return in, err
 }
@@ -283,7 +286,10 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 			return nil
 		}
 		moved = true
-		return c.moveInstance(ctx, tx, &in, rule, now)
+		if err := c.moveInstance(ctx, tx, &in, rule, now); err != nil {
+			return err
+		}
+		return c.begin(ctx, tx, p.ID, InstanceResource, in.ID, on, now)
 	})
 	if err != nil {
 		return Instance{}, err

@@ -33,16 +33,19 @@ const (
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
+	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
 	var lb LoadBalancer
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &lb, func() (err error) {
-			lb, err = c.newLoadBalancer(ctx, tx, p, spec, now)
-			return err
+		err := once(ctx, tx, p, now, &lb, func() (err error) {
+			if lb, err = c.newLoadBalancer(ctx, tx, p, spec, now); err != nil {
+				return err
+			}
+			return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Create, now)
 		})
+		return errors.Join(err, recall(ctx, tx, lb.ID, "createLoadBalancer"))
 	})
 	return lb, err
 }
@@ -258,6 +261,9 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 // UpdateLoadBalancer replaces what is given. What changes nothing leaves
 // version and state alone.
 func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, error) {
+	if err := c.refuseCheck(u.HealthCheck); err != nil {
+		return LoadBalancer{}, err
+	}
 	var lb LoadBalancer
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
 		old, err := loadBalancer(ctx, tx, p, id)
@@ -289,7 +295,10 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 				return err
 			}
 		}
-		return saveLoadBalancer(ctx, tx, old.State, &lb, now)
+		if err := saveLoadBalancer(ctx, tx, old.State, &lb, now); err != nil {
+			return err
+		}
+		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
 	})
 	return lb, err
 }
@@ -382,7 +391,10 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		}
 		from := lb.State
 		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
-		return saveLoadBalancer(ctx, tx, from, &lb, now)
+		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
+			return err
+		}
+		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)
 	})
 	if err != nil {
 		return LoadBalancer{}, err

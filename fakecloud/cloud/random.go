@@ -22,13 +22,14 @@ type random struct {
 	entropy *ulid.MonotonicEntropy
 }
 
-// newRandom draws the same each time unless seed is 0.
-func newRandom(seed int64) *random {
+// newRandom draws the same for the same round of a seed, unless that is 0.
+func newRandom(seed, round int64) *random {
 	var key [32]byte
 	if seed == 0 {
 		_, _ = crand.Read(key[:]) // Never fails.
 	} else {
 		binary.LittleEndian.PutUint64(key[:], uint64(seed))
+		binary.LittleEndian.PutUint64(key[8:], uint64(round))
 	}
 	src := rand.NewChaCha8(key)
 	return &random{rand: rand.New(src), entropy: ulid.Monotonic(src, 0)}

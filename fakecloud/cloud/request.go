@@ -26,13 +26,19 @@ type Request struct {
 	Fingerprint []byte
 	// IfMatch, unless nil, is the version that the resource must have.
 	IfMatch *int64
+	// Token is the name of the token that asks, if one does.
+	Token string
 	// Replayed is set when the result is that of an earlier request.
 	Replayed bool
+	// Operation is set to the ID of the operation that the change began; empty
+	// when it changed nothing, or nothing that takes time.
+	Operation string
 }
 
 type requestKey struct{}
 
-// WithRequest gives a context whose changes keep to r, and set r.Replayed.
+// WithRequest gives a context whose changes keep to r, and set what it says of
+// the result.
 func WithRequest(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }

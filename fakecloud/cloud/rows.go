@@ -127,6 +127,11 @@ func stateAfter[S ~string](t EventType, last S) string {
 }
 
 func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from InstanceState, in Instance) error {
+	if to := stateAfter(t, in.State); t != Created && to != string(from) {
+		if err := settle(ctx, tx, in.ID, to, in.StateReason, in.UpdatedAt); err != nil {
+			return err
+		}
+	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
 		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
 		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
@@ -220,6 +225,11 @@ func saveLoadBalancer(ctx context.Context, tx *store.Tx, from LoadBalancerState,
 }
 
 func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from LoadBalancerState, lb LoadBalancer) error {
+	if to := stateAfter(t, lb.State); t != Created && to != string(from) {
+		if err := settle(ctx, tx, lb.ID, to, lb.StateReason, lb.UpdatedAt); err != nil {
+			return err
+		}
+	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
 		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
 		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),

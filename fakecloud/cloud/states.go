@@ -125,6 +125,58 @@ var LoadBalancerRules = []Rule[LoadBalancerState]{
 	{From: LoadBalancerDeleting, On: Elapsed, To: loadBalancerNone},
 }
 
+// OperationState is how far an operation has come.
+type OperationState string
+
+// The states of an operation. All but OperationRunning are for good.
+const (
+	OperationRunning OperationState = "running"
+	// OperationDone means that the resource reached what was asked for.
+	OperationDone OperationState = "done"
+	// OperationFailed means that it ended in error instead.
+	OperationFailed OperationState = "failed"
+	// OperationSuperseded means that another change came in between.
+	OperationSuperseded OperationState = "superseded"
+)
+
+// OperationType is the operation's name in the API.
+type OperationType string
+
+// OperationRule says what a change that takes time waits for. While its
+// resource is in one of the states of While, its operation runs; Done and
+// Failed end it, and so does any other state: something else has been asked
+// for, it is superseded. A later one of the same type supersedes it, too.
+type OperationRule struct {
+	Type     OperationType
+	Resource Resource
+	On       Action
+	While    []string
+	Done     string
+	Failed   string
+}
+
+// OperationRules are the changes that take time. An update that comes while a
+// balancer is being created leaves its creation running: both end when it is
+// active.
+var OperationRules = []OperationRule{
+	{Type: "createInstance", Resource: InstanceResource, On: Create, While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "startInstance", Resource: InstanceResource, On: Start, While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "stopInstance", Resource: InstanceResource, On: Stop, While: states(InstanceStopping), Done: string(InstanceStopped), Failed: string(InstanceError)},
+	{Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: states(InstanceTerminating), Done: string(InstanceTerminated), Failed: string(InstanceError)},
+	{Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create, While: states(LoadBalancerProvisioning), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
+	{Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update, While: states(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
+	{Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: states(LoadBalancerDeleting), Done: string(loadBalancerNone), Failed: string(LoadBalancerError)},
+}
+
+func states[S ~string](in ...S) []string {
+	out := make([]string, len(in))
+	for i, s := range in {
+		out[i] = string(s)
+	}
+	return out
+}
+
 func find[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {
 	for _, r := range rules {
 		if r.From == from && r.On == on {

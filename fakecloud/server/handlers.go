@@ -121,6 +121,9 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
 		Address: value(body.Address), Tags: value(body.Tags),
 	})
+	if err == nil {
+		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -151,6 +154,9 @@ func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id ap
 
 func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.Instance, error)) {
 	in, err := do(r.Context(), project(r), id)
+	if err == nil {
+		in, err = awaited(s, w, r, in, id, s.cloud.GetInstance)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -189,6 +195,9 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
 		Tags: value(body.Tags),
 	})
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, lb.ID, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -209,6 +218,9 @@ func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 
 func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.LoadBalancer, error)) {
 	lb, err := do(r.Context(), project(r), id)
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -240,6 +252,9 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		u.Tags = &t
 	}
 	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
+	if err == nil {
+		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -20,6 +20,9 @@ import (
 func (s *Server) conditions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := &cloud.Request{Key: r.Header.Get("Idempotency-Key")}
+		if who := callOf(r).who; who != nil {
+			req.Token = who.Token
+		}
 		if v, err := strconv.ParseInt(strings.Trim(r.Header.Get("If-Match"), `"`), 10, 64); err == nil {
 			req.IfMatch = &v
 		}

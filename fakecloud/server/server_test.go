@@ -51,17 +51,25 @@ const (
 
 func newRig(t *testing.T, opts ...store.Option) *rig {
 	t.Helper()
+	return newRigOf(t, func(*cloud.Config) {}, opts...)
+}
+
+// newRigOf is newRig with a configuration that is changed first.
+func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *rig {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	st, err := store.Open(ctx, store.Memory, opts...)
 	require.NoError(t, err)
 	plane := dataplane.New(dataplane.Options{})
 	pid := os.Getpid()
-	c, err := cloud.New(cloud.Config{
+	cfg := cloud.Config{
 		Store: st, DataPlane: plane, Profile: cloud.Profiles[0],
 		InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
 		Retention:        cloud.DefaultRetention,
 		LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
-	})
+	}
+	change(&cfg)
+	c, err := cloud.New(cfg)
 	require.NoError(t, err)
 	p, err := c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"})
 	require.NoError(t, err)

@@ -4,6 +4,13 @@
 
 package db
 
+type Clock struct {
+	One     int64
+	Virtual int64
+	Now     int64
+	Starts  int64
+}
+
 type Event struct {
 	Seq        int64
 	ProjectID  string
@@ -79,6 +86,20 @@ type Network struct {
 	Version   int64
 	CreatedAt int64
 	UpdatedAt int64
+}
+
+type Operation struct {
+	Seq        int64
+	ID         string
+	ProjectID  string
+	Type       string
+	Resource   string
+	ResourceID string
+	State      string
+	Error      string
+	Token      string
+	CreatedAt  int64
+	EndedAt    *int64
 }
 
 type Project struct {

@@ -105,7 +105,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--volume", c.cloudVolume() + ":" + dataDir,
 		cloudImage, "serve",
 		"--listen=" + net.JoinHostPort(address.String(), cloudPort),
-		"--tls-cert-file=" + dataDir + "/tls.crt", "--tls-key-file=" + dataDir + "/tls.key",
+		"--tls-cert=" + dataDir + "/tls.crt", "--tls-key=" + dataDir + "/tls.key",
 		"--data=" + dataDir + "/cloud.db",
 		"--project=" + c.lab.Name, "--profile=" + c.lab.Profile, "--default-tag=" + tag,
 		"--instance-cidr=" + instanceRange(subnet).String(),

@@ -1,0 +1,78 @@
+// This file answers: how is the cloud's clock read and moved from the command
+// line?
+
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+func (a *app) clock() *cobra.Command {
+	return group("clock", "The cloud's time; a virtual one can be moved", `  fakecloud clock get
+  fakecloud clock advance 5m`,
+		a.clockGet(), a.clockAdvance())
+}
+
+func (a *app) clockGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "get", Short: "Show the cloud's time", Args: cobra.NoArgs, Example: "  fakecloud clock get -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			clock, err := c.Clock(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), clock, "MODE NOW", [][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}})
+		},
+	}
+	a.addOutput(cmd)
+	return cmd
+}
+
+func (a *app) clockAdvance() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and let happen what falls due on the way", Args: cobra.ExactArgs(1),
+		Long: `Move a virtual clock by a duration, or to a time (RFC 3339), and let happen what
+falls due on the way, in order. Moving by 0s makes happen what is due now.`,
+		Example: `  fakecloud clock advance 5m
+  fakecloud clock advance 2027-01-01T00:00:00Z`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			by, notDuration := time.ParseDuration(args[0])
+			until, notTime := time.Parse(time.RFC3339, args[0])
+			if notDuration != nil && notTime != nil || by < 0 {
+				return misuse("%q: want a duration such as 5m, or a time such as 2027-01-01T00:00:00Z", args[0])
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			var moved *api.ClockAdvanced
+			if notDuration == nil {
+				moved, err = c.AdvanceClock(cmd.Context(), by)
+			} else {
+				moved, err = c.AdvanceClockTo(cmd.Context(), until)
+			}
+			if err != nil {
+				return err
+			}
+			if !moved.Complete {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "it stopped early, after %d transitions: move it on from there\n", moved.Transitions)
+			}
+			return a.print(cmd.OutOrStdout(), moved, "FROM NOW TRANSITIONS", [][]string{
+				{moved.From.Format(time.RFC3339Nano), moved.Now.Format(time.RFC3339Nano), strconv.Itoa(moved.Transitions)},
+			})
+		},
+	}
+	a.addOutput(cmd)
+	return cmd
+}

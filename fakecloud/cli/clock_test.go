@@ -1,0 +1,102 @@
+package cli_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func TestServeVirtualClock(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
+	ok := func(args ...string) string {
+		t.Helper()
+		out, errs, code := p.run(t, args...)
+		require.Zero(t, code, errs)
+		return out
+	}
+	assert.Contains(t, ok("clock", "get"), "virtual")
+	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	ok("clock", "advance", "1s")
+	assert.Contains(t, ok("instances", "get", in.ID), "pending")
+	assert.Contains(t, ok("clock", "advance", "5m"), " 1\n")
+	assert.Contains(t, ok("instances", "get", in.ID), "running")
+	clock, err := p.client.Clock(t.Context())
+	require.NoError(t, err)
+	for _, bad := range []string{"soon", "-- -5m"} {
+		_, errs, code := p.run(t, append([]string{"clock", "advance"}, strings.Fields(bad)...)...)
+		assert.Equal(t, 2, code)
+		assert.Contains(t, errs, "want a duration")
+	}
+	ahead := clock.Now.Add(24 * time.Hour)
+	ok("clock", "advance", ahead.Format(time.RFC3339))
+	p.kill()
+
+	_, errs, code := p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "turn its time back")
+	p = serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
+	clock, err = p.client.Clock(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, ahead.Truncate(time.Second), clock.Now, "it goes on from where it stood")
+	other, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	assert.NotEqual(t, in.ID, other.ID)
+	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, <-p.exited)
+}
+
+func TestOperationCommands(t *testing.T) {
+	p := serve(t, t.TempDir(), "--profile", "fast")
+	ok := func(args ...string) string {
+		t.Helper()
+		out, errs, code := p.run(t, args...)
+		require.Zero(t, code, errs)
+		return out
+	}
+	ok("instances", "create", "node-1")
+	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running", "what is under way is waited for")
+	out := ok("operations", "list", "--type", "createInstance", "--state", "done")
+	assert.Regexp(t, `op-\S+\s+createInstance\s+i-\S+\s+done\s+operator`, out)
+	id := strings.Fields(strings.Split(out, "\n")[1])[0]
+	assert.Contains(t, ok("operations", "get", id, "-o", "yaml"), "state: done")
+	assert.Contains(t, ok("operations", "wait", id, id), "done")
+	assert.Contains(t, ok("__complete", "operations", "get", ""), id)
+	assert.Contains(t, ok("load-balancers", "create", "web", "--listener", "18084:30080/udp", "--target", "node-1", "--wait"), "active")
+	assert.Contains(t, ok("load-balancers", "delete", "web", "--wait"), "deleted")
+	assert.NotContains(t, ok("load-balancers", "list"), "web")
+
+	held, err := net.Listen("tcp4", "0.0.0.0:0")
+	require.NoError(t, err)
+	defer func() { _ = held.Close() }()
+	port := held.Addr().(*net.TCPAddr).Port
+	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "held", Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}})
+	require.NoError(t, err)
+	list, err := p.client.ListOperations(t.Context(), client.OperationFilter{Resource: lb.ID})
+	require.NoError(t, err)
+	_, errs, code := p.run(t, "operations", "wait", list[0].ID)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "failed: ")
+
+	for says, args := range map[string][]string{
+		"no operation":          {"operations", "wait", "op-none"},
+		"is no state":           {"operations", "list", "--state", "ended"},
+		"an empty name or ID":   {"operations", "get", ""},
+		"not done after 1ns":    {"instances", "create", "node-2", "--wait", "--timeout", "1ns"},
+		"requires at least 1 a": {"operations", "wait"},
+	} {
+		_, errs, code := p.run(t, args...)
+		assert.NotZero(t, code)
+		assert.Contains(t, errs, says)
+	}
+}

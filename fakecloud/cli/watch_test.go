@@ -1,0 +1,93 @@
+package cli_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// watch starts a command that goes on until it is interrupted.
+func (p *process) watch(t *testing.T, args ...string) (lines *bufio.Scanner, end func()) {
+	t.Helper()
+	binary, err := build()
+	require.NoError(t, err)
+	cmd := exec.Command(binary, append(args, "--url", p.url, "--token-file", p.token)...)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return bufio.NewScanner(stdout), func() {
+		t.Helper()
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		require.NoError(t, cmd.Wait())
+	}
+}
+
+func TestWatch(t *testing.T) {
+	p := serve(t, t.TempDir(), "--clock", "virtual")
+	advance := func() {
+		t.Helper()
+		_, err := p.client.AdvanceClock(t.Context(), 3600e9)
+		require.NoError(t, err)
+	}
+	first, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("first")})
+	require.NoError(t, err)
+	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	advance()
+	next := func(lines *bufio.Scanner, want string) {
+		t.Helper()
+		require.True(t, lines.Scan(), lines.Err())
+		assert.Regexp(t, want, lines.Text())
+	}
+	instances, endInstances := p.watch(t, "instances", "list", "--watch")
+	next(instances, `^CHANGE +NAME +ID`)
+	next(instances, `^listed +first +i-.* running`)
+	operations, endOperations := p.watch(t, "operations", "list", "--watch")
+	next(operations, `^CHANGE +ID +TYPE`)
+	next(operations, `^listed +op-\S+ +createInstance .* done`)
+	routes, endRoutes := p.watch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
+	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
+
+	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("second")})
+	require.NoError(t, err)
+	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
+		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16", InstanceID: second.ID, Tags: &tags})
+		require.NoError(t, err)
+	}
+	next(instances, `^created +second +i-.* pending`)
+	next(operations, `^created +op-\S+ +createInstance .* running`)
+	advance()
+	next(instances, `^updated +second +i-.* running`)
+	next(operations, `^updated +op-\S+ +createInstance .* done`)
+	for _, want := range []api.RouteState{api.RouteBlackhole, api.RouteActive} {
+		require.True(t, routes.Scan(), routes.Err())
+		var line struct {
+			Item api.Route
+		}
+		require.NoError(t, json.Unmarshal(routes.Bytes(), &line))
+		assert.Equal(t, "to-b", line.Item.Name)
+		assert.Equal(t, want, line.Item.State)
+	}
+	endInstances()
+	endOperations()
+	endRoutes()
+
+	balancers, endBalancers := p.watch(t, "load-balancers", "list", "--watch", "-o", "yaml")
+	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}})
+	require.NoError(t, err)
+	next(balancers, `^---$`)
+	next(balancers, `^item:$`)
+	next(balancers, `^  address: `+lb.Address)
+	endBalancers()
+}
+
+func ptr[T any](v T) *T { return &v }

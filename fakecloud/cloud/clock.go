@@ -1,0 +1,177 @@
+// This file answers: what time is it in the cloud, and who moves it on?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+const (
+	// MaxAdvance is how far one call moves a virtual clock at most.
+	MaxAdvance = 366 * 24 * time.Hour
+	// maxTransitions is after how many transitions one call stops early.
+	maxTransitions = 1_000_000
+)
+
+// VirtualTime is a clock that stands still until Advance moves it. It is kept
+// with the data: what is done at a time, and that this time has come, is one
+// transaction.
+type VirtualTime struct {
+	clock  *clockwork.FakeClock
+	starts int64
+	mu     sync.Mutex // held while it is moved
+}
+
+// StartVirtualTime puts the store's data under a virtual clock. It goes on from
+// where the data's last one stood; data that had none, or was under the real
+// clock since, starts at now or, if that is later, where its last one stood.
+// Data with health checks is refused: they run in real time.
+func StartVirtualTime(ctx context.Context, s *store.Store, now time.Time) (*VirtualTime, error) {
+	var row db.StartVirtualClockRow
+	err := s.Write(ctx, func(tx *store.Tx) error {
+		checked, err := tx.CheckedLoadBalancers(ctx)
+		if err != nil {
+			return err
+		}
+		if len(checked) > 0 {
+			var names []string
+			for _, lb := range checked {
+				names = append(names, fmt.Sprintf("%q (%s)", lb.Name, lb.ID))
+			}
+			return fmt.Errorf("load balancer %s has a health check, which runs in real time and would disagree with a virtual clock: use the real clock and remove it first, or other data", strings.Join(names, ", "))
+		}
+		row, err = tx.StartVirtualClock(ctx, now.UnixMilli())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &VirtualTime{clock: clockwork.NewFakeClockAt(fromMillis(row.Now)), starts: row.Starts}, nil
+}
+
+// StartRealTime puts the store's data under the real clock. Data whose virtual
+// time is ahead of it is refused, because its time would run backwards.
+func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
+	return s.Write(ctx, func(tx *store.Tx) error {
+		row, err := tx.Clock(ctx)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return nil
+		case err != nil:
+			return err
+		case row.Now > now.UnixMilli():
+			return fmt.Errorf("the data is from %s, where its virtual clock stands, and the real clock would turn its time back: go on with the virtual clock, or use other data", fromMillis(row.Now).Format(time.RFC3339))
+		}
+		return tx.EndVirtualClock(ctx)
+	})
+}
+
+// Now is the cloud's time, and whether it stands still.
+func (c *Cloud) Now() (now time.Time, virtual bool) { return c.now(), c.cfg.Virtual != nil }
+
+// refuseCheck says why there can be no health check, if that is so.
+func (c *Cloud) refuseCheck(h *HealthCheck) error {
+	if c.cfg.Virtual == nil || h == nil || h.Protocol == CheckNone {
+		return nil
+	}
+	return refuse(VirtualClock, "this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree with its time; leave the check out, or use a cloud on the real clock").
+		at("healthCheck", "is not possible with a virtual clock")
+}
+
+// Advanced is how far a virtual clock was moved.
+type Advanced struct {
+	From, Now time.Time
+	// Transitions is how many states ended, retries included.
+	Transitions int
+	// Complete is false when it stopped early: after many transitions, or
+	// because the call or the cloud ended. All that was due by Now has happened,
+	// or will when the clock is moved on.
+	Complete bool
+}
+
+// Advance moves the virtual clock to the time that until gives for the present
+// one. What falls due happens in order, each at its own time.
+func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time) (Advanced, error) {
+	v := c.cfg.Virtual
+	if v == nil {
+		return Advanced{}, refuse(VirtualClock, "this cloud runs on the real clock, which nobody can move: start it with --clock virtual")
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := Advanced{From: c.now(), Now: c.now()}
+	end := until(out.From).UTC().Truncate(time.Millisecond)
+	switch {
+	case end.Before(out.From):
+		return out, refuse(InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano)).at("until", "is in the past")
+	case end.Sub(out.From) > MaxAdvance:
+		return out, refuse(InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24)).at("until", "is too far ahead")
+	}
+	for {
+		fired, err := c.fireDue(ctx, maxTransitions-out.Transitions)
+		out.Transitions += fired
+		out.Now = c.now()
+		if err != nil || ctx.Err() != nil || out.Transitions >= maxTransitions {
+			return out, err
+		}
+		next, err := c.dueAfter(ctx, out.Now)
+		if err != nil {
+			return out, err
+		}
+		if next.IsZero() || next.After(end) {
+			break
+		}
+		v.clock.Advance(next.Sub(out.Now))
+	}
+	v.clock.Advance(end.Sub(out.Now))
+	out.Now, out.Complete = end, true
+	return out, c.change(ctx, func(context.Context, *store.Tx, time.Time) error { return nil })
+}
+
+// fireDue makes the transitions that are due, and those that these make due
+// now. It ends early with ctx and after the budget; what does not move although
+// it is due is left as it is.
+func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) {
+	var before []db.DueByRow
+	for ctx.Err() == nil && fired < budget {
+		var due []db.DueByRow
+		whole := context.WithoutCancel(ctx)
+		err := c.store.Read(whole, func(tx *store.Tx) (err error) {
+			due, err = tx.DueBy(whole, c.now().UnixMilli())
+			return err
+		})
+		if err != nil || len(due) == 0 || slices.Equal(due, before) {
+			return fired, err
+		}
+		if _, err := c.step(ctx); err != nil {
+			return fired, err
+		}
+		fired += len(due)
+		before = due
+	}
+	return fired, nil
+}
+
+// dueAfter is when the next transition falls due; zero if none does.
+func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, err error) {
+	ctx = context.WithoutCancel(ctx)
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		ms, err := tx.DueAfter(ctx, now.UnixMilli())
+		if ms != 0 {
+			next = fromMillis(ms)
+		}
+		return err
+	})
+	return next, err
+}

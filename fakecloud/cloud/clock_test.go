@@ -1,0 +1,286 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// newVirtual is a cloud on a virtual clock over the store.
+func newVirtual(t require.TestingT, ctx context.Context, s *store.Store, plane DataPlane, profile Profile) (*Cloud, Project) { //nolint:revive // As testing has it.
+	v, err := StartVirtualTime(ctx, s, epoch)
+	require.NoError(t, err)
+	c, err := New(Config{
+		Store: s, DataPlane: plane, Profile: profile, Virtual: v, Seed: 3, Retention: time.Minute,
+		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/28"),
+	})
+	require.NoError(t, err)
+	p, err := c.EnsureProject(ctx, "default", nil)
+	require.NoError(t, err)
+	return c, p
+}
+
+func openStore(t *testing.T, path string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), path)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func by(d time.Duration) func(time.Time) time.Time {
+	return func(now time.Time) time.Time { return now.Add(d) }
+}
+
+// story is what events tell, without their numbers.
+func story(t require.TestingT, ctx context.Context, c *Cloud, p Project) []string { //nolint:revive // As testing has it.
+	var told []string
+	after := Oldest
+	for {
+		events, next, err := c.Events(ctx, p, after)
+		require.NoError(t, err)
+		if len(events) == 0 {
+			return told
+		}
+		for _, e := range events {
+			told = append(told, fmt.Sprintf("%s %s %s %s %s->%s %s", e.Time.Format("05.000"), e.Type, e.ID, e.Name, e.From, e.To, e.Reason))
+		}
+		after = next
+	}
+}
+
+func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
+	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
+	require.NoError(t, err)
+	now, virtual := c.Now()
+	assert.True(t, virtual)
+	assert.Equal(t, epoch, now)
+	moved, err := c.Advance(t.Context(), by(299*time.Millisecond))
+	require.NoError(t, err)
+	assert.Equal(t, Advanced{From: epoch, Now: epoch.Add(299 * time.Millisecond), Complete: true}, moved)
+	got, err := c.GetInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, InstancePending, got.State)
+	moved, err = c.Advance(t.Context(), by(time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, 1, moved.Transitions)
+	got, err = c.GetInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, InstanceRunning, got.State)
+	assert.Equal(t, epoch.Add(300*time.Millisecond), got.UpdatedAt, "its own time, not that of the call's end")
+
+	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	moved, err = c.Advance(t.Context(), by(time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, 2, moved.Transitions, "terminated, and gone after the retention")
+	_, err = c.GetInstance(t.Context(), p, in.ID)
+	requireCode(t, NotFound, err)
+}
+
+func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
+	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
+	c.cfg.Retention = 0
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	moved, err := c.Advance(t.Context(), by(0))
+	require.NoError(t, err)
+	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
+	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	moved, err = c.Advance(t.Context(), by(0))
+	require.NoError(t, err)
+	assert.Equal(t, 2, moved.Transitions)
+}
+
+func TestMovesThatAreRefused(t *testing.T) {
+	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
+	for _, d := range []time.Duration{-time.Millisecond, MaxAdvance + time.Millisecond} {
+		_, err := c.Advance(t.Context(), by(d))
+		requireCode(t, InvalidRequest, err)
+	}
+	_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	moved, err := c.Advance(gone, by(time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, Advanced{From: epoch, Now: epoch}, moved, "who asked is gone")
+	real, _ := newCloud(t, nil)
+	_, err = real.Advance(t.Context(), by(0))
+	requireCode(t, VirtualClock, err)
+}
+
+func TestHealthChecksNeedTheRealClock(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cloud.db")
+	s, err := store.Open(t.Context(), file)
+	require.NoError(t, err)
+	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
+	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
+	spec := LoadBalancerSpec{Name: "checked", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check}
+	lb, err := c.CreateLoadBalancer(t.Context(), p, spec)
+	require.NoError(t, err)
+	_, err = StartVirtualTime(t.Context(), s, epoch)
+	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
+	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	require.NoError(t, err)
+	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
+	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
+	requireCode(t, VirtualClock, err)
+	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	require.NoError(t, err)
+	spec.Name = "other"
+	_, err = c.CreateLoadBalancer(t.Context(), p, spec)
+	requireCode(t, VirtualClock, err)
+	require.NoError(t, s.Close())
+}
+
+// Whatever the order of clocks and restarts, time never runs backwards.
+func TestTimeIsKeptWithTheData(t *testing.T) {
+	s := openStore(t, store.Memory)
+	ctx := t.Context()
+	require.NoError(t, StartRealTime(ctx, s, epoch))
+	start := func() (*Cloud, time.Time) {
+		c, _ := newVirtual(t, ctx, s, newFakePlane(), Profiles[1])
+		now, _ := c.Now()
+		return c, now
+	}
+	c, now := start()
+	assert.Equal(t, epoch, now)
+	_, err := c.Advance(ctx, by(time.Hour))
+	require.NoError(t, err)
+	c, now = start()
+	assert.Equal(t, epoch.Add(time.Hour), now, "it goes on from there")
+	require.ErrorContains(t, StartRealTime(ctx, s, epoch.Add(time.Hour-time.Millisecond)), "2026-01-02T04:04:05Z")
+	require.NoError(t, StartRealTime(ctx, s, epoch.Add(2*time.Hour)))
+	v, err := StartVirtualTime(ctx, s, epoch.Add(3*time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now(), "the real clock was in between")
+	v, err = StartVirtualTime(ctx, s, epoch.Add(9*time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, epoch.Add(3*time.Hour), v.clock.Now())
+	assert.NotNil(t, c)
+}
+
+// A crash in the middle of a move leaves the clock where what happened last
+// happened.
+func TestACrashWhileTheClockMoves(t *testing.T) {
+	s := openStore(t, store.Memory)
+	plane := newFakePlane()
+	c, p := newVirtual(t, t.Context(), s, plane, Profiles[1])
+	_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	require.NoError(t, err)
+	c.cfg.DataPlane = panics{plane}
+	func() {
+		defer func() { assert.Equal(t, errCrash, recover()) }()
+		_, _ = c.Advance(t.Context(), by(time.Hour))
+	}()
+	c, p = newVirtual(t, t.Context(), s, plane, Profiles[1])
+	now, _ := c.Now()
+	assert.Equal(t, epoch.Add(300*time.Millisecond), now, "the instance runs, the balancer is not built")
+	moved, err := c.Advance(t.Context(), by(time.Second))
+	require.NoError(t, err)
+	assert.Equal(t, 1, moved.Transitions)
+	built, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, LoadBalancerActive, built.State)
+	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
+	other, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err, "the same seed gives other IDs after a restart")
+	assert.NotEmpty(t, other.ID)
+}
+
+var errCrash = errors.New("crash")
+
+type panics struct{ DataPlane }
+
+func (panics) Apply(Forwarding) error { panic(errCrash) }
+
+// The same calls at the same times give the same events, in one move or many.
+func TestManySmallMovesAreOneLarge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		profile := rapid.SampledFrom(Profiles).Draw(t, "profile")
+		type deed struct {
+			wait time.Duration
+			what int
+			name string
+			cuts []int
+		}
+		deeds := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) deed {
+			return deed{
+				wait: time.Duration(rapid.IntRange(0, 30_000).Draw(t, "wait")) * time.Millisecond,
+				what: rapid.IntRange(0, 6).Draw(t, "what"),
+				name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"),
+				cuts: rapid.SliceOfN(rapid.IntRange(0, 1000), 0, 4).Draw(t, "cuts"),
+			}
+		}), 1, 12).Draw(t, "deeds")
+		play := func(cut bool) []string {
+			s, err := store.Open(t.Context(), store.Memory)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			plane := newFakePlane()
+			plane.blocked[99] = true
+			c, p := newVirtual(t, t.Context(), s, plane, profile)
+			for _, d := range deeds {
+				do(t.Context(), c, p, d.what, d.name)
+				left := d.wait
+				for _, share := range d.cuts {
+					if cut {
+						part := (left * time.Duration(share) / 1000).Truncate(time.Millisecond)
+						_, err := c.Advance(t.Context(), by(part))
+						require.NoError(t, err)
+						left -= part
+					}
+				}
+				moved, err := c.Advance(t.Context(), by(left))
+				require.NoError(t, err)
+				require.True(t, moved.Complete)
+			}
+			return story(t, t.Context(), c, p)
+		}
+		whole := play(false)
+		require.Equal(t, whole, play(false), "the same again")
+		require.Equal(t, whole, play(true), "in small moves")
+	})
+}
+
+// do is one call; a refusal is as good as any answer.
+func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
+	var id, lb string
+	if page, _, err := c.ListInstances(ctx, p, Filter{Name: name, Limit: 10}); err == nil && len(page) > 0 {
+		id = page[len(page)-1].ID
+	}
+	if page, _, err := c.ListLoadBalancers(ctx, p, Filter{Name: name, Limit: 10}); err == nil && len(page) > 0 {
+		lb = page[0].ID
+	}
+	switch what {
+	case 0:
+		_, _ = c.CreateInstance(ctx, p, InstanceSpec{Name: name})
+	case 1:
+		_, _ = c.StopInstance(ctx, p, id)
+	case 2:
+		_, _ = c.StartInstance(ctx, p, id)
+	case 3:
+		_, _ = c.TerminateInstance(ctx, p, id)
+	case 4:
+		_, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	case 5:
+		port := 99 // It is blocked: the balancer is tried again and again.
+		_, _ = c.UpdateLoadBalancer(ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+	case 6:
+		_, _ = c.DeleteLoadBalancer(ctx, p, lb)
+	}
+}

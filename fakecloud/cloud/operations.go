@@ -1,0 +1,269 @@
+// This file answers: what became of a change that takes time, and who is told
+// when it has ended?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+const (
+	// keepOperations is how many of the newest operations are kept, beside those
+	// that run.
+	keepOperations = 10_000
+	// pruneEvery is after how many new operations the oldest are dropped.
+	pruneEvery = 256
+)
+
+// Operation is a change that takes time. One is made for each change that moves
+// a resource, in the transaction of the change, and ends in the transaction in
+// which the resource reaches the state that decides it.
+type Operation struct {
+	ID         string
+	Project    string // the project's ID
+	Type       OperationType
+	Resource   Resource
+	ResourceID string
+	State      OperationState
+	// Error is why it failed or what superseded it.
+	Error     string
+	Token     string // the name of the token that asked, if one did
+	CreatedAt time.Time
+	EndedAt   time.Time // zero while it runs
+}
+
+// OperationFilter narrows a list; zero fields do not.
+type OperationFilter struct {
+	Resource string // the ID
+	Types    []string
+	States   []string
+	// After is the ID of the last item of the page before.
+	After string
+	// Limit is at least 1.
+	Limit int
+}
+
+// begin notes a change that was just made, and supersedes a running one of the
+// same type.
+func (c *Cloud) begin(ctx context.Context, tx *store.Tx, project string, resource Resource, id string, on Action, now time.Time) error {
+	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Resource == resource && r.On == on })
+	if at < 0 {
+		return nil
+	}
+	kind := OperationRules[at].Type
+	if on != Create { // Nothing runs for what is new.
+		running, err := tx.RunningOperations(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, row := range running {
+			if OperationType(row.Type) != kind {
+				continue
+			}
+			if err := endOperation(ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place", now); err != nil {
+				return err
+			}
+		}
+	}
+	op, err := c.random.id("op", now)
+	if err != nil {
+		return err
+	}
+	r := requestOf(ctx)
+	seq, err := tx.InsertOperation(ctx, db.InsertOperationParams{
+		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
+		State: string(OperationRunning), Token: r.Token, CreatedAt: now.UnixMilli(),
+	})
+	if err != nil {
+		return err
+	}
+	r.Operation = op
+	if seq%pruneEvery == 0 {
+		return tx.PruneOperations(ctx, seq-keepOperations)
+	}
+	return nil
+}
+
+// settle ends the operations that a resource's new state decides.
+func settle(ctx context.Context, tx *store.Tx, id, state, reason string, now time.Time) error {
+	running, err := tx.RunningOperations(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, row := range running {
+		end, why := outcome(OperationType(row.Type), state, reason)
+		if end == OperationRunning {
+			continue
+		}
+		if err := endOperation(ctx, tx, row, end, why, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcome is what an operation of that type comes to when its resource enters a
+// state.
+func outcome(kind OperationType, state, reason string) (OperationState, string) {
+	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Type == kind })
+	switch {
+	case at < 0:
+		return OperationSuperseded, "this fakecloud knows no " + string(kind)
+	case slices.Contains(OperationRules[at].While, state):
+		return OperationRunning, ""
+	case state == OperationRules[at].Done:
+		return OperationDone, ""
+	case state == OperationRules[at].Failed:
+		return OperationFailed, reason
+	case state == "":
+		return OperationSuperseded, "the resource is gone"
+	}
+	return OperationSuperseded, "the resource is " + state
+}
+
+func endOperation(ctx context.Context, tx *store.Tx, row db.Operation, end OperationState, why string, now time.Time) error {
+	if ended, ok := ctx.Value(endedKey{}).(*[]string); ok {
+		*ended = append(*ended, row.ID)
+	}
+	at := now.UnixMilli()
+	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
+}
+
+// endedKey is where a change notes, in its context, the IDs of operations that
+// it ends: those who wait are told once it is committed.
+type endedKey struct{}
+
+// waits are who waits for operations, by their ID.
+type waits struct {
+	mu   sync.Mutex
+	byID map[string]*wait
+}
+
+type wait struct {
+	ended   chan struct{}
+	waiting int
+}
+
+// join gives a channel that is closed when the operation ends from now on; leave
+// when done with it.
+func (w *waits) join(id string) (ended <-chan struct{}, leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one, ok := w.byID[id]
+	if !ok {
+		one = &wait{ended: make(chan struct{})}
+		w.byID[id] = one
+	}
+	one.waiting++
+	return one.ended, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if one.waiting--; one.waiting == 0 && w.byID[id] == one {
+			delete(w.byID, id)
+		}
+	}
+}
+
+// Waiting is how many wait for an operation just now.
+func (c *Cloud) Waiting(operation string) int {
+	c.waits.mu.Lock()
+	defer c.waits.mu.Unlock()
+	if one, ok := c.waits.byID[operation]; ok {
+		return one.waiting
+	}
+	return 0
+}
+
+func (w *waits) tell(ids []string) {
+	if len(ids) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		if one, ok := w.byID[id]; ok {
+			close(one.ended)
+			delete(w.byID, id)
+		}
+	}
+}
+
+// GetOperation reads one operation.
+func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
+	var op Operation
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
+		if errors.Is(err, sql.ErrNoRows) {
+			return refuse(NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name, keepOperations)
+		}
+		op = operationFrom(row)
+		return err
+	})
+	return op, err
+}
+
+// AwaitOperation gives an operation when it has ended, or as it is once until
+// is closed.
+func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until <-chan struct{}) (Operation, error) {
+	ended, leave := c.waits.join(id)
+	defer leave()
+	op, err := c.GetOperation(ctx, p, id)
+	if err != nil || op.State != OperationRunning {
+		return op, err
+	}
+	select {
+	case <-ended:
+	case <-until:
+	}
+	return c.GetOperation(ctx, p, id)
+}
+
+// ListOperations gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListOperations(ctx context.Context, p Project, f OperationFilter) (page []Operation, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListOperations(ctx, db.ListOperationsParams{
+			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types), States: listJSON(f.States), Max: int64(f.Limit) + 1,
+		})
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		for _, row := range rows {
+			page = append(page, operationFrom(row))
+		}
+		return err
+	})
+	return page, more, err
+}
+
+// recall gives a repeated create the operation of the first.
+func recall(ctx context.Context, tx *store.Tx, id string, kind OperationType) error {
+	r := requestOf(ctx)
+	if !r.Replayed {
+		return nil
+	}
+	op, err := tx.FirstOperation(ctx, db.FirstOperationParams{ResourceID: id, Type: string(kind)})
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // It is not kept any more.
+	}
+	r.Operation = op
+	return err
+}
+
+func operationFrom(row db.Operation) Operation {
+	op := Operation{
+		ID: row.ID, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource), ResourceID: row.ResourceID,
+		State: OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
+	}
+	if row.EndedAt != nil {
+		op.EndedAt = fromMillis(*row.EndedAt)
+	}
+	return op
+}

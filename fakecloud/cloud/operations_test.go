@@ -1,0 +1,280 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// asked runs a change and gives the operation it began, if any.
+func asked(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) error) Operation {
+	t.Helper()
+	r := &Request{Token: "operator"}
+	require.NoError(t, change(WithRequest(t.Context(), r)))
+	if r.Operation == "" {
+		return Operation{}
+	}
+	return operation(t, c, p, r.Operation)
+}
+
+func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
+	t.Helper()
+	op, err := c.GetOperation(t.Context(), p, id)
+	require.NoError(t, err)
+	return op
+}
+
+func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationState, why string) {
+	t.Helper()
+	op := operation(t, c, p, id)
+	assert.Equal(t, want, op.State)
+	assert.Equal(t, why, op.Error)
+	assert.Equal(t, want == OperationRunning, op.EndedAt.IsZero())
+}
+
+func TestOperationsOfAnInstance(t *testing.T) {
+	c, p := newCloud(t, nil)
+	var in Instance
+	act := func(do func(context.Context, Project, string) (Instance, error)) Operation {
+		return asked(t, c, p, func(ctx context.Context) (err error) {
+			in, err = do(ctx, p, in.ID)
+			return err
+		})
+	}
+	create := asked(t, c, p, func(ctx context.Context) (err error) {
+		in, err = c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
+		return err
+	})
+	assert.Equal(t, Operation{
+		ID: create.ID, Project: p.ID, Type: "createInstance", Resource: InstanceResource, ResourceID: in.ID,
+		State: OperationRunning, Token: "operator", CreatedAt: epoch,
+	}, create)
+	assert.Zero(t, act(c.StartInstance), "it is pending: nothing changes")
+	advance(t, c, 300*time.Millisecond)
+	done := operation(t, c, p, create.ID)
+	assert.Equal(t, OperationDone, done.State)
+	assert.Equal(t, epoch.Add(300*time.Millisecond), done.EndedAt)
+
+	stop := act(c.StopInstance)
+	assert.Equal(t, OperationType("stopInstance"), stop.Type)
+	assert.Zero(t, act(c.StopInstance))
+	advance(t, c, 200*time.Millisecond)
+	requireEnd(t, c, p, stop.ID, OperationDone, "")
+	start := act(c.StartInstance)
+	terminate := act(c.TerminateInstance)
+	requireEnd(t, c, p, start.ID, OperationSuperseded, "the resource is terminating")
+	requireEnd(t, c, p, terminate.ID, OperationRunning, "")
+	advance(t, c, 200*time.Millisecond)
+	requireEnd(t, c, p, terminate.ID, OperationDone, "")
+	advance(t, c, time.Hour)
+	_, err := c.GetInstance(t.Context(), p, in.ID)
+	requireCode(t, NotFound, err)
+	requireEnd(t, c, p, terminate.ID, OperationDone, "")
+}
+
+func TestOperationsOfABalancer(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	var lb LoadBalancer
+	create := asked(t, c, p, func(ctx context.Context) (err error) {
+		lb, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+		return err
+	})
+	update := func(port int) Operation {
+		return asked(t, c, p, func(ctx context.Context) error {
+			_, err := c.UpdateLoadBalancer(ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+			return err
+		})
+	}
+	early, later := update(81), update(82)
+	assert.Zero(t, update(82), "that is how it is already")
+	requireEnd(t, c, p, create.ID, OperationRunning, "")
+	requireEnd(t, c, p, early.ID, OperationSuperseded, "a later updateLoadBalancer took its place")
+	advance(t, c, 400*time.Millisecond)
+	requireEnd(t, c, p, create.ID, OperationDone, "")
+	requireEnd(t, c, p, later.ID, OperationDone, "")
+
+	plane.blocked[90] = true
+	blocked := update(90)
+	advance(t, c, 50*time.Millisecond)
+	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
+	advance(t, c, retryAfter)
+	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
+	last := update(91)
+	gone := asked(t, c, p, func(ctx context.Context) error {
+		_, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
+		return err
+	})
+	requireEnd(t, c, p, last.ID, OperationSuperseded, "the resource is deleting")
+	assert.Zero(t, asked(t, c, p, func(ctx context.Context) error {
+		_, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
+		return err
+	}))
+	advance(t, c, 100*time.Millisecond)
+	requireEnd(t, c, p, gone.ID, OperationDone, "")
+
+	all, more, err := c.ListOperations(t.Context(), p, OperationFilter{Resource: lb.ID, Limit: 10})
+	require.NoError(t, err)
+	assert.False(t, more)
+	var ids []string
+	for _, op := range all {
+		ids = append(ids, op.ID)
+	}
+	assert.Equal(t, []string{create.ID, early.ID, later.ID, blocked.ID, last.ID, gone.ID}, ids)
+	first, more, err := c.ListOperations(t.Context(), p, OperationFilter{Types: []string{"updateLoadBalancer"}, States: []string{"failed", "superseded"}, Limit: 2})
+	require.NoError(t, err)
+	require.True(t, more)
+	rest, more, err := c.ListOperations(t.Context(), p, OperationFilter{
+		Types: []string{"updateLoadBalancer"}, States: []string{"failed", "superseded"}, After: first[1].ID, Limit: 2,
+	})
+	require.NoError(t, err)
+	assert.False(t, more)
+	assert.Equal(t, []string{early.ID, blocked.ID, last.ID}, []string{first[0].ID, first[1].ID, rest[0].ID})
+}
+
+// Each state of each machine either leaves an operation running or ends it, and
+// every change that leads from one state to another has a rule.
+func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
+	has := map[string]bool{}
+	for _, r := range OperationRules {
+		has[string(r.Resource)+" "+string(r.On)] = true
+		for _, state := range r.While {
+			end, _ := outcome(r.Type, state, "")
+			assert.Equal(t, OperationRunning, end, "%s in %s", r.Type, state)
+		}
+		end, _ := outcome(r.Type, r.Done, "")
+		assert.Equal(t, OperationDone, end)
+		end, why := outcome(r.Type, r.Failed, "because")
+		assert.Equal(t, OperationFailed, end)
+		assert.Equal(t, "because", why)
+	}
+	people := []Action{Create, Start, Stop, Terminate, Update, Delete}
+	for _, on := range people {
+		for _, r := range InstanceRules {
+			if r.On == on && !r.Same {
+				assert.True(t, has["instance "+string(on)], "instance %s", on)
+			}
+		}
+		for _, r := range LoadBalancerRules {
+			if r.On == on && !r.Same {
+				assert.True(t, has["load-balancer "+string(on)], "load balancer %s", on)
+			}
+		}
+	}
+}
+
+func TestARepeatedCreateHasTheOperationOfTheFirst(t *testing.T) {
+	c, p := newCloud(t, nil)
+	var ops []string
+	for range 2 {
+		r := &Request{Key: "k", Fingerprint: []byte("f")}
+		_, err := c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{})
+		require.NoError(t, err)
+		assert.Equal(t, len(ops) == 1, r.Replayed)
+		ops = append(ops, r.Operation)
+	}
+	assert.NotEmpty(t, ops[0])
+	assert.Equal(t, ops[0], ops[1])
+}
+
+func TestOperationsEndAfterARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cloud.db")
+	clock := clockwork.NewFakeClockAt(epoch)
+	open := func() (*Cloud, Project, *store.Store) {
+		s, err := store.Open(t.Context(), file)
+		require.NoError(t, err)
+		c, p := newCloud(t, func(cfg *Config) { cfg.Store, cfg.Clock = s, clock })
+		return c, p, s
+	}
+	c, p, s := open()
+	create := asked(t, c, p, func(ctx context.Context) error {
+		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return err
+	})
+	require.NoError(t, s.Close())
+	c, p, s = open()
+	requireEnd(t, c, p, create.ID, OperationRunning, "")
+	advance(t, c, time.Second)
+	requireEnd(t, c, p, create.ID, OperationDone, "")
+	require.NoError(t, s.Close())
+}
+
+func TestWaitingForOperations(t *testing.T) {
+	c, p := newCloud(t, nil)
+	create := asked(t, c, p, func(ctx context.Context) error {
+		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return err
+	})
+	over := make(chan struct{})
+	close(over)
+	op, err := c.AwaitOperation(t.Context(), p, create.ID, over)
+	require.NoError(t, err)
+	assert.Equal(t, OperationRunning, op.State, "the time is up")
+	assert.Empty(t, c.waits.byID)
+
+	var wg sync.WaitGroup
+	got := make([]Operation, 8)
+	for i := range got {
+		wg.Go(func() {
+			var err error
+			got[i], err = c.AwaitOperation(t.Context(), p, create.ID, nil)
+			assert.NoError(t, err)
+		})
+	}
+	require.Eventually(t, func() bool { return c.Waiting(create.ID) == len(got) }, 10*time.Second, time.Millisecond)
+	advance(t, c, time.Second)
+	wg.Wait()
+	for _, op := range got {
+		assert.Equal(t, OperationDone, op.State)
+	}
+	assert.Empty(t, c.waits.byID)
+	_, err = c.AwaitOperation(t.Context(), p, "op-none", nil)
+	requireCode(t, NotFound, err)
+	other, err := c.EnsureProject(t.Context(), "other", nil)
+	require.NoError(t, err)
+	_, err = c.GetOperation(t.Context(), other, create.ID)
+	requireCode(t, NotFound, err)
+}
+
+func TestTheOldestOperationsAreDropped(t *testing.T) {
+	c, p := newCloud(t, nil)
+	running := asked(t, c, p, func(ctx context.Context) error {
+		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return err
+	})
+	end := errors.New("enough")
+	err := c.change(t.Context(), func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		for n := range keepOperations + 2*pruneEvery {
+			id := fmt.Sprintf("i-%d", n)
+			if err := c.begin(ctx, tx, p.ID, InstanceResource, id, Stop, now); err != nil {
+				return err
+			}
+			if err := settle(ctx, tx, id, string(InstanceStopped), "", now); err != nil {
+				return err
+			}
+		}
+		rows, err := tx.ListOperations(ctx, dbAllOperations(p))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, len(rows), keepOperations+pruneEvery)
+		assert.GreaterOrEqual(t, len(rows), keepOperations)
+		assert.Equal(t, running.ID, rows[0].ID, "it still runs")
+		assert.NotEqual(t, "i-0", rows[1].ResourceID)
+		return end
+	})
+	require.ErrorIs(t, err, end)
+}
+
+func dbAllOperations(p Project) db.ListOperationsParams {
+	return db.ListOperationsParams{ProjectID: p.ID, Types: "[]", States: "[]", Max: 2 * keepOperations}
+}

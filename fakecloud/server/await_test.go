@@ -1,0 +1,208 @@
+package server_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+// frozen is a rig in which time stands still: what takes time does not end.
+func frozen(t *testing.T) (*rig, *clockwork.FakeClock) {
+	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	return newRigOf(t, func(cfg *cloud.Config) { cfg.Clock, cfg.Profile = clock, cloud.Profiles[1] }), clock
+}
+
+func location(a answer) string { return a.Header.Get("Operation-Location") }
+
+func TestChangesNameTheirOperation(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	var op string
+	in, err := r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{})
+	require.NoError(t, err)
+	ended, err := r.AwaitOperation(ctx, op)
+	require.NoError(t, err)
+	assert.Equal(t, "createInstance", ended.Type)
+	assert.Equal(t, api.OperationOnInstance, ended.Resource)
+	assert.Equal(t, in.ID, ended.ResourceID)
+	assert.Equal(t, api.OperationDone, ended.State)
+	assert.Equal(t, "operator", *ended.Token)
+	assert.Equal(t, r.project.ID, ended.Project)
+	assert.Nil(t, ended.Error)
+	require.NotNil(t, ended.EndedAt)
+	assert.False(t, ended.EndedAt.Before(ended.CreatedAt))
+
+	path := "/v1/instances/" + in.ID
+	a, _ := r.call(t, http.MethodPost, path+"/start", "")
+	assert.Equal(t, 202, a.StatusCode)
+	assert.Empty(t, location(a), "it runs: nothing changes")
+	a, _ = r.call(t, http.MethodPost, path+"/stop?wait=60", "")
+	assert.Equal(t, 202, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"stopped"`)
+	assert.Equal(t, `"4"`, a.Header.Get("ETag"), "that of what is shown")
+	a, _ = r.call(t, http.MethodPost, path+"/start?wait=60", "")
+	assert.Contains(t, a.Body, `"state":"running"`)
+	a, _ = r.call(t, http.MethodPost, path+"/terminate?wait=60", "")
+	assert.Contains(t, a.Body, `"state":"terminated"`)
+
+	a, _ = r.call(t, http.MethodPost, "/v1/instances?wait=60", `{"name":"a"}`, "Idempotency-Key", "k")
+	assert.Equal(t, 201, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"running"`)
+	again, _ := r.call(t, http.MethodPost, "/v1/instances?wait=60", `{"name":"a"}`, "Idempotency-Key", "k")
+	assert.Equal(t, a.Body, again.Body)
+	assert.NotEmpty(t, location(a))
+	assert.Equal(t, location(a), location(again))
+	assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"))
+
+	list, err := r.ListOperations(ctx, client.OperationFilter{Resource: in.ID})
+	require.NoError(t, err)
+	var types []string
+	for _, op := range list {
+		types = append(types, op.Type)
+	}
+	assert.Equal(t, []string{"createInstance", "stopInstance", "startInstance", "terminateInstance"}, types)
+	list, err = r.ListOperations(ctx, client.OperationFilter{Types: []string{"stopInstance", "createLoadBalancer"}, States: []api.OperationState{api.OperationDone}})
+	require.NoError(t, err)
+	assert.Len(t, list, 1)
+	page, _ := r.call(t, http.MethodGet, "/v1/operations?limit=2", "")
+	assert.Contains(t, page.Body, `"nextPageToken"`)
+}
+
+func TestOperationsOfBalancers(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	a, _ := r.call(t, http.MethodPost, "/v1/load-balancers?wait=60", `{"name":"web","listeners":[{"protocol":"udp","port":30999,"targetPort":1}]}`)
+	require.Equal(t, 201, a.StatusCode, a.Body)
+	assert.Contains(t, a.Body, `"state":"active"`)
+	path := a.Header.Get("Location")
+	a, _ = r.call(t, http.MethodPatch, path+"?wait=60", `{"tags":{"a":"b"}}`)
+	assert.Equal(t, 202, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"active"`)
+	assert.NotEmpty(t, location(a))
+	a, _ = r.call(t, http.MethodPatch, path+"?wait=60", `{"tags":{"a":"b"}}`)
+	assert.Equal(t, 202, a.StatusCode)
+	assert.Empty(t, location(a), "nothing changes")
+
+	lb, err := r.GetLoadBalancer(ctx, strings.TrimPrefix(path, "/v1/load-balancers/"))
+	require.NoError(t, err)
+	held, err := net.Listen("tcp4", net.JoinHostPort(lb.Address, "0"))
+	require.NoError(t, err)
+	defer func() { _ = held.Close() }()
+	var op string
+	port := held.Addr().(*net.TCPAddr).Port
+	_, err = r.UpdateLoadBalancer(client.OperationInto(ctx, &op), lb.ID, api.LoadBalancerUpdate{Listeners: &[]api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}})
+	require.NoError(t, err)
+	failed, err := r.AwaitOperation(ctx, op)
+	require.NoError(t, err)
+	assert.Equal(t, api.OperationFailed, failed.State)
+	now := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
+	assert.Equal(t, now.StateReason, failed.Error)
+
+	a, _ = r.call(t, http.MethodDelete, path+"?wait=60", "")
+	assert.Equal(t, 202, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"deleting"`, "as it last was")
+	_, err = r.GetLoadBalancer(ctx, lb.ID)
+	require.True(t, client.IsNotFound(err), err)
+}
+
+func TestWaitingHasAnEnd(t *testing.T) {
+	r, clock := frozen(t)
+	a, _ := r.call(t, http.MethodPost, "/v1/instances?wait=1", `{}`)
+	assert.Equal(t, 201, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"pending"`, "the time is up")
+	path := location(a)
+	a, _ = r.call(t, http.MethodGet, path, "")
+	assert.Contains(t, a.Body, `"state":"running"`)
+	assert.NotContains(t, a.Body, `endedAt`)
+	a, _ = r.call(t, http.MethodGet, path+"?wait=1", "")
+	assert.Equal(t, 200, a.StatusCode)
+	assert.Contains(t, a.Body, `"state":"running"`)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 1)
+	go func() {
+		_, err := r.AwaitOperation(ctx, strings.TrimPrefix(path, "/v1/operations/"))
+		got <- err
+	}()
+	cancel()
+	require.ErrorIs(t, <-got, context.Canceled)
+
+	go func() {
+		op, err := r.AwaitOperation(t.Context(), strings.TrimPrefix(path, "/v1/operations/"))
+		if assert.NoError(t, err) {
+			assert.Equal(t, api.OperationDone, op.State)
+		}
+		got <- err
+	}()
+	clock.Advance(time.Minute)
+	require.NoError(t, <-got)
+}
+
+func TestShutdownEndsWaiting(t *testing.T) {
+	r, _ := frozen(t)
+	srv, err := server.New(server.Config{Cloud: r.cloud})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l) }()
+	c := newClient(t, "http://"+l.Addr().String(), secret)
+	var op string
+	_, err = c.CreateInstance(client.OperationInto(t.Context(), &op), api.InstanceCreate{})
+	require.NoError(t, err)
+	answered := make(chan error, 1)
+	go func() {
+		got, err := c.GetOperation(t.Context(), op, time.Minute)
+		if assert.NoError(t, err) {
+			assert.Equal(t, api.OperationRunning, got.State)
+		}
+		answered <- err
+	}()
+	require.Eventually(t, func() bool { return r.cloud.Waiting(op) > 0 }, patience, time.Millisecond)
+	cancel()
+	for _, c := range []chan error{answered, done} {
+		select {
+		case err := <-c:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatal("waiting goes on")
+		}
+	}
+}
+
+func TestErrorsOfOperations(t *testing.T) {
+	r := newRig(t)
+	a, _ := r.call(t, http.MethodPost, "/v1/instances?wait=60", `{}`)
+	path := location(a)
+	for _, bad := range []string{"wait=61", "wait=-1", "wait=x"} {
+		_, p := r.call(t, http.MethodGet, path+"?"+bad, "")
+		assert.Equal(t, api.InvalidRequest, p.Code, bad)
+		assert.Contains(t, fields(p), "wait")
+		_, p = r.call(t, http.MethodPost, "/v1/instances?"+bad, `{}`)
+		assert.Equal(t, api.InvalidRequest, p.Code, bad)
+	}
+	for _, bad := range []string{"state=ended", "limit=0", "pageToken=x", "resource="} {
+		_, p := r.call(t, http.MethodGet, "/v1/operations?"+bad, "")
+		assert.Equal(t, api.InvalidRequest, p.Code, bad)
+	}
+	_, p := r.call(t, http.MethodGet, "/v1/operations/op-none?wait=60", "")
+	assert.Equal(t, api.NotFound, p.Code)
+	_, err := r.other.GetOperation(t.Context(), strings.TrimPrefix(path, "/v1/operations/"), 0)
+	require.True(t, client.IsNotFound(err), err)
+	all, err := r.other.ListOperations(t.Context(), client.OperationFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, all)
+	_, p = r.call(t, http.MethodPost, "/v1/instances/i-none/stop?wait=60", "")
+	assert.Equal(t, api.NotFound, p.Code)
+}

@@ -1,0 +1,45 @@
+// This file answers: how is the cloud's clock read and moved?
+
+package server
+
+import (
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// GetClock implements api.ServerInterface.
+func (s *Server) GetClock(w http.ResponseWriter, r *http.Request) {
+	now, virtual := s.cloud.Now()
+	clock := api.Clock{Mode: api.ClockReal, Now: now}
+	if virtual {
+		clock.Mode = api.ClockVirtual
+	}
+	s.reply(w, r, http.StatusOK, clock)
+}
+
+// maxAdvancing bounds how long one call may move the clock.
+const maxAdvancing = time.Hour
+
+// AdvanceClock implements api.ServerInterface.
+func (s *Server) AdvanceClock(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.ClockAdvance](s, w, r)
+	if !ok {
+		return
+	}
+	ctx, cancel := s.patience(w, r, maxAdvancing)
+	defer cancel()
+	moved, err := s.cloud.Advance(ctx, func(now time.Time) time.Time {
+		if body.Until != nil {
+			return *body.Until
+		}
+		return now.Add(time.Duration(math.Round(value(body.Seconds)*1000)) * time.Millisecond)
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, api.ClockAdvanced{From: moved.From, Now: moved.Now, Transitions: moved.Transitions, Complete: moved.Complete})
+}

@@ -1,0 +1,82 @@
+package server_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func virtualRig(t *testing.T) *rig {
+	t.Helper()
+	return newRigOf(t, func(cfg *cloud.Config) {
+		var err error
+		cfg.Virtual, err = cloud.StartVirtualTime(t.Context(), cfg.Store, start)
+		require.NoError(t, err)
+		cfg.Profile = cloud.Profiles[2]
+	})
+}
+
+func TestTheVirtualClock(t *testing.T) {
+	r, ctx := virtualRig(t), t.Context()
+	clock, err := r.Clock(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, &api.Clock{Mode: api.ClockVirtual, Now: start}, clock)
+	var op string
+	in, err := r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{})
+	require.NoError(t, err)
+	assert.Equal(t, start, in.CreatedAt)
+	waited := make(chan *api.Operation, 1)
+	go func() {
+		op, err := r.AwaitOperation(ctx, op)
+		assert.NoError(t, err)
+		waited <- op
+	}()
+	moved, err := r.AdvanceClock(ctx, 5*time.Minute)
+	require.NoError(t, err)
+	assert.Equal(t, &api.ClockAdvanced{From: start, Now: start.Add(5 * time.Minute), Transitions: 1, Complete: true}, moved)
+	assert.Equal(t, api.OperationDone, (<-waited).State)
+	in, err = r.GetInstance(ctx, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, api.InstanceRunning, in.State, "all that was due has happened")
+	assert.WithinDuration(t, start.Add(15*time.Second), in.UpdatedAt, 3*time.Second)
+	moved, err = r.AdvanceClockTo(ctx, start.Add(time.Hour))
+	require.NoError(t, err)
+	assert.Equal(t, start.Add(time.Hour), moved.Now)
+	clock, err = r.Clock(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, start.Add(time.Hour), clock.Now)
+}
+
+func TestErrorsOfTheClock(t *testing.T) {
+	r := virtualRig(t)
+	const path = "/v1/clock:advance"
+	for _, bad := range []string{`{}`, `{"seconds":-1}`, `{"seconds":31622401}`, `{"seconds":1,"until":"2027-01-01T00:00:00Z"}`, `{"until":"soon"}`, `{"hours":1}`, `{"until":"2026-01-01T00:00:00Z"}`, `{"until":"2036-01-01T00:00:00Z"}`} {
+		_, p := r.call(t, http.MethodPost, path, bad)
+		assert.Equal(t, api.InvalidRequest, p.Code, bad)
+	}
+	check := api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 1}
+	_, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}, HealthCheck: &check})
+	require.True(t, client.HasCode(err, api.VirtualClock), err)
+	require.ErrorContains(t, err, "health checks run in real time")
+	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}})
+	require.NoError(t, err)
+	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{HealthCheck: &check})
+	require.True(t, client.HasCode(err, api.VirtualClock), err)
+
+	real := newRig(t)
+	clock, err := real.Clock(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, api.ClockReal, clock.Mode)
+	_, err = real.AdvanceClock(t.Context(), 0)
+	require.True(t, client.HasCode(err, api.VirtualClock), err)
+	require.ErrorContains(t, err, "--clock virtual")
+}
