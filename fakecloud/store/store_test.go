@@ -27,7 +27,11 @@ func open(t *testing.T, path string, opts ...store.Option) *store.Store {
 	return s
 }
 
+// addProject adds a project unless it is there.
 func addProject(ctx context.Context, tx *store.Tx, id string) error {
+	if _, err := tx.GetProject(ctx, id); !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
 	return tx.InsertProject(ctx, db.InsertProjectParams{ID: id, Name: id, DefaultTags: "{}"})
 }
 
