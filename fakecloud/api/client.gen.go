@@ -157,7 +157,8 @@ type ClientInterface interface {
 
 	// StreamEvents Changes of the project, as server-sent events.
 	//
-	// Each message has `id:` (the sequence number), `event:` (the type) and
+	// A project's default network comes with the project: no event tells of its
+	// creation. Each message has `id:` (the sequence number), `event:` (the type) and
 	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
 	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
@@ -221,6 +222,11 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
 	GetFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListInstanceTypes The sizes that an instance can have, the smallest first.
+	//
+	// Corresponds with GET /v1/instance-types (the `ListInstanceTypes` operationId).
+	ListInstanceTypes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListInstances Instances of the project, oldest first.
 	//
 	// Corresponds with GET /v1/instances (the `ListInstances` operationId).
@@ -244,6 +250,20 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/instances/{id} (the `GetInstance` operationId).
 	GetInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateInstanceWithBody Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+	UpdateInstanceWithBody(ctx context.Context, id InstanceID, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+	UpdateInstance(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 	//
@@ -312,6 +332,53 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 	GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListNetworks Networks of the project, oldest first.
+	//
+	// Each project has a network `default`, made with the project, whose CIDR is
+	// the cloud's (`serve --instance-cidr`). All projects' default networks share
+	// it, because the addresses are this machine's own.
+	//
+	// Corresponds with GET /v1/networks (the `ListNetworks` operationId).
+	ListNetworks(ctx context.Context, params *ListNetworksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNetworkWithBody Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+	CreateNetworkWithBody(ctx context.Context, params *CreateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+	CreateNetwork(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	//
+	// Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
+	DeleteNetwork(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNetwork One network.
+	//
+	// Corresponds with GET /v1/networks/{id} (the `GetNetwork` operationId).
+	GetNetwork(ctx context.Context, id NetworkID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateNetworkWithBody Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+	UpdateNetworkWithBody(ctx context.Context, id NetworkID, params *UpdateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateNetwork Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+	UpdateNetwork(ctx context.Context, id NetworkID, params *UpdateNetworkParams, body UpdateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListOperations Operations of the project, oldest first.
 	//
@@ -392,6 +459,25 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/projects/{id} (the `UpdateProject` operationId).
 	UpdateProject(ctx context.Context, id ProjectID, params *UpdateProjectParams, body UpdateProjectJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetProjectQuotas What a project may have, and has.
+	//
+	// Corresponds with GET /v1/projects/{id}/quotas (the `GetProjectQuotas` operationId).
+	GetProjectQuotas(ctx context.Context, id ProjectID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateProjectQuotasWithBody Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+	UpdateProjectQuotasWithBody(ctx context.Context, id ProjectID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateProjectQuotas Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+	UpdateProjectQuotas(ctx context.Context, id ProjectID, body UpdateProjectQuotasJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
 	//
 	// Corresponds with GET /v1/projects/{id}/tokens (the `ListTokens` operationId).
@@ -447,6 +533,16 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateToken(ctx context.Context, id ProjectID, name TokenName, body RotateTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetQuotas What the project may have, and has.
+	//
+	// Corresponds with GET /v1/quotas (the `GetQuotas` operationId).
+	GetQuotas(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRegions The regions.
+	//
+	// Corresponds with GET /v1/regions (the `ListRegions` operationId).
+	ListRegions(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListRoutes Routes of the project, oldest first.
 	//
 	// Corresponds with GET /v1/routes (the `ListRoutes` operationId).
@@ -475,6 +571,20 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 	GetRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateRouteWithBody Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+	UpdateRouteWithBody(ctx context.Context, id RouteID, params *UpdateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateRoute Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+	UpdateRoute(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListZones Every zone of every region.
 	//
@@ -617,7 +727,8 @@ func (c *Client) AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestB
 
 // StreamEvents Changes of the project, as server-sent events.
 //
-// Each message has `id:` (the sequence number), `event:` (the type) and
+// A project's default network comes with the project: no event tells of its
+// creation. Each message has `id:` (the sequence number), `event:` (the type) and
 // `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
 // stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
@@ -741,6 +852,21 @@ func (c *Client) GetFault(ctx context.Context, id FaultID, reqEditors ...Request
 	return c.Client.Do(req)
 }
 
+// ListInstanceTypes The sizes that an instance can have, the smallest first.
+//
+// Corresponds with GET /v1/instance-types (the `ListInstanceTypes` operationId).
+func (c *Client) ListInstanceTypes(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListInstanceTypesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListInstances Instances of the project, oldest first.
 //
 // Corresponds with GET /v1/instances (the `ListInstances` operationId).
@@ -795,6 +921,40 @@ func (c *Client) CreateInstance(ctx context.Context, params *CreateInstanceParam
 // Corresponds with GET /v1/instances/{id} (the `GetInstance` operationId).
 func (c *Client) GetInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetInstanceRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateInstanceWithBody Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+func (c *Client) UpdateInstanceWithBody(ctx context.Context, id InstanceID, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateInstanceRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+func (c *Client) UpdateInstance(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateInstanceRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -993,6 +1153,123 @@ func (c *Client) GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, re
 	return c.Client.Do(req)
 }
 
+// ListNetworks Networks of the project, oldest first.
+//
+// Each project has a network `default`, made with the project, whose CIDR is
+// the cloud's (`serve --instance-cidr`). All projects' default networks share
+// it, because the addresses are this machine's own.
+//
+// Corresponds with GET /v1/networks (the `ListNetworks` operationId).
+func (c *Client) ListNetworks(ctx context.Context, params *ListNetworksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListNetworksRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNetworkWithBody Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+func (c *Client) CreateNetworkWithBody(ctx context.Context, params *CreateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNetworkRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+func (c *Client) CreateNetwork(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNetworkRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+//
+// Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
+func (c *Client) DeleteNetwork(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteNetworkRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNetwork One network.
+//
+// Corresponds with GET /v1/networks/{id} (the `GetNetwork` operationId).
+func (c *Client) GetNetwork(ctx context.Context, id NetworkID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNetworkRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateNetworkWithBody Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+func (c *Client) UpdateNetworkWithBody(ctx context.Context, id NetworkID, params *UpdateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateNetworkRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateNetwork Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+func (c *Client) UpdateNetwork(ctx context.Context, id NetworkID, params *UpdateNetworkParams, body UpdateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateNetworkRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListOperations Operations of the project, oldest first.
 //
 // Each change that takes time has one: creating, starting, stopping,
@@ -1172,6 +1449,55 @@ func (c *Client) UpdateProject(ctx context.Context, id ProjectID, params *Update
 	return c.Client.Do(req)
 }
 
+// GetProjectQuotas What a project may have, and has.
+//
+// Corresponds with GET /v1/projects/{id}/quotas (the `GetProjectQuotas` operationId).
+func (c *Client) GetProjectQuotas(ctx context.Context, id ProjectID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetProjectQuotasRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateProjectQuotasWithBody Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+func (c *Client) UpdateProjectQuotasWithBody(ctx context.Context, id ProjectID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateProjectQuotasRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateProjectQuotas Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+func (c *Client) UpdateProjectQuotas(ctx context.Context, id ProjectID, body UpdateProjectQuotasJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateProjectQuotasRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
 //
 // Corresponds with GET /v1/projects/{id}/tokens (the `ListTokens` operationId).
@@ -1297,6 +1623,36 @@ func (c *Client) RotateToken(ctx context.Context, id ProjectID, name TokenName, 
 	return c.Client.Do(req)
 }
 
+// GetQuotas What the project may have, and has.
+//
+// Corresponds with GET /v1/quotas (the `GetQuotas` operationId).
+func (c *Client) GetQuotas(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetQuotasRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRegions The regions.
+//
+// Corresponds with GET /v1/regions (the `ListRegions` operationId).
+func (c *Client) ListRegions(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRegionsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListRoutes Routes of the project, oldest first.
 //
 // Corresponds with GET /v1/routes (the `ListRoutes` operationId).
@@ -1366,6 +1722,40 @@ func (c *Client) DeleteRoute(ctx context.Context, id RouteID, params *DeleteRout
 // Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 func (c *Client) GetRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetRouteRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateRouteWithBody Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+func (c *Client) UpdateRouteWithBody(ctx context.Context, id RouteID, params *UpdateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateRouteRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateRoute Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+func (c *Client) UpdateRoute(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateRouteRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1857,6 +2247,33 @@ func NewGetFaultRequest(server string, id FaultID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListInstanceTypesRequest constructs an http.Request for the ListInstanceTypes method
+func NewListInstanceTypesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/instance-types")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListInstancesRequest constructs an http.Request for the ListInstances method
 func NewListInstancesRequest(server string, params *ListInstancesParams) (*http.Request, error) {
 	var err error
@@ -2082,6 +2499,68 @@ func NewGetInstanceRequest(server string, id InstanceID) (*http.Request, error) 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpdateInstanceRequest calls the generic UpdateInstance builder with application/json body
+func NewUpdateInstanceRequest(server string, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateInstanceRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewUpdateInstanceRequestWithBody constructs an http.Request for the UpdateInstance method, with any body, and a specified content type
+func NewUpdateInstanceRequestWithBody(server string, id InstanceID, params *UpdateInstanceParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/instances/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -2766,6 +3245,296 @@ func NewGetLoadBalancerStatsRequest(server string, id LoadBalancerID) (*http.Req
 	return req, nil
 }
 
+// NewListNetworksRequest constructs an http.Request for the ListNetworks method
+func NewListNetworksRequest(server string, params *ListNetworksParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/networks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "pageToken", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateNetworkRequest calls the generic CreateNetwork builder with application/json body
+func NewCreateNetworkRequest(server string, params *CreateNetworkParams, body CreateNetworkJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateNetworkRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateNetworkRequestWithBody constructs an http.Request for the CreateNetwork method, with any body, and a specified content type
+func NewCreateNetworkRequestWithBody(server string, params *CreateNetworkParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/networks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDeleteNetworkRequest constructs an http.Request for the DeleteNetwork method
+func NewDeleteNetworkRequest(server string, id NetworkID, params *DeleteNetworkParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/networks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetNetworkRequest constructs an http.Request for the GetNetwork method
+func NewGetNetworkRequest(server string, id NetworkID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/networks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpdateNetworkRequest calls the generic UpdateNetwork builder with application/json body
+func NewUpdateNetworkRequest(server string, id NetworkID, params *UpdateNetworkParams, body UpdateNetworkJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateNetworkRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewUpdateNetworkRequestWithBody constructs an http.Request for the UpdateNetwork method, with any body, and a specified content type
+func NewUpdateNetworkRequestWithBody(server string, id NetworkID, params *UpdateNetworkParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/networks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListOperationsRequest constructs an http.Request for the ListOperations method
 func NewListOperationsRequest(server string, params *ListOperationsParams) (*http.Request, error) {
 	var err error
@@ -3234,6 +4003,87 @@ func NewUpdateProjectRequestWithBody(server string, id ProjectID, params *Update
 	return req, nil
 }
 
+// NewGetProjectQuotasRequest constructs an http.Request for the GetProjectQuotas method
+func NewGetProjectQuotasRequest(server string, id ProjectID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/projects/%s/quotas", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpdateProjectQuotasRequest calls the generic UpdateProjectQuotas builder with application/json body
+func NewUpdateProjectQuotasRequest(server string, id ProjectID, body UpdateProjectQuotasJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateProjectQuotasRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewUpdateProjectQuotasRequestWithBody constructs an http.Request for the UpdateProjectQuotas method, with any body, and a specified content type
+func NewUpdateProjectQuotasRequestWithBody(server string, id ProjectID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/projects/%s/quotas", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListTokensRequest constructs an http.Request for the ListTokens method
 func NewListTokensRequest(server string, id ProjectID, params *ListTokensParams) (*http.Request, error) {
 	var err error
@@ -3502,6 +4352,60 @@ func NewRotateTokenRequestWithBody(server string, id ProjectID, name TokenName, 
 	return req, nil
 }
 
+// NewGetQuotasRequest constructs an http.Request for the GetQuotas method
+func NewGetQuotasRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/quotas")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListRegionsRequest constructs an http.Request for the ListRegions method
+func NewListRegionsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/regions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListRoutesRequest constructs an http.Request for the ListRoutes method
 func NewListRoutesRequest(server string, params *ListRoutesParams) (*http.Request, error) {
 	var err error
@@ -3730,6 +4634,68 @@ func NewGetRouteRequest(server string, id RouteID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewUpdateRouteRequest calls the generic UpdateRoute builder with application/json body
+func NewUpdateRouteRequest(server string, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateRouteRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewUpdateRouteRequestWithBody constructs an http.Request for the UpdateRoute method, with any body, and a specified content type
+func NewUpdateRouteRequestWithBody(server string, id RouteID, params *UpdateRouteParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/routes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListZonesRequest constructs an http.Request for the ListZones method
 func NewListZonesRequest(server string) (*http.Request, error) {
 	var err error
@@ -3876,7 +4842,8 @@ type ClientWithResponsesInterface interface {
 
 	// StreamEventsWithResponse Changes of the project, as server-sent events.
 	//
-	// Each message has `id:` (the sequence number), `event:` (the type) and
+	// A project's default network comes with the project: no event tells of its
+	// creation. Each message has `id:` (the sequence number), `event:` (the type) and
 	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
 	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
@@ -3948,6 +4915,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/faults/{id} (the `GetFault` operationId).
 	GetFaultWithResponse(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*GetFaultResponse, error)
 
+	// ListInstanceTypesWithResponse The sizes that an instance can have, the smallest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/instance-types (the `ListInstanceTypes` operationId).
+	ListInstanceTypesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstanceTypesResponse, error)
+
 	// ListInstancesWithResponse Instances of the project, oldest first.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -3975,6 +4949,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/instances/{id} (the `GetInstance` operationId).
 	GetInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*GetInstanceResponse, error)
+
+	// UpdateInstanceWithBodyWithResponse Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+	UpdateInstanceWithBodyWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
+
+	// UpdateInstanceWithResponse Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+	UpdateInstanceWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
 
 	// StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
 	//
@@ -4059,6 +5047,59 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 	GetLoadBalancerStatsWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*GetLoadBalancerStatsResponse, error)
+
+	// ListNetworksWithResponse Networks of the project, oldest first.
+	//
+	// Each project has a network `default`, made with the project, whose CIDR is
+	// the cloud's (`serve --instance-cidr`). All projects' default networks share
+	// it, because the addresses are this machine's own.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/networks (the `ListNetworks` operationId).
+	ListNetworksWithResponse(ctx context.Context, params *ListNetworksParams, reqEditors ...RequestEditorFn) (*ListNetworksResponse, error)
+
+	// CreateNetworkWithBodyWithResponse Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+	CreateNetworkWithBodyWithResponse(ctx context.Context, params *CreateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateNetworkResponse, error)
+
+	// CreateNetworkWithResponse Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+	CreateNetworkWithResponse(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateNetworkResponse, error)
+
+	// DeleteNetworkWithResponse Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
+	DeleteNetworkWithResponse(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*DeleteNetworkResponse, error)
+
+	// GetNetworkWithResponse One network.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/networks/{id} (the `GetNetwork` operationId).
+	GetNetworkWithResponse(ctx context.Context, id NetworkID, reqEditors ...RequestEditorFn) (*GetNetworkResponse, error)
+
+	// UpdateNetworkWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+	UpdateNetworkWithBodyWithResponse(ctx context.Context, id NetworkID, params *UpdateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateNetworkResponse, error)
+
+	// UpdateNetworkWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+	UpdateNetworkWithResponse(ctx context.Context, id NetworkID, params *UpdateNetworkParams, body UpdateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateNetworkResponse, error)
 
 	// ListOperationsWithResponse Operations of the project, oldest first.
 	//
@@ -4151,6 +5192,27 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/projects/{id} (the `UpdateProject` operationId).
 	UpdateProjectWithResponse(ctx context.Context, id ProjectID, params *UpdateProjectParams, body UpdateProjectJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateProjectResponse, error)
 
+	// GetProjectQuotasWithResponse What a project may have, and has.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/projects/{id}/quotas (the `GetProjectQuotas` operationId).
+	GetProjectQuotasWithResponse(ctx context.Context, id ProjectID, reqEditors ...RequestEditorFn) (*GetProjectQuotasResponse, error)
+
+	// UpdateProjectQuotasWithBodyWithResponse Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+	UpdateProjectQuotasWithBodyWithResponse(ctx context.Context, id ProjectID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateProjectQuotasResponse, error)
+
+	// UpdateProjectQuotasWithResponse Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+	UpdateProjectQuotasWithResponse(ctx context.Context, id ProjectID, body UpdateProjectQuotasJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateProjectQuotasResponse, error)
+
 	// ListTokensWithResponse The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4212,6 +5274,20 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithResponse(ctx context.Context, id ProjectID, name TokenName, body RotateTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateTokenResponse, error)
 
+	// GetQuotasWithResponse What the project may have, and has.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/quotas (the `GetQuotas` operationId).
+	GetQuotasWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetQuotasResponse, error)
+
+	// ListRegionsWithResponse The regions.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/regions (the `ListRegions` operationId).
+	ListRegionsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListRegionsResponse, error)
+
 	// ListRoutesWithResponse Routes of the project, oldest first.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4246,6 +5322,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 	GetRouteWithResponse(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*GetRouteResponse, error)
+
+	// UpdateRouteWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+	UpdateRouteWithBodyWithResponse(ctx context.Context, id RouteID, params *UpdateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateRouteResponse, error)
+
+	// UpdateRouteWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+	UpdateRouteWithResponse(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateRouteResponse, error)
 
 	// ListZonesWithResponse Every zone of every region.
 	//
@@ -4734,6 +5824,54 @@ func (r GetFaultResponse) ContentType() string {
 	return ""
 }
 
+type ListInstanceTypesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InstanceSizeList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListInstanceTypesResponse) GetJSON200() *InstanceSizeList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListInstanceTypesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListInstanceTypesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListInstanceTypesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListInstanceTypesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListInstanceTypesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListInstancesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4879,6 +6017,54 @@ func (r GetInstanceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type UpdateInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Instance
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateInstanceResponse) GetJSON200() *Instance {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateInstanceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateInstanceResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5407,6 +6593,239 @@ func (r GetLoadBalancerStatsResponse) ContentType() string {
 	return ""
 }
 
+type ListNetworksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListNetworksResponse) GetJSON200() *NetworkList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListNetworksResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListNetworksResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListNetworksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListNetworksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListNetworksResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateNetworkResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Network
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateNetworkResponse) GetJSON201() *Network {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateNetworkResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateNetworkResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateNetworkResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateNetworkResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateNetworkResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteNetworkResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteNetworkResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteNetworkResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteNetworkResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteNetworkResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteNetworkResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetNetworkResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Network
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNetworkResponse) GetJSON200() *Network {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetNetworkResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNetworkResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNetworkResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNetworkResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNetworkResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type UpdateNetworkResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Network
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateNetworkResponse) GetJSON200() *Network {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateNetworkResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateNetworkResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateNetworkResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateNetworkResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateNetworkResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListOperationsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5784,6 +7203,102 @@ func (r UpdateProjectResponse) ContentType() string {
 	return ""
 }
 
+type GetProjectQuotasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Quotas
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetProjectQuotasResponse) GetJSON200() *Quotas {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetProjectQuotasResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetProjectQuotasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetProjectQuotasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetProjectQuotasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetProjectQuotasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type UpdateProjectQuotasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Quotas
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateProjectQuotasResponse) GetJSON200() *Quotas {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateProjectQuotasResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateProjectQuotasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateProjectQuotasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateProjectQuotasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateProjectQuotasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListTokensResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -6017,6 +7532,102 @@ func (r RotateTokenResponse) ContentType() string {
 	return ""
 }
 
+type GetQuotasResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Quotas
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetQuotasResponse) GetJSON200() *Quotas {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetQuotasResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetQuotasResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetQuotasResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetQuotasResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetQuotasResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListRegionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RegionList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRegionsResponse) GetJSON200() *RegionList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListRegionsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRegionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRegionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRegionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRegionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListRoutesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -6202,6 +7813,54 @@ func (r GetRouteResponse) ContentType() string {
 	return ""
 }
 
+type UpdateRouteResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Route
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateRouteResponse) GetJSON200() *Route {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateRouteResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateRouteResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateRouteResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateRouteResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateRouteResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListZonesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -6367,7 +8026,8 @@ func (c *ClientWithResponses) AdvanceClockWithResponse(ctx context.Context, body
 
 // StreamEventsWithResponse Changes of the project, as server-sent events.
 //
-// Each message has `id:` (the sequence number), `event:` (the type) and
+// A project's default network comes with the project: no event tells of its
+// creation. Each message has `id:` (the sequence number), `event:` (the type) and
 // `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
 // stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
@@ -6475,6 +8135,19 @@ func (c *ClientWithResponses) GetFaultWithResponse(ctx context.Context, id Fault
 	return ParseGetFaultResponse(rsp)
 }
 
+// ListInstanceTypesWithResponse The sizes that an instance can have, the smallest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/instance-types (the `ListInstanceTypes` operationId).
+func (c *ClientWithResponses) ListInstanceTypesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstanceTypesResponse, error) {
+	rsp, err := c.ListInstanceTypes(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListInstanceTypesResponse(rsp)
+}
+
 // ListInstancesWithResponse Instances of the project, oldest first.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -6525,6 +8198,32 @@ func (c *ClientWithResponses) GetInstanceWithResponse(ctx context.Context, id In
 		return nil, err
 	}
 	return ParseGetInstanceResponse(rsp)
+}
+
+// UpdateInstanceWithBodyWithResponse Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+func (c *ClientWithResponses) UpdateInstanceWithBodyWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error) {
+	rsp, err := c.UpdateInstanceWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateInstanceResponse(rsp)
+}
+
+// UpdateInstanceWithResponse Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
+func (c *ClientWithResponses) UpdateInstanceWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error) {
+	rsp, err := c.UpdateInstance(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateInstanceResponse(rsp)
 }
 
 // StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
@@ -6683,6 +8382,101 @@ func (c *ClientWithResponses) GetLoadBalancerStatsWithResponse(ctx context.Conte
 	return ParseGetLoadBalancerStatsResponse(rsp)
 }
 
+// ListNetworksWithResponse Networks of the project, oldest first.
+//
+// Each project has a network `default`, made with the project, whose CIDR is
+// the cloud's (`serve --instance-cidr`). All projects' default networks share
+// it, because the addresses are this machine's own.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/networks (the `ListNetworks` operationId).
+func (c *ClientWithResponses) ListNetworksWithResponse(ctx context.Context, params *ListNetworksParams, reqEditors ...RequestEditorFn) (*ListNetworksResponse, error) {
+	rsp, err := c.ListNetworks(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListNetworksResponse(rsp)
+}
+
+// CreateNetworkWithBodyWithResponse Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+func (c *ClientWithResponses) CreateNetworkWithBodyWithResponse(ctx context.Context, params *CreateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateNetworkResponse, error) {
+	rsp, err := c.CreateNetworkWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateNetworkResponse(rsp)
+}
+
+// CreateNetworkWithResponse Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
+func (c *ClientWithResponses) CreateNetworkWithResponse(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateNetworkResponse, error) {
+	rsp, err := c.CreateNetwork(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateNetworkResponse(rsp)
+}
+
+// DeleteNetworkWithResponse Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
+func (c *ClientWithResponses) DeleteNetworkWithResponse(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*DeleteNetworkResponse, error) {
+	rsp, err := c.DeleteNetwork(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteNetworkResponse(rsp)
+}
+
+// GetNetworkWithResponse One network.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/networks/{id} (the `GetNetwork` operationId).
+func (c *ClientWithResponses) GetNetworkWithResponse(ctx context.Context, id NetworkID, reqEditors ...RequestEditorFn) (*GetNetworkResponse, error) {
+	rsp, err := c.GetNetwork(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNetworkResponse(rsp)
+}
+
+// UpdateNetworkWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+func (c *ClientWithResponses) UpdateNetworkWithBodyWithResponse(ctx context.Context, id NetworkID, params *UpdateNetworkParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateNetworkResponse, error) {
+	rsp, err := c.UpdateNetworkWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateNetworkResponse(rsp)
+}
+
+// UpdateNetworkWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/networks/{id} (the `UpdateNetwork` operationId).
+func (c *ClientWithResponses) UpdateNetworkWithResponse(ctx context.Context, id NetworkID, params *UpdateNetworkParams, body UpdateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateNetworkResponse, error) {
+	rsp, err := c.UpdateNetwork(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateNetworkResponse(rsp)
+}
+
 // ListOperationsWithResponse Operations of the project, oldest first.
 //
 // Each change that takes time has one: creating, starting, stopping,
@@ -6834,6 +8628,45 @@ func (c *ClientWithResponses) UpdateProjectWithResponse(ctx context.Context, id 
 	return ParseUpdateProjectResponse(rsp)
 }
 
+// GetProjectQuotasWithResponse What a project may have, and has.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/projects/{id}/quotas (the `GetProjectQuotas` operationId).
+func (c *ClientWithResponses) GetProjectQuotasWithResponse(ctx context.Context, id ProjectID, reqEditors ...RequestEditorFn) (*GetProjectQuotasResponse, error) {
+	rsp, err := c.GetProjectQuotas(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetProjectQuotasResponse(rsp)
+}
+
+// UpdateProjectQuotasWithBodyWithResponse Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+func (c *ClientWithResponses) UpdateProjectQuotasWithBodyWithResponse(ctx context.Context, id ProjectID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateProjectQuotasResponse, error) {
+	rsp, err := c.UpdateProjectQuotasWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateProjectQuotasResponse(rsp)
+}
+
+// UpdateProjectQuotasWithResponse Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/projects/{id}/quotas (the `UpdateProjectQuotas` operationId).
+func (c *ClientWithResponses) UpdateProjectQuotasWithResponse(ctx context.Context, id ProjectID, body UpdateProjectQuotasJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateProjectQuotasResponse, error) {
+	rsp, err := c.UpdateProjectQuotas(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateProjectQuotasResponse(rsp)
+}
+
 // ListTokensWithResponse The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -6937,6 +8770,32 @@ func (c *ClientWithResponses) RotateTokenWithResponse(ctx context.Context, id Pr
 	return ParseRotateTokenResponse(rsp)
 }
 
+// GetQuotasWithResponse What the project may have, and has.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/quotas (the `GetQuotas` operationId).
+func (c *ClientWithResponses) GetQuotasWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetQuotasResponse, error) {
+	rsp, err := c.GetQuotas(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetQuotasResponse(rsp)
+}
+
+// ListRegionsWithResponse The regions.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/regions (the `ListRegions` operationId).
+func (c *ClientWithResponses) ListRegionsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListRegionsResponse, error) {
+	rsp, err := c.ListRegions(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRegionsResponse(rsp)
+}
+
 // ListRoutesWithResponse Routes of the project, oldest first.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7000,6 +8859,32 @@ func (c *ClientWithResponses) GetRouteWithResponse(ctx context.Context, id Route
 		return nil, err
 	}
 	return ParseGetRouteResponse(rsp)
+}
+
+// UpdateRouteWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+func (c *ClientWithResponses) UpdateRouteWithBodyWithResponse(ctx context.Context, id RouteID, params *UpdateRouteParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateRouteResponse, error) {
+	rsp, err := c.UpdateRouteWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateRouteResponse(rsp)
+}
+
+// UpdateRouteWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
+func (c *ClientWithResponses) UpdateRouteWithResponse(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateRouteResponse, error) {
+	rsp, err := c.UpdateRoute(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateRouteResponse(rsp)
 }
 
 // ListZonesWithResponse Every zone of every region.
@@ -7326,6 +9211,39 @@ func ParseGetFaultResponse(rsp *http.Response) (*GetFaultResponse, error) {
 	return response, nil
 }
 
+// ParseListInstanceTypesResponse parses an HTTP response from a ListInstanceTypesWithResponse call
+func ParseListInstanceTypesResponse(rsp *http.Response) (*ListInstanceTypesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListInstanceTypesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InstanceSizeList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListInstancesResponse parses an HTTP response from a ListInstancesWithResponse call
 func ParseListInstancesResponse(rsp *http.Response) (*ListInstancesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -7414,6 +9332,39 @@ func ParseGetInstanceResponse(rsp *http.Response) (*GetInstanceResponse, error) 
 	}
 
 	response := &GetInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Instance
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUpdateInstanceResponse parses an HTTP response from a UpdateInstanceWithResponse call
+func ParseUpdateInstanceResponse(rsp *http.Response) (*UpdateInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateInstanceResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -7846,6 +9797,167 @@ func ParseGetLoadBalancerStatsResponse(rsp *http.Response) (*GetLoadBalancerStat
 	return response, nil
 }
 
+// ParseListNetworksResponse parses an HTTP response from a ListNetworksWithResponse call
+func ParseListNetworksResponse(rsp *http.Response) (*ListNetworksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListNetworksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateNetworkResponse parses an HTTP response from a CreateNetworkWithResponse call
+func ParseCreateNetworkResponse(rsp *http.Response) (*CreateNetworkResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateNetworkResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Network
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteNetworkResponse parses an HTTP response from a DeleteNetworkWithResponse call
+func ParseDeleteNetworkResponse(rsp *http.Response) (*DeleteNetworkResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteNetworkResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetNetworkResponse parses an HTTP response from a GetNetworkWithResponse call
+func ParseGetNetworkResponse(rsp *http.Response) (*GetNetworkResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNetworkResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Network
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUpdateNetworkResponse parses an HTTP response from a UpdateNetworkWithResponse call
+func ParseUpdateNetworkResponse(rsp *http.Response) (*UpdateNetworkResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateNetworkResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Network
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListOperationsResponse parses an HTTP response from a ListOperationsWithResponse call
 func ParseListOperationsResponse(rsp *http.Response) (*ListOperationsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8106,6 +10218,72 @@ func ParseUpdateProjectResponse(rsp *http.Response) (*UpdateProjectResponse, err
 	return response, nil
 }
 
+// ParseGetProjectQuotasResponse parses an HTTP response from a GetProjectQuotasWithResponse call
+func ParseGetProjectQuotasResponse(rsp *http.Response) (*GetProjectQuotasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetProjectQuotasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Quotas
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUpdateProjectQuotasResponse parses an HTTP response from a UpdateProjectQuotasWithResponse call
+func ParseUpdateProjectQuotasResponse(rsp *http.Response) (*UpdateProjectQuotasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateProjectQuotasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Quotas
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListTokensResponse parses an HTTP response from a ListTokensWithResponse call
 func ParseListTokensResponse(rsp *http.Response) (*ListTokensResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8267,6 +10445,72 @@ func ParseRotateTokenResponse(rsp *http.Response) (*RotateTokenResponse, error) 
 	return response, nil
 }
 
+// ParseGetQuotasResponse parses an HTTP response from a GetQuotasWithResponse call
+func ParseGetQuotasResponse(rsp *http.Response) (*GetQuotasResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetQuotasResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Quotas
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListRegionsResponse parses an HTTP response from a ListRegionsWithResponse call
+func ParseListRegionsResponse(rsp *http.Response) (*ListRegionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRegionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RegionList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListRoutesResponse parses an HTTP response from a ListRoutesWithResponse call
 func ParseListRoutesResponse(rsp *http.Response) (*ListRoutesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8371,6 +10615,39 @@ func ParseGetRouteResponse(rsp *http.Response) (*GetRouteResponse, error) {
 	}
 
 	response := &GetRouteResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Route
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUpdateRouteResponse parses an HTTP response from a UpdateRouteWithResponse call
+func ParseUpdateRouteResponse(rsp *http.Response) (*UpdateRouteResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateRouteResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}

@@ -351,17 +351,23 @@ func (e ProxyProtocol) Valid() bool {
 
 // Defines values for ResourceKind.
 const (
+	ResourceAddress      ResourceKind = "address"
 	ResourceInstance     ResourceKind = "instance"
 	ResourceLoadBalancer ResourceKind = "load-balancer"
+	ResourceNetwork      ResourceKind = "network"
 	ResourceRoute        ResourceKind = "route"
 )
 
 // Valid indicates whether the value is a known member of the ResourceKind enum.
 func (e ResourceKind) Valid() bool {
 	switch e {
+	case ResourceAddress:
+		return true
 	case ResourceInstance:
 		return true
 	case ResourceLoadBalancer:
+		return true
+	case ResourceNetwork:
 		return true
 	case ResourceRoute:
 		return true
@@ -448,6 +454,24 @@ func (e TokenOrigin) Valid() bool {
 	}
 }
 
+// Defines values for ZoneState.
+const (
+	ZoneAvailable ZoneState = "available"
+	ZoneOutage    ZoneState = "outage"
+)
+
+// Valid indicates whether the value is a known member of the ZoneState enum.
+func (e ZoneState) Valid() bool {
+	switch e {
+	case ZoneAvailable:
+		return true
+	case ZoneOutage:
+		return true
+	default:
+		return false
+	}
+}
+
 // Address defines model for Address.
 type Address struct {
 	// IP Example: 127.30.16.1
@@ -519,21 +543,24 @@ type ClockAdvanced struct {
 
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
-	// From The state before; absent on created.
+	// From The state before; absent on created, and for a network, which has none.
 	From         *string       `json:"from,omitempty"`
 	ID           string        `json:"id"`
 	Instance     *Instance     `json:"instance,omitempty"`
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
-	Reason       *string       `json:"reason,omitempty"`
-	Resource     ResourceKind  `json:"resource"`
+
+	// Network Where instances get their addresses from.
+	Network  *Network     `json:"network,omitempty"`
+	Reason   *string      `json:"reason,omitempty"`
+	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
 	Route *Route    `json:"route,omitempty"`
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 
-	// To The state after; absent on deleted.
+	// To The state after; absent on deleted, and for a network.
 	To   *string   `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }
@@ -682,8 +709,11 @@ type Instance struct {
 	ID string `json:"id"`
 
 	// Name Example: node-1
-	Name    string `json:"name"`
-	Project string `json:"project"`
+	Name string `json:"name"`
+
+	// NetworkID Example: n-01jd3n5qk2v8
+	NetworkID string `json:"networkId"`
+	Project   string `json:"project"`
 
 	// Region Example: nebula-1
 	Region string        `json:"region"`
@@ -706,8 +736,8 @@ type Instance struct {
 
 // InstanceCreate defines model for InstanceCreate.
 type InstanceCreate struct {
-	// Address The internal IPv4 address wanted; the lowest free one of the pool when
-	// left out. It may lie outside the pool: a machine that is already there.
+	// Address The internal IPv4 address wanted; the lowest free one of the network when
+	// left out. It may lie outside the network: a machine that is already there.
 	//
 	//
 	// Example: 172.18.0.3
@@ -717,6 +747,9 @@ type InstanceCreate struct {
 	//
 	// Example: node-4
 	Name *string `json:"name,omitempty"`
+
+	// NetworkID When left out, the project's default network.
+	NetworkID *string `json:"networkId,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags         `json:"tags,omitempty"`
@@ -732,6 +765,21 @@ type InstanceList struct {
 
 	// NextPageToken Absent on the last page.
 	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// InstanceSize defines model for InstanceSize.
+type InstanceSize struct {
+	// MemoryMiB Example: 4096
+	MemoryMiB int          `json:"memoryMiB"`
+	Name      InstanceType `json:"name"`
+
+	// Vcpus Example: 2
+	Vcpus int `json:"vcpus"`
+}
+
+// InstanceSizeList defines model for InstanceSizeList.
+type InstanceSizeList struct {
+	Items []InstanceSize `json:"items"`
 }
 
 // InstanceState defines model for InstanceState.
@@ -882,6 +930,56 @@ type LoadBalancerUpdate struct {
 	// Tags Example: {"cluster":"lab"}
 	Tags    *Tags    `json:"tags,omitempty"`
 	Targets *Targets `json:"targets,omitempty"`
+}
+
+// Network Where instances get their addresses from.
+type Network struct {
+	// Cidr Example: 10.1.0.0/24
+	Cidr      string    `json:"cidr"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Default Whether instances that name no network are in it. There is one such in each project.
+	Default bool `json:"default"`
+
+	// ID Example: n-01jd3n5qk2v8
+	ID string `json:"id"`
+
+	// Name Example: backend
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// NetworkCreate defines model for NetworkCreate.
+type NetworkCreate struct {
+	// Cidr IPv4, from /16 to /30, without host bits. It overlaps neither with
+	// another network of the project nor with the load balancers' addresses.
+	//
+	//
+	// Example: 10.1.0.0/24
+	Cidr string `json:"cidr"`
+
+	// Name Unique among the project's networks.
+	//
+	// Example: backend
+	Name string `json:"name"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// NetworkList defines model for NetworkList.
+type NetworkList struct {
+	Items []Network `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
 // Operation defines model for Operation.
@@ -1100,8 +1198,71 @@ type Protocol string
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.
 type ProxyProtocol string
 
+// Quota defines model for Quota.
+type Quota struct {
+	// Limit Example: 12000
+	Limit int64 `json:"limit"`
+
+	// Used Above the limit, if that was lowered.
+	//
+	// Example: 3
+	Used int64 `json:"used"`
+}
+
+// QuotaLimit defines model for QuotaLimit.
+type QuotaLimit = int64
+
+// Quotas defines model for Quotas.
+type Quotas struct {
+	// Addresses Reserved ones. 500 unless set.
+	Addresses Quota `json:"addresses"`
+
+	// Instances Those that are not terminated. 12,000 unless set.
+	Instances Quota `json:"instances"`
+
+	// LoadBalancers 1,200 unless set.
+	LoadBalancers Quota `json:"loadBalancers"`
+
+	// Networks The default one included. 50 unless set.
+	Networks Quota `json:"networks"`
+
+	// Routes 12,000 unless set.
+	Routes Quota `json:"routes"`
+}
+
+// QuotasUpdate Example: {"instances":20000}
+type QuotasUpdate struct {
+	Addresses     *QuotaLimit `json:"addresses,omitempty"`
+	Instances     *QuotaLimit `json:"instances,omitempty"`
+	LoadBalancers *QuotaLimit `json:"loadBalancers,omitempty"`
+	Networks      *QuotaLimit `json:"networks,omitempty"`
+	Routes        *QuotaLimit `json:"routes,omitempty"`
+}
+
+// Region defines model for Region.
+type Region struct {
+	// Name Example: nebula-1
+	Name string `json:"name"`
+}
+
+// RegionList defines model for RegionList.
+type RegionList struct {
+	Items []Region `json:"items"`
+}
+
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
+
+// ResourceUpdate What can be changed of an instance, a route or a network.
+type ResourceUpdate struct {
+	// Name As unique as at the create.
+	//
+	// Example: node-4
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
 
 // Role A viewer reads. An editor also changes what is in the project. An admin
 // also operates the cloud: projects, tokens, quotas, faults.
@@ -1123,8 +1284,11 @@ type Route struct {
 	InstanceID string `json:"instanceId"`
 
 	// Name Example: node-1
-	Name    string `json:"name"`
-	Project string `json:"project"`
+	Name string `json:"name"`
+
+	// NetworkID Its instance's. It may be gone.
+	NetworkID string `json:"networkId"`
+	Project   string `json:"project"`
 
 	// State A route is a blackhole while its instance is not running.
 	State RouteState `json:"state"`
@@ -1142,7 +1306,7 @@ type Route struct {
 
 // RouteCreate defines model for RouteCreate.
 type RouteCreate struct {
-	// Destination An IPv4 CIDR without host bits that overlaps with no other route's.
+	// Destination An IPv4 CIDR without host bits. It overlaps neither with that of another route in its instance's network, nor with the network itself.
 	//
 	// Example: 10.244.1.0/24
 	Destination string `json:"destination"`
@@ -1278,13 +1442,17 @@ type Zone struct {
 	Name string `json:"name"`
 
 	// Region Example: nebula-1
-	Region string `json:"region"`
+	Region string    `json:"region"`
+	State  ZoneState `json:"state"`
 }
 
 // ZoneList defines model for ZoneList.
 type ZoneList struct {
 	Items []Zone `json:"items"`
 }
+
+// ZoneState defines model for ZoneState.
+type ZoneState string
 
 // FaultID defines model for FaultID.
 type FaultID = string
@@ -1306,6 +1474,9 @@ type LoadBalancerID = string
 
 // Name defines model for Name.
 type Name = string
+
+// NetworkID defines model for NetworkID.
+type NetworkID = string
 
 // OperationID defines model for OperationID.
 type OperationID = string
@@ -1393,6 +1564,12 @@ type CreateInstanceParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// UpdateInstanceParams defines parameters for UpdateInstance.
+type UpdateInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // StartInstanceParams defines parameters for StartInstance.
 type StartInstanceParams struct {
 	// Wait Answer when the operation has ended, but after so many seconds at the
@@ -1476,6 +1653,42 @@ type UpdateLoadBalancerParams struct {
 	// The operation tells how it ended. 0 does not wait.
 	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListNetworksParams defines parameters for ListNetworks.
+type ListNetworksParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// CreateNetworkParams defines parameters for CreateNetwork.
+type CreateNetworkParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteNetworkParams defines parameters for DeleteNetwork.
+type DeleteNetworkParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateNetworkParams defines parameters for UpdateNetwork.
+type UpdateNetworkParams struct {
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -1581,6 +1794,12 @@ type DeleteRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// UpdateRouteParams defines parameters for UpdateRoute.
+type UpdateRouteParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
 type AdvanceClockJSONRequestBody = ClockAdvance
 
@@ -1590,17 +1809,29 @@ type CreateFaultJSONRequestBody = FaultCreate
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = InstanceCreate
 
+// UpdateInstanceJSONRequestBody defines body for UpdateInstance for application/json ContentType.
+type UpdateInstanceJSONRequestBody = ResourceUpdate
+
 // CreateLoadBalancerJSONRequestBody defines body for CreateLoadBalancer for application/json ContentType.
 type CreateLoadBalancerJSONRequestBody = LoadBalancerCreate
 
 // UpdateLoadBalancerJSONRequestBody defines body for UpdateLoadBalancer for application/json ContentType.
 type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
 
+// CreateNetworkJSONRequestBody defines body for CreateNetwork for application/json ContentType.
+type CreateNetworkJSONRequestBody = NetworkCreate
+
+// UpdateNetworkJSONRequestBody defines body for UpdateNetwork for application/json ContentType.
+type UpdateNetworkJSONRequestBody = ResourceUpdate
+
 // CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
 type CreateProjectJSONRequestBody = ProjectCreate
 
 // UpdateProjectJSONRequestBody defines body for UpdateProject for application/json ContentType.
 type UpdateProjectJSONRequestBody = ProjectUpdate
+
+// UpdateProjectQuotasJSONRequestBody defines body for UpdateProjectQuotas for application/json ContentType.
+type UpdateProjectQuotasJSONRequestBody = QuotasUpdate
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = TokenCreate
@@ -1610,6 +1841,9 @@ type RotateTokenJSONRequestBody = TokenRotate
 
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = RouteCreate
+
+// UpdateRouteJSONRequestBody defines body for UpdateRoute for application/json ContentType.
+type UpdateRouteJSONRequestBody = ResourceUpdate
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -1646,6 +1880,9 @@ type ServerInterface interface {
 	// GetFault One fault rule, and how often it was applied.
 	// (GET /v1/faults/{id})
 	GetFault(w http.ResponseWriter, r *http.Request, id FaultID)
+	// ListInstanceTypes The sizes that an instance can have, the smallest first.
+	// (GET /v1/instance-types)
+	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
 	// ListInstances Instances of the project, oldest first.
 	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
@@ -1655,6 +1892,9 @@ type ServerInterface interface {
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
 	// (GET /v1/instances/{id})
 	GetInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	// (PATCH /v1/instances/{id})
+	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
 	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 	// (POST /v1/instances/{id}/start)
 	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StartInstanceParams)
@@ -1685,6 +1925,21 @@ type ServerInterface interface {
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	// ListNetworks Networks of the project, oldest first.
+	// (GET /v1/networks)
+	ListNetworks(w http.ResponseWriter, r *http.Request, params ListNetworksParams)
+	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	// (POST /v1/networks)
+	CreateNetwork(w http.ResponseWriter, r *http.Request, params CreateNetworkParams)
+	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// (DELETE /v1/networks/{id})
+	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params DeleteNetworkParams)
+	// GetNetwork One network.
+	// (GET /v1/networks/{id})
+	GetNetwork(w http.ResponseWriter, r *http.Request, id NetworkID)
+	// UpdateNetwork Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/networks/{id})
+	UpdateNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params UpdateNetworkParams)
 	// ListOperations Operations of the project, oldest first.
 	// (GET /v1/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
@@ -1709,6 +1964,12 @@ type ServerInterface interface {
 	// UpdateProject Replace the fields given; fields left out stay as they are.
 	// (PATCH /v1/projects/{id})
 	UpdateProject(w http.ResponseWriter, r *http.Request, id ProjectID, params UpdateProjectParams)
+	// GetProjectQuotas What a project may have, and has.
+	// (GET /v1/projects/{id}/quotas)
+	GetProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// UpdateProjectQuotas Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	// (PATCH /v1/projects/{id}/quotas)
+	UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
 	// ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
 	// (GET /v1/projects/{id}/tokens)
 	ListTokens(w http.ResponseWriter, r *http.Request, id ProjectID, params ListTokensParams)
@@ -1724,6 +1985,12 @@ type ServerInterface interface {
 	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 	// (POST /v1/projects/{id}/tokens/{name}/rotate)
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// GetQuotas What the project may have, and has.
+	// (GET /v1/quotas)
+	GetQuotas(w http.ResponseWriter, r *http.Request)
+	// ListRegions The regions.
+	// (GET /v1/regions)
+	ListRegions(w http.ResponseWriter, r *http.Request)
 	// ListRoutes Routes of the project, oldest first.
 	// (GET /v1/routes)
 	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
@@ -1736,6 +2003,9 @@ type ServerInterface interface {
 	// GetRoute One route.
 	// (GET /v1/routes/{id})
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	// UpdateRoute Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/routes/{id})
+	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID, params UpdateRouteParams)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -2052,6 +2322,20 @@ func (siw *ServerInterfaceWrapper) GetFault(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// ListInstanceTypes operation middleware
+func (siw *ServerInterfaceWrapper) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListInstanceTypes(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListInstances operation middleware
 func (siw *ServerInterfaceWrapper) ListInstances(w http.ResponseWriter, r *http.Request) {
 
@@ -2221,6 +2505,56 @@ func (siw *ServerInterfaceWrapper) GetInstance(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetInstance(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateInstance operation middleware
+func (siw *ServerInterfaceWrapper) UpdateInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id InstanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2762,6 +3096,245 @@ func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r
 	handler.ServeHTTP(w, r)
 }
 
+// ListNetworks operation middleware
+func (siw *ServerInterfaceWrapper) ListNetworks(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListNetworksParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListNetworks(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateNetwork operation middleware
+func (siw *ServerInterfaceWrapper) CreateNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateNetwork(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteNetwork operation middleware
+func (siw *ServerInterfaceWrapper) DeleteNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteNetwork(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetNetwork operation middleware
+func (siw *ServerInterfaceWrapper) GetNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetNetwork(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateNetwork operation middleware
+func (siw *ServerInterfaceWrapper) UpdateNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateNetwork(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListOperations operation middleware
 func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
 
@@ -3129,6 +3702,58 @@ func (siw *ServerInterfaceWrapper) UpdateProject(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// GetProjectQuotas operation middleware
+func (siw *ServerInterfaceWrapper) GetProjectQuotas(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetProjectQuotas(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateProjectQuotas operation middleware
+func (siw *ServerInterfaceWrapper) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateProjectQuotas(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListTokens operation middleware
 func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
 
@@ -3328,6 +3953,34 @@ func (siw *ServerInterfaceWrapper) RotateToken(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// GetQuotas operation middleware
+func (siw *ServerInterfaceWrapper) GetQuotas(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetQuotas(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListRegions operation middleware
+func (siw *ServerInterfaceWrapper) ListRegions(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRegions(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListRoutes operation middleware
 func (siw *ServerInterfaceWrapper) ListRoutes(w http.ResponseWriter, r *http.Request) {
 
@@ -3517,6 +4170,56 @@ func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// UpdateRoute operation middleware
+func (siw *ServerInterfaceWrapper) UpdateRoute(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id RouteID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateRouteParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateRoute(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -3672,6 +4375,26 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}/rotate", wrapper.RotateToken).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.GetProjectQuotas).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.UpdateProjectQuotas).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/quotas", wrapper.GetQuotas).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/regions", wrapper.ListRegions).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/instance-types", wrapper.ListInstanceTypes).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.ListNetworks).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.CreateNetwork).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.DeleteNetwork).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.GetNetwork).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.UpdateNetwork).Methods(http.MethodPatch)
+
 	r.HandleFunc(options.BaseURL+"/v1/zones", wrapper.ListZones).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/instances", wrapper.ListInstances).Methods(http.MethodGet)
@@ -3679,6 +4402,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/instances", wrapper.CreateInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.GetInstance).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.UpdateInstance).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/start", wrapper.StartInstance).Methods(http.MethodPost)
 
@@ -3707,6 +4432,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.UpdateRoute).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
 

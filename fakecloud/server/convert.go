@@ -41,7 +41,7 @@ func instanceOf(in cloud.Instance) api.Instance {
 	}
 	return api.Instance{
 		ID: in.ID, Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: api.InstanceType(in.Type), State: api.InstanceState(in.State), StateReason: text(in.StateReason),
+		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State), StateReason: text(in.StateReason),
 		Addresses: addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
@@ -98,7 +98,7 @@ func healthOf(h cloud.TargetHealth) api.TargetHealth {
 
 func routeOf(r cloud.Route) api.Route {
 	return api.Route{
-		ID: r.ID, Project: r.Project, Name: r.Name, Destination: r.Destination.String(), InstanceID: r.Instance,
+		ID: r.ID, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
 		State: api.RouteState(r.State), StateReason: text(r.StateReason),
 		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
@@ -134,6 +134,10 @@ func eventOf(e cloud.Event) api.Event {
 	if e.Route != nil {
 		r := routeOf(*e.Route)
 		out.Route = &r
+	}
+	if e.Network != nil {
+		n := networkOf(*e.Network)
+		out.Network = &n
 	}
 	return out
 }

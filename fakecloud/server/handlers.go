@@ -43,12 +43,6 @@ func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, conte
 	}
 }
 
-// ListZones implements api.ServerInterface.
-func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
-	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone { return api.Zone{Name: z.Name, Region: z.Region} })
-	s.reply(w, r, http.StatusOK, api.ZoneList{Items: zones})
-}
-
 // ListInstances implements api.ServerInterface.
 func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
 	f, err := filter("i-", params.Name, params.Tag, params.Limit, params.PageToken)
@@ -119,7 +113,7 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 	}
 	in, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
 		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
-		Address: value(body.Address), Tags: value(body.Tags),
+		Network: value(body.NetworkID), Address: value(body.Address), Tags: value(body.Tags),
 	})
 	if err == nil {
 		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)

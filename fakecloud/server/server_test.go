@@ -216,7 +216,11 @@ func TestProjectAndZones(t *testing.T) {
 	}, *p)
 	zones, err := r.ListZones(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []api.Zone{{Name: "nebula-1a", Region: "nebula-1"}, {Name: "nebula-1b", Region: "nebula-1"}, {Name: "nebula-1c", Region: "nebula-1"}}, zones)
+	assert.Equal(t, []api.Zone{
+		{Name: "nebula-1a", Region: "nebula-1", State: api.ZoneAvailable},
+		{Name: "nebula-1b", Region: "nebula-1", State: api.ZoneAvailable},
+		{Name: "nebula-1c", Region: "nebula-1", State: api.ZoneAvailable},
+	}, zones)
 }
 
 func TestUnknownPathsAndMethods(t *testing.T) {
