@@ -207,4 +207,3 @@ func (o *eventWriter) flush() error {
 	}
 	return o.control.Flush()
 }
-
