@@ -1359,6 +1359,9 @@ type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	// (GET /metrics)
+	GetMetrics(w http.ResponseWriter, r *http.Request)
 	// GetSpec This document. Needs no token.
 	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
@@ -1459,6 +1462,20 @@ func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetHealth(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetMetrics operation middleware
+func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetMetrics(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2843,6 +2860,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/healthz", wrapper.GetHealth).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/readyz", wrapper.GetReady).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/metrics", wrapper.GetMetrics).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
 

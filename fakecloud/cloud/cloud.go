@@ -62,6 +62,8 @@ type Cloud struct {
 	wake   chan struct{} // something is due sooner than was known
 	ready  chan struct{} // closed by Run once balancers are restored
 
+	transitions transitions
+
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
@@ -141,9 +143,12 @@ func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Milli
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
 	// Who asked may be gone by now; what was begun is ended all the same.
 	ctx = context.WithoutCancel(ctx)
+	var made []Transition
+	ctx = context.WithValue(ctx, transitionsKey{}, &made)
 	if err := c.store.Write(ctx, func(tx *store.Tx) error { return fn(ctx, tx, c.now()) }); err != nil {
 		return err
 	}
+	c.transitions.count(made)
 	c.nudge()
 	return nil
 }

@@ -127,7 +127,7 @@ func stateAfter[S ~string](t EventType, last S) string {
 }
 
 func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from InstanceState, in Instance) error {
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
 		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
 		Reason: in.StateReason, Body: toJSON(in),
@@ -220,7 +220,7 @@ func saveLoadBalancer(ctx context.Context, tx *store.Tx, from LoadBalancerState,
 }
 
 func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from LoadBalancerState, lb LoadBalancer) error {
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
 		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),
 		Reason: lb.StateReason, Body: toJSON(lb),

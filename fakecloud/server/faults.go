@@ -34,6 +34,7 @@ func (s *Server) meter(next http.Handler) http.Handler {
 			return
 		}
 		c.fault = hit.Fault
+		s.metrics.fault(hit.Effect)
 		s.apply(w, r, hit, next)
 	})
 }

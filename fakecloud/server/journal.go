@@ -106,6 +106,13 @@ func (j *journal) take(e cloud.AuditEntry) *journalEntry {
 	return entry
 }
 
+// queued is how many calls wait to be stored.
+func (j *journal) queued() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return int64(len(j.entries))
+}
+
 func sumOf(e cloud.AuditEntry) cloud.AuditSum {
 	s := cloud.AuditSum{Calls: 1, Duration: e.Duration, BytesIn: e.BytesIn, BytesOut: e.BytesOut}
 	if e.Status == 0 || e.Status >= http.StatusBadRequest {

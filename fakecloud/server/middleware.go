@@ -64,6 +64,7 @@ type recorder struct {
 	http.ResponseWriter
 	call   *call
 	status int
+	began  time.Duration // after which the answer began
 	bytes  int64
 }
 
@@ -71,7 +72,7 @@ func (r *recorder) begin(status int) {
 	if r.status != 0 {
 		return
 	}
-	r.status = status
+	r.status, r.began = status, time.Since(r.call.start)
 	if r.call.count != nil {
 		r.call.count(status)
 	}
@@ -100,8 +101,14 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &recorder{ResponseWriter: w, call: c}
+		s.metrics.inFlight.Inc()
 		defer func() {
+			s.metrics.inFlight.Dec()
 			took := time.Since(c.start)
+			if rec.status == 0 {
+				rec.began = took
+			}
+			s.metrics.observe(c, rec)
 			if c.entry != nil && rec.bytes != c.counted {
 				s.journal.amend(c.entry, rec.bytes-c.counted, took)
 			}
@@ -189,6 +196,7 @@ func (s *Server) admit(next http.Handler) http.Handler {
 			return
 		case c.who == nil:
 			if wait := s.limits.stranger(r.RemoteAddr); wait > 0 {
+				s.metrics.throttled.WithLabelValues("address").Inc()
 				s.tooMany(w, r, wait, "calls without a valid token from this address")
 				return
 			}
@@ -199,6 +207,7 @@ func (s *Server) admit(next http.Handler) http.Handler {
 			c.count = func(status int) { s.audit(w, r, status) }
 		}
 		if wait := s.limits.token(c.who.Project.ID, c.who.Token); wait > 0 {
+			s.metrics.throttled.WithLabelValues("token").Inc()
 			s.tooMany(w, r, wait, fmt.Sprintf("calls of token %q", c.who.Token))
 			return
 		}

@@ -45,6 +45,8 @@ type Config struct {
 	// RateLimit is how many calls a second each token may make, and RateBurst how
 	// many at once; no limit when RateLimit is zero.
 	RateLimit, RateBurst int
+	// StoreStats, when not nil, gives the store's counters for the metrics.
+	StoreStats func() StoreStats
 }
 
 // Server serves one cloud.
@@ -62,6 +64,7 @@ type Server struct {
 	routes     map[*mux.Route]*operation
 	journal    *journal
 	limits     limits
+	metrics    *metrics
 	hub        hub
 }
 
@@ -93,6 +96,7 @@ func New(cfg Config) (*Server, error) {
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}
+	s.metrics = newMetrics(s, cfg.StoreStats)
 	if s.journal, err = newJournal(s.cloud, s.log, s.stopping.Done()); err != nil {
 		return nil, fmt.Errorf("the audit: %w", err)
 	}
