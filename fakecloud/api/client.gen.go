@@ -97,6 +97,11 @@ type ClientInterface interface {
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	//
+	// Corresponds with GET /metrics (the `GetMetrics` operationId).
+	GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetSpec This document. Needs no token.
 	//
 	// Corresponds with GET /openapi.yaml (the `GetSpec` operationId).
@@ -107,16 +112,31 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListCalls How often each token of the project called each operation since the process started.
+	// ListAudit The project's calls, newest first.
 	//
-	// Kept in memory: a restart of the cloud starts anew. A call is counted
-	// when its answer begins (so that whoever has the answer finds it counted,
-	// and an event stream counts from its start), or when it is broken off.
-	// What is not counted: calls without a valid token, calls to /v1/faults and
-	// /v1/calls, and operations that need no token.
+	// Every call of an operation with a valid token is in it, refused ones
+	// included. What is not: calls of this operation and the next, those of
+	// /v1/faults, operations that need no token, and paths that the API does not
+	// have. The newest 100,000 calls of the cloud are kept.
 	//
-	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
-	ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+	// A call is recorded when its answer begins, so that whoever has the answer
+	// finds it here. The bytes and the duration of one whose answer goes on, as
+	// an event stream's does, are added when it ends. What was recorded less
+	// than 200 ms before the process was killed may be lost; the callers of an
+	// audit whose queue is full wait until there is room in it.
+	//
+	// Corresponds with GET /v1/audit (the `ListAudit` operationId).
+	ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SumAudit What the project's callers cost, by token, user agent and operation.
+	//
+	// The sums of all calls since the cloud's data was created, of those too that
+	// the list does not keep any more; what was counted in between is the
+	// difference of two summaries. Of one token, 200 user agents are told apart;
+	// any further one is summed as `(others)`.
+	//
+	// Corresponds with GET /v1/audit/summary (the `SumAudit` operationId).
+	SumAudit(ctx context.Context, params *SumAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetClock What time it is in the cloud, and whether that stands still.
 	//
@@ -607,6 +627,21 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
+// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+//
+// Corresponds with GET /metrics (the `GetMetrics` operationId).
+func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetMetricsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetSpec This document. Needs no token.
 //
 // Corresponds with GET /openapi.yaml (the `GetSpec` operationId).
@@ -637,17 +672,42 @@ func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*
 	return c.Client.Do(req)
 }
 
-// ListCalls How often each token of the project called each operation since the process started.
+// ListAudit The project's calls, newest first.
 //
-// Kept in memory: a restart of the cloud starts anew. A call is counted
-// when its answer begins (so that whoever has the answer finds it counted,
-// and an event stream counts from its start), or when it is broken off.
-// What is not counted: calls without a valid token, calls to /v1/faults and
-// /v1/calls, and operations that need no token.
+// Every call of an operation with a valid token is in it, refused ones
+// included. What is not: calls of this operation and the next, those of
+// /v1/faults, operations that need no token, and paths that the API does not
+// have. The newest 100,000 calls of the cloud are kept.
 //
-// Corresponds with GET /v1/calls (the `ListCalls` operationId).
-func (c *Client) ListCalls(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListCallsRequest(c.Server, params)
+// A call is recorded when its answer begins, so that whoever has the answer
+// finds it here. The bytes and the duration of one whose answer goes on, as
+// an event stream's does, are added when it ends. What was recorded less
+// than 200 ms before the process was killed may be lost; the callers of an
+// audit whose queue is full wait until there is room in it.
+//
+// Corresponds with GET /v1/audit (the `ListAudit` operationId).
+func (c *Client) ListAudit(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAuditRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SumAudit What the project's callers cost, by token, user agent and operation.
+//
+// The sums of all calls since the cloud's data was created, of those too that
+// the list does not keep any more; what was counted in between is the
+// difference of two summaries. Of one token, 200 user agents are told apart;
+// any further one is summed as `(others)`.
+//
+// Corresponds with GET /v1/audit/summary (the `SumAudit` operationId).
+func (c *Client) SumAudit(ctx context.Context, params *SumAuditParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSumAuditRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1808,6 +1868,33 @@ func NewGetHealthRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewGetMetricsRequest constructs an http.Request for the GetMetrics method
+func NewGetMetricsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/metrics")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetSpecRequest constructs an http.Request for the GetSpec method
 func NewGetSpecRequest(server string) (*http.Request, error) {
 	var err error
@@ -1862,8 +1949,8 @@ func NewGetReadyRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
-// NewListCallsRequest constructs an http.Request for the ListCalls method
-func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request, error) {
+// NewListAuditRequest constructs an http.Request for the ListAudit method
+func NewListAuditRequest(server string, params *ListAuditParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1871,7 +1958,7 @@ func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request,
 		return nil, err
 	}
 
-	operationPath := fmt.Sprintf("/v1/calls")
+	operationPath := fmt.Sprintf("/v1/audit")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -1893,6 +1980,180 @@ func NewListCallsRequest(server string, params *ListCallsParams) (*http.Request,
 		if params.Token != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "token", *params.Token, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.UserAgent != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "userAgent", *params.UserAgent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Operation != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "operation", *params.Operation, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Resource != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "resource", *params.Resource, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Status != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "pageToken", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSumAuditRequest constructs an http.Request for the SumAudit method
+func NewSumAuditRequest(server string, params *SumAuditParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/audit/summary")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Token != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "token", *params.Token, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.UserAgent != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "userAgent", *params.UserAgent, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Operation != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "operation", *params.Operation, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.GroupBy != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "groupBy", *params.GroupBy, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -4774,6 +5035,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealthWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetHealthResponse, error)
 
+	// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /metrics (the `GetMetrics` operationId).
+	GetMetricsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetMetricsResponse, error)
+
 	// GetSpecWithResponse This document. Needs no token.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4788,18 +5056,35 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReadyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadyResponse, error)
 
-	// ListCallsWithResponse How often each token of the project called each operation since the process started.
+	// ListAuditWithResponse The project's calls, newest first.
 	//
-	// Kept in memory: a restart of the cloud starts anew. A call is counted
-	// when its answer begins (so that whoever has the answer finds it counted,
-	// and an event stream counts from its start), or when it is broken off.
-	// What is not counted: calls without a valid token, calls to /v1/faults and
-	// /v1/calls, and operations that need no token.
+	// Every call of an operation with a valid token is in it, refused ones
+	// included. What is not: calls of this operation and the next, those of
+	// /v1/faults, operations that need no token, and paths that the API does not
+	// have. The newest 100,000 calls of the cloud are kept.
+	//
+	// A call is recorded when its answer begins, so that whoever has the answer
+	// finds it here. The bytes and the duration of one whose answer goes on, as
+	// an event stream's does, are added when it ends. What was recorded less
+	// than 200 ms before the process was killed may be lost; the callers of an
+	// audit whose queue is full wait until there is room in it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
-	// Corresponds with GET /v1/calls (the `ListCalls` operationId).
-	ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error)
+	// Corresponds with GET /v1/audit (the `ListAudit` operationId).
+	ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error)
+
+	// SumAuditWithResponse What the project's callers cost, by token, user agent and operation.
+	//
+	// The sums of all calls since the cloud's data was created, of those too that
+	// the list does not keep any more; what was counted in between is the
+	// difference of two summaries. Of one token, 200 user agents are told apart;
+	// any further one is summed as `(others)`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/audit/summary (the `SumAudit` operationId).
+	SumAuditWithResponse(ctx context.Context, params *SumAuditParams, reqEditors ...RequestEditorFn) (*SumAuditResponse, error)
 
 	// GetClockWithResponse What time it is in the cloud, and whether that stands still.
 	//
@@ -5379,6 +5664,40 @@ func (r GetHealthResponse) ContentType() string {
 	return ""
 }
 
+type GetMetricsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+}
+
+// GetBody returns the raw response body bytes
+func (r GetMetricsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetMetricsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetMetricsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetMetricsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetSpecResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5454,32 +5773,32 @@ func (r GetReadyResponse) ContentType() string {
 	return ""
 }
 
-type ListCallsResponse struct {
+type ListAuditResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *CallList
+	JSON200 *AuditList
 	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationProblemJSONDefault *Problem
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r ListCallsResponse) GetJSON200() *CallList {
+func (r ListAuditResponse) GetJSON200() *AuditList {
 	return r.JSON200
 }
 
 // GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
-func (r ListCallsResponse) GetApplicationProblemJSONDefault() *Problem {
+func (r ListAuditResponse) GetApplicationProblemJSONDefault() *Problem {
 	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
-func (r ListCallsResponse) GetBody() []byte {
+func (r ListAuditResponse) GetBody() []byte {
 	return r.Body
 }
 
 // Status returns HTTPResponse.Status
-func (r ListCallsResponse) Status() string {
+func (r ListAuditResponse) Status() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Status
 	}
@@ -5487,7 +5806,7 @@ func (r ListCallsResponse) Status() string {
 }
 
 // StatusCode returns HTTPResponse.StatusCode
-func (r ListCallsResponse) StatusCode() int {
+func (r ListAuditResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -5495,7 +5814,55 @@ func (r ListCallsResponse) StatusCode() int {
 }
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r ListCallsResponse) ContentType() string {
+func (r ListAuditResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SumAuditResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AuditSumList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SumAuditResponse) GetJSON200() *AuditSumList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SumAuditResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SumAuditResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SumAuditResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SumAuditResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SumAuditResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7922,6 +8289,19 @@ func (c *ClientWithResponses) GetHealthWithResponse(ctx context.Context, reqEdit
 	return ParseGetHealthResponse(rsp)
 }
 
+// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /metrics (the `GetMetrics` operationId).
+func (c *ClientWithResponses) GetMetricsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetMetricsResponse, error) {
+	rsp, err := c.GetMetrics(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetMetricsResponse(rsp)
+}
+
 // GetSpecWithResponse This document. Needs no token.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7948,23 +8328,46 @@ func (c *ClientWithResponses) GetReadyWithResponse(ctx context.Context, reqEdito
 	return ParseGetReadyResponse(rsp)
 }
 
-// ListCallsWithResponse How often each token of the project called each operation since the process started.
+// ListAuditWithResponse The project's calls, newest first.
 //
-// Kept in memory: a restart of the cloud starts anew. A call is counted
-// when its answer begins (so that whoever has the answer finds it counted,
-// and an event stream counts from its start), or when it is broken off.
-// What is not counted: calls without a valid token, calls to /v1/faults and
-// /v1/calls, and operations that need no token.
+// Every call of an operation with a valid token is in it, refused ones
+// included. What is not: calls of this operation and the next, those of
+// /v1/faults, operations that need no token, and paths that the API does not
+// have. The newest 100,000 calls of the cloud are kept.
+//
+// A call is recorded when its answer begins, so that whoever has the answer
+// finds it here. The bytes and the duration of one whose answer goes on, as
+// an event stream's does, are added when it ends. What was recorded less
+// than 200 ms before the process was killed may be lost; the callers of an
+// audit whose queue is full wait until there is room in it.
 //
 // Returns a wrapper object for the known response body format(s).
 //
-// Corresponds with GET /v1/calls (the `ListCalls` operationId).
-func (c *ClientWithResponses) ListCallsWithResponse(ctx context.Context, params *ListCallsParams, reqEditors ...RequestEditorFn) (*ListCallsResponse, error) {
-	rsp, err := c.ListCalls(ctx, params, reqEditors...)
+// Corresponds with GET /v1/audit (the `ListAudit` operationId).
+func (c *ClientWithResponses) ListAuditWithResponse(ctx context.Context, params *ListAuditParams, reqEditors ...RequestEditorFn) (*ListAuditResponse, error) {
+	rsp, err := c.ListAudit(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
-	return ParseListCallsResponse(rsp)
+	return ParseListAuditResponse(rsp)
+}
+
+// SumAuditWithResponse What the project's callers cost, by token, user agent and operation.
+//
+// The sums of all calls since the cloud's data was created, of those too that
+// the list does not keep any more; what was counted in between is the
+// difference of two summaries. Of one token, 200 user agents are told apart;
+// any further one is summed as `(others)`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/audit/summary (the `SumAudit` operationId).
+func (c *ClientWithResponses) SumAuditWithResponse(ctx context.Context, params *SumAuditParams, reqEditors ...RequestEditorFn) (*SumAuditResponse, error) {
+	rsp, err := c.SumAudit(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSumAuditResponse(rsp)
 }
 
 // GetClockWithResponse What time it is in the cloud, and whether that stands still.
@@ -8916,6 +9319,22 @@ func ParseGetHealthResponse(rsp *http.Response) (*GetHealthResponse, error) {
 	return response, nil
 }
 
+// ParseGetMetricsResponse parses an HTTP response from a GetMetricsWithResponse call
+func ParseGetMetricsResponse(rsp *http.Response) (*GetMetricsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetMetricsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	return response, nil
+}
+
 // ParseGetSpecResponse parses an HTTP response from a GetSpecWithResponse call
 func ParseGetSpecResponse(rsp *http.Response) (*GetSpecResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8958,22 +9377,55 @@ func ParseGetReadyResponse(rsp *http.Response) (*GetReadyResponse, error) {
 	return response, nil
 }
 
-// ParseListCallsResponse parses an HTTP response from a ListCallsWithResponse call
-func ParseListCallsResponse(rsp *http.Response) (*ListCallsResponse, error) {
+// ParseListAuditResponse parses an HTTP response from a ListAuditWithResponse call
+func ParseListAuditResponse(rsp *http.Response) (*ListAuditResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
 	defer func() { _ = rsp.Body.Close() }()
 	if err != nil {
 		return nil, err
 	}
 
-	response := &ListCallsResponse{
+	response := &ListAuditResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest CallList
+		var dest AuditList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSumAuditResponse parses an HTTP response from a SumAuditWithResponse call
+func ParseSumAuditResponse(rsp *http.Response) (*SumAuditResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SumAuditResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AuditSumList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -31,6 +31,27 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for AuditGroup.
+const (
+	AuditByOperation AuditGroup = "operation"
+	AuditByToken     AuditGroup = "token"
+	AuditByUserAgent AuditGroup = "userAgent"
+)
+
+// Valid indicates whether the value is a known member of the AuditGroup enum.
+func (e AuditGroup) Valid() bool {
+	switch e {
+	case AuditByOperation:
+		return true
+	case AuditByToken:
+		return true
+	case AuditByUserAgent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ClockMode.
 const (
 	ClockReal    ClockMode = "real"
@@ -472,6 +493,33 @@ func (e ZoneState) Valid() bool {
 	}
 }
 
+// Defines values for ListAuditParamsStatus.
+const (
+	AuditStatus2Xx  ListAuditParamsStatus = "2xx"
+	AuditStatus3Xx  ListAuditParamsStatus = "3xx"
+	AuditStatus4Xx  ListAuditParamsStatus = "4xx"
+	AuditStatus5Xx  ListAuditParamsStatus = "5xx"
+	AuditStatusNone ListAuditParamsStatus = "none"
+)
+
+// Valid indicates whether the value is a known member of the ListAuditParamsStatus enum.
+func (e ListAuditParamsStatus) Valid() bool {
+	switch e {
+	case AuditStatus2Xx:
+		return true
+	case AuditStatus3Xx:
+		return true
+	case AuditStatus4Xx:
+		return true
+	case AuditStatus5Xx:
+		return true
+	case AuditStatusNone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Address defines model for Address.
 type Address struct {
 	// IP Example: 127.30.16.1
@@ -482,26 +530,116 @@ type Address struct {
 // AddressType defines model for Address.Type.
 type AddressType string
 
-// CallList defines model for CallList.
-type CallList struct {
-	Items []Calls `json:"items"`
+// AuditEntry One call. Its bytes are those of its bodies.
+type AuditEntry struct {
+	// BytesIn Example: 0
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut Example: 412
+	BytesOut int64 `json:"bytesOut"`
+
+	// Code The problem's.
+	//
+	// Example: not-found
+	Code *string `json:"code,omitempty"`
+
+	// DurationMilliseconds Example: 0.8
+	DurationMilliseconds float64 `json:"durationMilliseconds"`
+
+	// Fault The ID of the fault rule that was applied.
+	//
+	// Example: f-01jd3n9y5c7r
+	Fault *string `json:"fault,omitempty"`
+
+	// Operation The operationId.
+	//
+	// Example: getInstance
+	Operation string `json:"operation"`
+
+	// RequestID As in the header `X-Request-Id` and in the log.
+	//
+	// Example: kq5wm2x7rvdhbzgn3ytc
+	RequestID string `json:"requestId"`
+
+	// Resource The ID in the path, or that of what was created.
+	//
+	// Example: i-01jd3n6f0c5w3y
+	Resource *string `json:"resource,omitempty"`
+
+	// Status 0 if the call was broken off.
+	//
+	// Example: 200
+	Status int `json:"status"`
+
+	// Time When its answer began. Real time, whatever the cloud's clock says.
+	Time time.Time `json:"time"`
+
+	// Token The token's name.
+	//
+	// Example: ccm
+	Token string `json:"token"`
+
+	// UserAgent Its first 256 bytes.
+	//
+	// Example: ccm/v1
+	UserAgent string `json:"userAgent"`
 }
 
-// Calls One token's calls of one operation.
-type Calls struct {
+// AuditGroup defines model for AuditGroup.
+type AuditGroup string
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	Items []AuditEntry `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// AuditSum The sums of calls. What they are not grouped by is absent.
+type AuditSum struct {
+	// BytesIn Example: 0
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut Example: 49440
+	BytesOut int64 `json:"bytesOut"`
+
+	// Calls Example: 120
 	Calls int64 `json:"calls"`
 
-	// Errors Those answered with a status of 400 or more or broken off by a fault.
+	// DurationMilliseconds Of all calls together.
+	//
+	// Example: 96.4
+	DurationMilliseconds float64 `json:"durationMilliseconds"`
+
+	// Errors Those answered with a status of 400 or more, or broken off.
+	//
+	// Example: 3
 	Errors int64 `json:"errors"`
 
 	// Faults Those that a fault rule was applied to.
+	//
+	// Example: 1
 	Faults int64 `json:"faults"`
 
 	// Operation Example: getInstance
-	Operation string `json:"operation"`
+	Operation string `json:"operation,omitempty"`
+
+	// Throttled Those answered with status 429.
+	//
+	// Example: 0
+	Throttled int64 `json:"throttled"`
 
 	// Token Example: ccm
-	Token string `json:"token"`
+	Token string `json:"token,omitempty"`
+
+	// UserAgent Example: ccm/v1
+	UserAgent string `json:"userAgent,omitempty"`
+}
+
+// AuditSumList defines model for AuditSumList.
+type AuditSumList struct {
+	Items []AuditSum `json:"items"`
 }
 
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
@@ -585,7 +723,7 @@ type Fault struct {
 
 	// Match Which calls; all that is given must match, and nothing given matches
 	// every call. Calls to /v1/faults and
-	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 	// operations that need no token.
 	Match FaultMatch `json:"match"`
 
@@ -603,7 +741,7 @@ type FaultCreate struct {
 
 	// Match Which calls; all that is given must match, and nothing given matches
 	// every call. Calls to /v1/faults and
-	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 	// operations that need no token.
 	Match FaultMatch `json:"match,omitempty"`
 
@@ -652,7 +790,7 @@ type FaultList struct {
 
 // FaultMatch Which calls; all that is given must match, and nothing given matches
 // every call. Calls to /v1/faults and
-// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 // operations that need no token.
 type FaultMatch struct {
 	// Operations The operation is one of these, by their operationId.
@@ -1454,6 +1592,15 @@ type ZoneList struct {
 // ZoneState defines model for ZoneState.
 type ZoneState string
 
+// AuditOperation defines model for AuditOperation.
+type AuditOperation = string
+
+// AuditToken defines model for AuditToken.
+type AuditToken = string
+
+// AuditUserAgent defines model for AuditUserAgent.
+type AuditUserAgent = string
+
 // FaultID defines model for FaultID.
 type FaultID = string
 
@@ -1499,10 +1646,49 @@ type TokenName = string
 // Wait defines model for Wait.
 type Wait = int
 
-// ListCallsParams defines parameters for ListCalls.
-type ListCallsParams struct {
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
 	// Token Only calls of the token of this name.
-	Token *string `form:"token,omitempty" json:"token,omitempty"`
+	Token *AuditToken `form:"token,omitempty" json:"token,omitempty"`
+
+	// UserAgent Only calls whose User-Agent begins like this.
+	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
+
+	// Operation Only calls of this operation, by its operationId.
+	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// Resource Only calls about the resource with this ID.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// Status Only calls answered with a status of this class; `none` are those broken off.
+	Status *ListAuditParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Since Only calls whose answers began at this time or later.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// ListAuditParamsStatus defines parameters for ListAudit.
+type ListAuditParamsStatus string
+
+// SumAuditParams defines parameters for SumAudit.
+type SumAuditParams struct {
+	// Token Only calls of the token of this name.
+	Token *AuditToken `form:"token,omitempty" json:"token,omitempty"`
+
+	// UserAgent Only calls whose User-Agent begins like this.
+	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
+
+	// Operation Only calls of this operation, by its operationId.
+	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// GroupBy What to sum by; all three when left out.
+	GroupBy *[]AuditGroup `form:"groupBy,omitempty" json:"groupBy,omitempty"`
 }
 
 // StreamEventsParams defines parameters for StreamEvents.
@@ -1850,15 +2036,21 @@ type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	// (GET /metrics)
+	GetMetrics(w http.ResponseWriter, r *http.Request)
 	// GetSpec This document. Needs no token.
 	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
 	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
 	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
-	// ListCalls How often each token of the project called each operation since the process started.
-	// (GET /v1/calls)
-	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
+	// ListAudit The project's calls, newest first.
+	// (GET /v1/audit)
+	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
+	// SumAudit What the project's callers cost, by token, user agent and operation.
+	// (GET /v1/audit/summary)
+	SumAudit(w http.ResponseWriter, r *http.Request, params SumAuditParams)
 	// GetClock What time it is in the cloud, and whether that stands still.
 	// (GET /v1/clock)
 	GetClock(w http.ResponseWriter, r *http.Request)
@@ -2034,6 +2226,20 @@ func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// GetMetrics operation middleware
+func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetMetrics(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetSpec operation middleware
 func (siw *ServerInterfaceWrapper) GetSpec(w http.ResponseWriter, r *http.Request) {
 
@@ -2062,14 +2268,14 @@ func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
-// ListCalls operation middleware
-func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Request) {
+// ListAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
 
 	var err error
 	_ = err
 
 	// Parameter object where we will unmarshal all parameters from the context
-	var params ListCallsParams
+	var params ListAuditParams
 
 	// ------------- Optional query parameter "token" -------------
 
@@ -2084,8 +2290,171 @@ func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Requ
 		return
 	}
 
+	// ------------- Optional query parameter "userAgent" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", r.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "since"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "since", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListCalls(w, r, params)
+		siw.Handler.ListAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SumAudit operation middleware
+func (siw *ServerInterfaceWrapper) SumAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SumAuditParams
+
+	// ------------- Optional query parameter "token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "token", r.URL.Query(), &params.Token, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "token", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "userAgent" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "groupBy" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "groupBy", r.URL.Query(), &params.GroupBy, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "groupBy"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "groupBy", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SumAudit(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4351,6 +4720,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/readyz", wrapper.GetReady).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/metrics", wrapper.GetMetrics).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/project", wrapper.GetProject).Methods(http.MethodGet)
@@ -4453,7 +4824,9 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
 
-	r.HandleFunc(options.BaseURL+"/v1/calls", wrapper.ListCalls).Methods(http.MethodGet)
+	r.HandleFunc(options.BaseURL+"/v1/audit", wrapper.ListAudit).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/audit/summary", wrapper.SumAudit).Methods(http.MethodGet)
 
 	return r
 }

@@ -466,12 +466,17 @@ func TestFaultCommands(t *testing.T) {
 	ok("faults", "delete", "--all")
 	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
 
-	assert.Equal(t, `TOKEN      OPERATION   CALLS   ERRORS   FAULTS
-ccm        listZones   1       1        1
-operator   listZones   2       0        1
-`, ok("calls"))
-	assert.NotContains(t, ok("calls", "--token", "ccm"), "operator")
-	assert.Contains(t, ok("calls", "--token", "nobody", "-o", "json"), `"items": []`)
+	out = ok("audit", "sum", "--by", "token", "--by", "operation")
+	assert.Regexp(t, `(?m)^ccm\s+-\s+listZones\s+1\s+1\s+1\s+1\s+\S+ms\s+0\s+\d{3}$`, out)
+	assert.Regexp(t, `(?m)^operator\s+-\s+listZones\s+2\s+0\s+1\s+0\s+\S+ms\s+0\s+\d{3}$`, out)
+	assert.NotContains(t, ok("audit", "sum", "--token", "ccm"), "operator")
+	assert.Contains(t, ok("audit", "sum", "--token", "nobody", "-o", "json"), `"items": []`)
+	assert.Regexp(t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`, ok("audit", "list", "--token", "ccm"))
+	assert.Equal(t, 2, strings.Count(ok("audit", "list", "--limit", "1"), "\n"))
+	assert.Contains(t, ok("audit", "list", "--status", "5xx", "-o", "json"), `"items": []`)
+	assert.Contains(t, ok("__complete", "audit", "sum", "--operation", ""), "createInstance\n")
+	fails(2, "--status", "audit", "list", "--status", "200")
+	fails(2, "--by", "audit", "sum", "--by", "project")
 
 	fails(2, "needs an effect", "faults", "create", "--token", "ccm")
 	fails(2, "--status and --hang", "faults", "create", "--status", "500", "--hang")

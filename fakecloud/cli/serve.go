@@ -36,6 +36,7 @@ type serveOptions struct {
 	seed                                   int64
 	logFormat, logLevel, clock             string
 	retention                              time.Duration
+	rateLimit, rateBurst                   int
 }
 
 func (a *app) serve() *cobra.Command {
@@ -72,8 +73,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
 	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
+	f.IntVar(&o.rateLimit, "rate-limit", 500, "calls a second that each token may make; 0: any number")
+	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	noFiles(cmd, map[string][]string{
 		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
@@ -89,6 +92,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	log, err := o.logger(cmd)
 	if err != nil {
 		return err
+	}
+	if o.rateLimit < 0 || o.rateLimit > 0 && o.rateBurst < 1 {
+		return misuse("--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit, o.rateBurst)
 	}
 	cfg, err := o.cloudConfig(log)
 	if err != nil {
@@ -120,7 +126,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err := o.admit(ctx, c, tokens); err != nil {
 		return err
 	}
-	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert})
+	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst})
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,8 @@ type Cloud struct {
 	addresses  addressSet
 	outages    outages
 
+	transitions transitions
+
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
@@ -166,11 +168,27 @@ func (c *Cloud) Ready() <-chan struct{} { return c.ready }
 // now has the precision that is stored.
 func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Millisecond) }
 
+// notes are what a change writes down in its context, for when it is committed.
+type notes struct {
+	ended       []string // the IDs of operations
+	transitions []Transition
+}
+
+type notesKey struct{}
+
+// noting gives what a change notes; outside of one, nobody reads it.
+func noting(ctx context.Context) *notes {
+	if o, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return o
+	}
+	return &notes{}
+}
+
 // change runs one transaction at one time, then lets the worker look again.
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
 	// Who asked may be gone by now; what was begun is ended all the same.
-	var ended []string
-	ctx = context.WithValue(context.WithoutCancel(ctx), endedKey{}, &ended)
+	var made notes
+	ctx = context.WithValue(context.WithoutCancel(ctx), notesKey{}, &made)
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
 		now := c.now()
 		if c.cfg.Virtual != nil {
@@ -183,7 +201,8 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *sto
 	if err != nil {
 		return err
 	}
-	c.waits.tell(ended)
+	c.waits.tell(made.ended)
+	c.transitions.count(made.transitions)
 	c.nudge()
 	return nil
 }

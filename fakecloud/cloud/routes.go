@@ -270,7 +270,7 @@ func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
 }
 
 func routeEvent(ctx context.Context, tx *store.Tx, t EventType, from RouteState, r Route) error {
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: r.Project, Time: r.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(RouteResource),
 		ResourceID: r.ID, Name: r.Name, FromState: string(from), ToState: stateAfter(t, r.State),
 		Reason: r.StateReason, Body: toJSON(r),

@@ -132,7 +132,7 @@ func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from Instance
 			return err
 		}
 	}
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
 		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
 		Reason: in.StateReason, Body: toJSON(in),
@@ -230,7 +230,7 @@ func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from Load
 			return err
 		}
 	}
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
 		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),
 		Reason: lb.StateReason, Body: toJSON(lb),

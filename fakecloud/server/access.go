@@ -5,44 +5,16 @@ package server
 import (
 	"net/http"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/gorilla/mux"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// rolesOf gives the role that each operation needs, by method and path as the
-// spec has it. Those that need no token are left out.
-func rolesOf(spec *openapi3.T) map[string]cloud.Role {
-	roles := map[string]cloud.Role{}
-	for path, item := range spec.Paths.Map() {
-		for method, op := range item.Operations() {
-			switch {
-			case op.Security != nil:
-			case op.Extensions["x-role"] == string(cloud.Admin):
-				roles[method+" "+path] = cloud.Admin
-			case method == http.MethodGet:
-				roles[method+" "+path] = cloud.Viewer
-			default:
-				roles[method+" "+path] = cloud.Editor
-			}
-		}
-	}
-	return roles
-}
-
 // authorize lets through who may; who is not known is told so by the validator.
 func (s *Server) authorize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := callOf(r).who
-		path, err := mux.CurrentRoute(r).GetPathTemplate()
-		if err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		need, needs := s.roles[r.Method+" "+path]
-		if needs && who != nil && !who.Role.Allows(need) {
+		c := callOf(r)
+		who, need := c.who, c.op.role
+		if who != nil && !c.op.open && !who.Role.Allows(need) {
 			s.problem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+", and token \""+who.Token+"\" has the role "+string(who.Role)+": use another token, or ask an admin of this cloud for one", nil)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -37,6 +38,7 @@ func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
 		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
@@ -72,10 +74,7 @@ func filter(prefix string, name *string, tags *[]string, limit *int, token *stri
 	if token != nil {
 		id, err := base64.RawURLEncoding.DecodeString(*token)
 		if err != nil || !strings.HasPrefix(string(id), prefix) {
-			return f, &cloud.Error{
-				Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
-				Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
-			}
+			return f, badPageToken()
 		}
 		f.After = string(id)
 	}
@@ -88,6 +87,13 @@ func tagFilter(s string) cloud.TagFilter {
 		return cloud.TagFilter{Key: key, Value: &v}
 	}
 	return cloud.TagFilter{Key: key}
+}
+
+func badPageToken() error {
+	return &cloud.Error{
+		Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
+		Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
+	}
 }
 
 func pageToken(id string) *string {

@@ -42,6 +42,11 @@ type Config struct {
 	// Heartbeat is the pause between an event stream's comment lines; 15 s when
 	// zero.
 	Heartbeat time.Duration
+	// RateLimit is how many calls a second each token may make, and RateBurst how
+	// many at once; no limit when RateLimit is zero.
+	RateLimit, RateBurst int
+	// StoreStats, when not nil, gives the store's counters for the metrics.
+	StoreStats func() StoreStats
 }
 
 // Server serves one cloud.
@@ -55,9 +60,11 @@ type Server struct {
 	handler  http.Handler
 
 	operations operations
-	roles      map[string]cloud.Role // by operation, as operations
 	faults     *faults.Rules
-	calls      tally
+	routes     map[*mux.Route]*operation
+	journal    *journal
+	limits     limits
+	metrics    *metrics
 	hub        hub
 }
 
@@ -73,19 +80,26 @@ func New(cfg Config) (*Server, error) {
 		s.beat = defaultBeat
 	}
 	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes}
+	s.limits = newLimits(cfg.RateLimit, cfg.RateBurst)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()
 	if err != nil {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
 	s.operations = operationsOf(spec)
-	s.roles = rolesOf(spec)
 	s.faults = faults.New(s.operations.lists())
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
-	router.Use(s.meter, s.authorize, s.validator(spec), s.conditions)
+	router.Use(s.admit, s.meter, s.authorize, s.validate, s.conditions)
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
+	if s.routes, err = s.operations.byRoute(router); err != nil {
+		return nil, fmt.Errorf("the API's routes: %w", err)
+	}
+	s.metrics = newMetrics(s, cfg.StoreStats)
+	if s.journal, err = newJournal(s.cloud, s.log, s.stopping.Done()); err != nil {
+		return nil, fmt.Errorf("the audit: %w", err)
+	}
 	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
 	return s, nil
 }
@@ -119,8 +133,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	if err := h.Shutdown(end); err != nil {
-		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
+	err := h.Shutdown(end)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
 	}
-	return nil
+	return errors.Join(err, s.journal.flush(end))
 }

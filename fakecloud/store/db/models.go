@@ -4,6 +4,37 @@
 
 package db
 
+type Audit struct {
+	ID         int64
+	Time       int64
+	RequestID  string
+	ProjectID  string
+	Token      string
+	UserAgent  string
+	Operation  string
+	ResourceID string
+	Status     int64
+	Code       string
+	Fault      string
+	Duration   int64
+	BytesIn    int64
+	BytesOut   int64
+}
+
+type AuditSum struct {
+	ProjectID string
+	Token     string
+	UserAgent string
+	Operation string
+	Calls     int64
+	Errors    int64
+	Faults    int64
+	Throttled int64
+	Duration  int64
+	BytesIn   int64
+	BytesOut  int64
+}
+
 type Clock struct {
 	One     int64
 	Virtual int64
