@@ -31,8 +31,45 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for AddressHolderKind.
+const (
+	HolderInstance     AddressHolderKind = "instance"
+	HolderLoadBalancer AddressHolderKind = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the AddressHolderKind enum.
+func (e AddressHolderKind) Valid() bool {
+	switch e {
+	case HolderInstance:
+		return true
+	case HolderLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AddressState.
+const (
+	AddressAvailable AddressState = "available"
+	AddressHeld      AddressState = "in-use"
+)
+
+// Valid indicates whether the value is a known member of the AddressState enum.
+func (e AddressState) Valid() bool {
+	switch e {
+	case AddressAvailable:
+		return true
+	case AddressHeld:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventResource.
 const (
+	ResourceAddress      EventResource = "address"
 	ResourceInstance     EventResource = "instance"
 	ResourceLoadBalancer EventResource = "load-balancer"
 	ResourceRoute        EventResource = "route"
@@ -41,6 +78,8 @@ const (
 // Valid indicates whether the value is a known member of the EventResource enum.
 func (e EventResource) Valid() bool {
 	switch e {
+	case ResourceAddress:
+		return true
 	case ResourceInstance:
 		return true
 	case ResourceLoadBalancer:
@@ -352,12 +391,32 @@ func (e TargetHealthState) Valid() bool {
 // Address defines model for Address.
 type Address struct {
 	// IP Example: 127.30.16.1
-	IP   string      `json:"ip"`
+	IP string `json:"ip"`
+
+	// Type External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 	Type AddressType `json:"type"`
 }
 
-// AddressType defines model for Address.Type.
+// AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 type AddressType string
+
+// AddressAttach defines model for AddressAttach.
+type AddressAttach struct {
+	InstanceID string `json:"instanceId"`
+}
+
+// AddressHolder Whose an address is while it is in use.
+type AddressHolder struct {
+	// ID Example: i-01jd3n6f0c5w3y
+	ID   string            `json:"id"`
+	Kind AddressHolderKind `json:"kind"`
+}
+
+// AddressHolderKind defines model for AddressHolder.Kind.
+type AddressHolderKind string
+
+// AddressState defines model for AddressState.
+type AddressState string
 
 // CallList defines model for CallList.
 type CallList struct {
@@ -386,6 +445,9 @@ type ClientAffinitySeconds = int
 
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
+	// Address An address that the project keeps, whatever holds it.
+	Address *ReservedAddress `json:"address,omitempty"`
+
 	// From The state before; absent on created.
 	From         *string       `json:"from,omitempty"`
 	ID           string        `json:"id"`
@@ -657,6 +719,9 @@ type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
 
+	// AddressID The reserved address that it holds, and gives back when it is gone. Absent when its address was drawn for it.
+	AddressID *string `json:"addressId,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
@@ -693,6 +758,14 @@ type LoadBalancer struct {
 
 // LoadBalancerCreate defines model for LoadBalancerCreate.
 type LoadBalancerCreate struct {
+	// Address The same by its IP: it must have been reserved. Give one of the two.
+	//
+	// Example: 127.30.64.7
+	Address *string `json:"address,omitempty"`
+
+	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
+	AddressID *string `json:"addressId,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
@@ -736,6 +809,12 @@ type LoadBalancerStats struct {
 
 // LoadBalancerUpdate defines model for LoadBalancerUpdate.
 type LoadBalancerUpdate struct {
+	// Address As `addressId`.
+	Address *string `json:"address,omitempty"`
+
+	// AddressID An address is final. The present one is taken for granted; another one is refused.
+	AddressID *string `json:"addressId,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
@@ -877,6 +956,65 @@ type Protocol string
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.
 type ProxyProtocol string
 
+// ReservedAddress An address that the project keeps, whatever holds it.
+type ReservedAddress struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Holder Absent while it is available.
+	Holder *AddressHolder `json:"holder,omitempty"`
+
+	// ID Example: a-01jd3n9c5r2t
+	ID string `json:"id"`
+
+	// IP Example: 127.30.64.7
+	IP string `json:"ip"`
+
+	// Name Example: web
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Region Example: nebula-1
+	Region string       `json:"region"`
+	State  AddressState `json:"state"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// ReservedAddressCreate defines model for ReservedAddressCreate.
+type ReservedAddressCreate struct {
+	// IP The address wanted, of the load balancers' pool; the lowest free one when left out.
+	//
+	// Example: 127.30.64.7
+	IP *string `json:"ip,omitempty"`
+
+	// Name Unique among the project's reserved addresses. Generated when left out.
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// ReservedAddressList defines model for ReservedAddressList.
+type ReservedAddressList struct {
+	Items []ReservedAddress `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// ReservedAddressUpdate defines model for ReservedAddressUpdate.
+type ReservedAddressUpdate struct {
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
 // Route Packets to the destination go to the instance.
 type Route struct {
 	CreatedAt time.Time `json:"createdAt"`
@@ -976,6 +1114,9 @@ type ZoneList struct {
 	Items []Zone `json:"items"`
 }
 
+// AddressID defines model for AddressID.
+type AddressID = string
+
 // FaultID defines model for FaultID.
 type FaultID = string
 
@@ -1005,6 +1146,57 @@ type RouteID = string
 
 // Tag defines model for Tag.
 type Tag = []string
+
+// ListAddressesParams defines parameters for ListAddresses.
+type ListAddressesParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// State Only addresses in one of these states.
+	State *[]AddressState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// ReserveAddressParams defines parameters for ReserveAddress.
+type ReserveAddressParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseAddressParams defines parameters for ReleaseAddress.
+type ReleaseAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateAddressParams defines parameters for UpdateAddress.
+type UpdateAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// AttachAddressParams defines parameters for AttachAddress.
+type AttachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// DetachAddressParams defines parameters for DetachAddress.
+type DetachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
 
 // ListCallsParams defines parameters for ListCalls.
 type ListCallsParams struct {
@@ -1141,6 +1333,15 @@ type DeleteRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ReserveAddressJSONRequestBody defines body for ReserveAddress for application/json ContentType.
+type ReserveAddressJSONRequestBody = ReservedAddressCreate
+
+// UpdateAddressJSONRequestBody defines body for UpdateAddress for application/json ContentType.
+type UpdateAddressJSONRequestBody = ReservedAddressUpdate
+
+// AttachAddressJSONRequestBody defines body for AttachAddress for application/json ContentType.
+type AttachAddressJSONRequestBody = AddressAttach
+
 // CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
 type CreateFaultJSONRequestBody = FaultCreate
 
@@ -1167,6 +1368,27 @@ type ServerInterface interface {
 	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
 	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
+	// ListAddresses Reserved addresses of the project, oldest first.
+	// (GET /v1/addresses)
+	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
+	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// (POST /v1/addresses)
+	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// (DELETE /v1/addresses/{id})
+	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
+	// GetAddress One reserved address.
+	// (GET /v1/addresses/{id})
+	GetAddress(w http.ResponseWriter, r *http.Request, id AddressID)
+	// UpdateAddress Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/addresses/{id})
+	UpdateAddress(w http.ResponseWriter, r *http.Request, id AddressID, params UpdateAddressParams)
+	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	// (POST /v1/addresses/{id}/attach)
+	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// (POST /v1/addresses/{id}/detach)
+	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
 	// ListCalls How often each token of the project called each operation since the process started.
 	// (GET /v1/calls)
 	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
@@ -1286,6 +1508,358 @@ func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetReady(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAddresses operation middleware
+func (siw *ServerInterfaceWrapper) ListAddresses(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAddressesParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAddresses(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReserveAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReserveAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReserveAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReserveAddress(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReleaseAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetAddress operation middleware
+func (siw *ServerInterfaceWrapper) GetAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAddress(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateAddress operation middleware
+func (siw *ServerInterfaceWrapper) UpdateAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AttachAddress operation middleware
+func (siw *ServerInterfaceWrapper) AttachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AttachAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DetachAddress operation middleware
+func (siw *ServerInterfaceWrapper) DetachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DetachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DetachAddress(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2459,6 +3033,20 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/stats", wrapper.GetLoadBalancerStats).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/health", wrapper.GetLoadBalancerHealth).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ListAddresses).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ReserveAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.ReleaseAddress).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.GetAddress).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.UpdateAddress).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/attach", wrapper.AttachAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/detach", wrapper.DetachAddress).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.ListRoutes).Methods(http.MethodGet)
 

@@ -170,6 +170,13 @@ func (a *app) balancersCreate() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
+			if o.address != "" {
+				r, err := resolveAddress(cmd.Context(), c, o.address)
+				if err != nil {
+					return err
+				}
+				body.AddressID = &r.ID
+			}
 			var ids []api.Target
 			for _, ref := range o.targets {
 				in, err := resolveInstance(cmd.Context(), c, ref)
@@ -196,7 +203,7 @@ func (a *app) balancersCreate() *cobra.Command {
 // balancerOptions are what a new load balancer can be asked for.
 type balancerOptions struct {
 	listeners, targets, sources          []string
-	proxyProtocol, check                 string
+	proxyProtocol, check, address        string
 	affinity, interval, checkTimeout     time.Duration
 	healthyThreshold, unhealthyThreshold int
 	tags                                 map[string]string
@@ -206,6 +213,7 @@ func (o *balancerOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable")
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
+	f.StringVar(&o.address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
 	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
 	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
 	f.DurationVar(&o.affinity, "client-affinity", 0, "keep a client's address on one target until it has been silent for so long, e.g. 10m")

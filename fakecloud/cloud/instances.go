@@ -276,6 +276,9 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 	in.State, in.due = rule.To, c.after(now, rule.Wait)
 	if rule.To == InstanceTerminated {
 		in.Address = netip.Addr{}
+		if err := dropExternal(ctx, tx, in, now); err != nil {
+			return err
+		}
 	}
 	if err := saveInstance(ctx, tx, from, in, now); err != nil {
 		return err

@@ -33,7 +33,7 @@ const (
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
+	err := together(checkAddressChoice(spec), checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -52,11 +52,8 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
 	ranges, rangesErr := parseRanges(spec.SourceRanges)
 	check, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets))
-	if err != nil {
-		return LoadBalancer{}, err
-	}
-	address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
+	address, reserved, addressErr := c.balancerAddress(ctx, tx, p, spec)
+	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), addressErr, checkTargets(ctx, tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -70,7 +67,14 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, sp
 		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, Affinity: spec.Affinity, HealthCheck: check,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
 	}
-	return lb, insertLoadBalancer(ctx, tx, lb)
+	if reserved == nil {
+		return lb, insertLoadBalancer(ctx, tx, lb)
+	}
+	lb.AddressID = reserved.ID
+	if err := insertLoadBalancer(ctx, tx, lb); err != nil {
+		return LoadBalancer{}, err
+	}
+	return lb, takeAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
 }
 
 func checkListeners(listeners []Listener) error {
@@ -293,7 +297,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 
 // merge checks the update and puts it on top of what is there.
 func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
-	var errs []error
+	errs := []error{checkSameAddress(lb, u)}
 	if u.Name != nil {
 		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
 		lb.Name = *u.Name
@@ -324,7 +328,7 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, checkTags(*u.Tags))
 		lb.Tags = tagsOrEmpty(*u.Tags)
 	}
-	return lb, errors.Join(errs...)
+	return lb, together(errs...)
 }
 
 // sameBalancer compares what an update can change. The order of targets,

@@ -51,6 +51,13 @@ func addressOrNull(a netip.Addr) *string {
 	return &s
 }
 
+func textOrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
 func checkOrNull(h *HealthCheck) *string {
 	if h == nil {
 		return nil
@@ -69,6 +76,9 @@ func instanceFrom(row db.Instance) (Instance, error) {
 	var err error
 	if row.Address != nil {
 		in.Address, err = netip.ParseAddr(*row.Address)
+	}
+	if row.External != nil {
+		err = errors.Join(err, json.Unmarshal([]byte(*row.External), &in.External))
 	}
 	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &in.Tags)); err != nil {
 		return Instance{}, fmt.Errorf("stored instance %s: %w", row.ID, err)
@@ -146,6 +156,9 @@ func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (L
 	lb.Address, err = netip.ParseAddr(row.Address)
 	err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners),
 		json.Unmarshal([]byte(row.SourceRanges), &lb.SourceRanges))
+	if row.AddressID != nil {
+		lb.AddressID = *row.AddressID
+	}
 	if row.HealthCheck != nil {
 		err = errors.Join(err, json.Unmarshal([]byte(*row.HealthCheck), &lb.HealthCheck))
 	}
@@ -169,7 +182,7 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 
 func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
-		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID),
 		State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
 		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),

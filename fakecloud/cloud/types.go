@@ -43,7 +43,8 @@ type Instance struct {
 	Type        InstanceType      `json:"type"`
 	State       InstanceState     `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
-	Address     netip.Addr        `json:"address"` // invalid once terminated
+	Address     netip.Addr        `json:"address"`            // invalid once terminated
+	External    []netip.Addr      `json:"external,omitempty"` // the reserved addresses it holds
 	Tags        map[string]string `json:"tags"`
 	Version     int64             `json:"version"`
 	CreatedAt   time.Time         `json:"createdAt"`
@@ -142,6 +143,7 @@ type LoadBalancer struct {
 	Name        string            `json:"name"`
 	Region      string            `json:"region"`
 	Address     netip.Addr        `json:"address"`
+	AddressID   string            `json:"addressId,omitempty"` // if it is a reserved one
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	Listeners   []Listener        `json:"listeners"`
@@ -160,7 +162,10 @@ type LoadBalancer struct {
 
 // LoadBalancerSpec asks for a balancer.
 type LoadBalancerSpec struct {
-	Name      string
+	Name string
+	// AddressID or Address chooses a reserved address, by its ID or its IP.
+	AddressID string
+	Address   string
 	Listeners []Listener
 	Targets   []string
 	// SourceRanges are CIDRs.
@@ -173,7 +178,10 @@ type LoadBalancerSpec struct {
 
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
 type LoadBalancerUpdate struct {
-	Name         *string
+	Name *string
+	// AddressID and Address may only be what they are.
+	AddressID    *string
+	Address      *string
 	Listeners    *[]Listener
 	Targets      *[]string
 	SourceRanges *[]string
@@ -253,6 +261,7 @@ type Resource string
 const (
 	InstanceResource     Resource = "instance"
 	LoadBalancerResource Resource = "load-balancer"
+	AddressResource      Resource = "address"
 	RouteResource        Resource = "route"
 )
 
@@ -269,5 +278,6 @@ type Event struct {
 	// One of these is the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
+	Address      *ReservedAddress
 	Route        *Route
 }

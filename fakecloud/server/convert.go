@@ -39,6 +39,9 @@ func instanceOf(in cloud.Instance) api.Instance {
 	if in.Address.IsValid() {
 		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: in.Address.String()})
 	}
+	for _, ip := range in.External {
+		addresses = append(addresses, api.Address{Type: api.AddressExternal, IP: ip.String()})
+	}
 	return api.Instance{
 		ID: in.ID, Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
 		Type: api.InstanceType(in.Type), State: api.InstanceState(in.State), StateReason: text(in.StateReason),
@@ -48,7 +51,7 @@ func instanceOf(in cloud.Instance) api.Instance {
 
 func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
-		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
 		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
 		Listeners:             each(lb.Listeners, listenerOf),
 		Targets:               each(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
@@ -130,6 +133,10 @@ func eventOf(e cloud.Event) api.Event {
 	if e.LoadBalancer != nil {
 		lb := loadBalancerOf(*e.LoadBalancer)
 		out.LoadBalancer = &lb
+	}
+	if e.Address != nil {
+		a := addressOf(*e.Address)
+		out.Address = &a
 	}
 	if e.Route != nil {
 		r := routeOf(*e.Route)

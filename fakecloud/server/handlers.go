@@ -191,7 +191,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		return
 	}
 	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
-		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
+		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address), Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
 		Tags: value(body.Tags),
 	})
@@ -228,7 +228,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if !ok {
 		return
 	}
-	u := cloud.LoadBalancerUpdate{Name: body.Name, SourceRanges: body.SourceRanges, HealthCheck: toCheck(body.HealthCheck)}
+	u := cloud.LoadBalancerUpdate{Name: body.Name, AddressID: body.AddressID, Address: body.Address, SourceRanges: body.SourceRanges, HealthCheck: toCheck(body.HealthCheck)}
 	if body.Listeners != nil {
 		l := each(*body.Listeners, toListener)
 		u.Listeners = &l

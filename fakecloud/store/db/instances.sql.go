@@ -19,7 +19,7 @@ func (q *Queries) DeleteInstance(ctx context.Context, id string) error {
 }
 
 const getInstance = `-- name: GetInstance :one
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at FROM instances WHERE id = ?
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, external FROM instances WHERE id = ?
 `
 
 func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) {
@@ -40,6 +40,7 @@ func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) 
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.DueAt,
+		&i.External,
 	)
 	return i, err
 }
@@ -148,7 +149,7 @@ func (q *Queries) InstancesDue(ctx context.Context, now *int64) ([]string, error
 }
 
 const listInstances = `-- name: ListInstances :many
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at FROM instances
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, external FROM instances
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '' OR zone = CAST(?4 AS TEXT))
@@ -206,6 +207,7 @@ func (q *Queries) ListInstances(ctx context.Context, arg ListInstancesParams) ([
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.DueAt,
+			&i.External,
 		); err != nil {
 			return nil, err
 		}

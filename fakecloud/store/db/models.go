@@ -4,6 +4,21 @@
 
 package db
 
+type Address struct {
+	ID         string
+	ProjectID  string
+	Name       string
+	Region     string
+	Ip         string
+	State      string
+	HolderKind string
+	HolderID   string
+	Tags       string
+	Version    int64
+	CreatedAt  int64
+	UpdatedAt  int64
+}
+
 type Event struct {
 	Seq        int64
 	ProjectID  string
@@ -41,6 +56,7 @@ type Instance struct {
 	CreatedAt   int64
 	UpdatedAt   int64
 	DueAt       *int64
+	External    *string
 }
 
 type LoadBalancer struct {
@@ -60,6 +76,11 @@ type LoadBalancer struct {
 	SourceRanges string
 	Affinity     int64
 	HealthCheck  *string
+	AddressID    *string
+	Scheme       string
+	Algorithm    string
+	IdleTimeout  int64
+	Drain        int64
 }
 
 type LoadBalancerTarget struct {
