@@ -187,6 +187,45 @@ func (e InstanceType) Valid() bool {
 	}
 }
 
+// Defines values for LoadBalancerAlgorithm.
+const (
+	AlgorithmLeastConnections LoadBalancerAlgorithm = "least-connections"
+	AlgorithmRoundRobin       LoadBalancerAlgorithm = "round-robin"
+	AlgorithmSourceHash       LoadBalancerAlgorithm = "source-hash"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerAlgorithm enum.
+func (e LoadBalancerAlgorithm) Valid() bool {
+	switch e {
+	case AlgorithmLeastConnections:
+		return true
+	case AlgorithmRoundRobin:
+		return true
+	case AlgorithmSourceHash:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LoadBalancerScheme.
+const (
+	SchemeInternal LoadBalancerScheme = "internal"
+	SchemePublic   LoadBalancerScheme = "public"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerScheme enum.
+func (e LoadBalancerScheme) Valid() bool {
+	switch e {
+	case SchemeInternal:
+		return true
+	case SchemePublic:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for LoadBalancerState.
 const (
 	LoadBalancerActive       LoadBalancerState = "active"
@@ -443,6 +482,13 @@ type Calls struct {
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 type ClientAffinitySeconds = int
 
+// DrainSeconds How long a tcp connection may go on whose listener or target has been
+// taken out of the balancer, or whose instance has ceased to run; then it is
+// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+// go to another target with their next datagram, and is refused for a
+// balancer without a tcp listener. Deleting the balancer ends all at once.
+type DrainSeconds = int
+
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
@@ -576,6 +622,11 @@ type FaultMatch struct {
 
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
 type HealthCheck struct {
+	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
+	//
+	// Example: 200-299,301
+	ExpectedCodes string `json:"expectedCodes,omitempty"`
+
 	// HealthyThreshold So many good checks in a row make a target healthy.
 	HealthyThreshold int `json:"healthyThreshold,omitempty"`
 
@@ -592,7 +643,7 @@ type HealthCheck struct {
 	// Example: 10256
 	Port int `json:"port,omitempty"`
 
-	// Protocol A connection (tcp), status 200 of a path (http), or no check at all.
+	// Protocol A connection (tcp), an expected status of a path (http), or no check at all.
 	Protocol HealthCheckProtocol `json:"protocol"`
 
 	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
@@ -602,8 +653,11 @@ type HealthCheck struct {
 	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
 }
 
-// HealthCheckProtocol A connection (tcp), status 200 of a path (http), or no check at all.
+// HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
+
+// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+type IdleTimeoutSeconds = int
 
 // Instance defines model for Instance.
 type Instance struct {
@@ -674,6 +728,9 @@ type InstanceType string
 
 // Listener defines model for Listener.
 type Listener struct {
+	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
+	ConnectionLimit int `json:"connectionLimit,omitempty"`
+
 	// Port Where clients connect.
 	//
 	// Example: 8080
@@ -707,7 +764,7 @@ type ListenerStats struct {
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
 
-	// RefusedConnections From clients outside of the source ranges.
+	// RefusedConnections From clients outside of the source ranges or beyond the connection limit.
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 
@@ -722,16 +779,33 @@ type LoadBalancer struct {
 	// AddressID The reserved address that it holds, and gives back when it is gone. Absent when its address was drawn for it.
 	AddressID *string `json:"addressId,omitempty"`
 
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
+
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds DrainSeconds `json:"drainSeconds"`
 
 	// HealthCheck Absent when targets are not checked.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// ID Example: lb-01jd3n7w2e4t
-	ID        string     `json:"id"`
-	Listeners []Listener `json:"listeners"`
+	ID string `json:"id"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
+	Listeners          []Listener         `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -739,6 +813,12 @@ type LoadBalancer struct {
 
 	// Region Example: nebula-1
 	Region string `json:"region"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges SourceRanges      `json:"sourceRanges"`
@@ -756,6 +836,13 @@ type LoadBalancer struct {
 	Version int64 `json:"version"`
 }
 
+// LoadBalancerAlgorithm Which target a new connection (of udp, a new client) goes to, among those
+// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+// client goes to another: the next in turn, the one with the fewest
+// connections of this balancer, or one that follows from the client's
+// address alone while the targets stay the same.
+type LoadBalancerAlgorithm string
+
 // LoadBalancerCreate defines model for LoadBalancerCreate.
 type LoadBalancerCreate struct {
 	// Address The same by its IP: it must have been reserved. Give one of the two.
@@ -764,19 +851,31 @@ type LoadBalancerCreate struct {
 	Address *string `json:"address,omitempty"`
 
 	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
-	AddressID *string `json:"addressId,omitempty"`
+	AddressID *string                `json:"addressId,omitempty"`
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
-	Name string `json:"name"`
+	Name   string              `json:"name"`
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
@@ -799,6 +898,12 @@ type LoadBalancerList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
+// LoadBalancerScheme Who a balancer is for. It is a label here: public and internal ones get
+// their addresses from the same pool, and whoever reaches the one reaches
+// the other; `sourceRanges` keeps people out. An internal one takes no
+// reserved address.
+type LoadBalancerScheme string
+
 // LoadBalancerState defines model for LoadBalancerState.
 type LoadBalancerState string
 
@@ -815,15 +920,38 @@ type LoadBalancerUpdate struct {
 	// AddressID An address is final. The present one is taken for granted; another one is refused.
 	AddressID *string `json:"addressId,omitempty"`
 
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
+
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck Replaces the check as a whole; `protocol` `none` removes it.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 	Name      *string    `json:"name,omitempty"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`

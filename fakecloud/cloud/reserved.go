@@ -380,6 +380,23 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 	if spec.AddressID != "" && spec.Address != "" {
 		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").at("address", "cannot be given beside addressId")
 	}
+	if spec.Scheme == Internal && spec.AddressID+spec.Address != "" {
+		field := "addressId"
+		if spec.AddressID == "" {
+			field = "address"
+		}
+		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").at(field, "is not for an internal balancer")
+	}
+	return nil
+}
+
+// checkReservable refuses to make a balancer internal that holds a reserved
+// address.
+func checkReservable(lb LoadBalancer) error {
+	if lb.Scheme == Internal && lb.AddressID != "" {
+		return refuse(InvalidRequest, "load balancer %q has the reserved address %s, which is public: create another balancer for internal use", lb.Name, lb.Address).
+			at("scheme", "must be public, as is its reserved address")
+	}
 	return nil
 }
 

@@ -97,8 +97,8 @@ func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer,
 }
 
 const insertLoadBalancer = `-- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, address_id, state, state_reason, listeners, source_ranges, affinity, health_check, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO load_balancers (id, project_id, name, region, address, address_id, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertLoadBalancerParams struct {
@@ -110,9 +110,13 @@ type InsertLoadBalancerParams struct {
 	AddressID    *string
 	State        string
 	StateReason  string
+	Scheme       string
+	Algorithm    string
 	Listeners    string
 	SourceRanges string
 	Affinity     int64
+	IdleTimeout  int64
+	Drain        int64
 	HealthCheck  *string
 	Tags         string
 	Version      int64
@@ -131,9 +135,13 @@ func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancer
 		arg.AddressID,
 		arg.State,
 		arg.StateReason,
+		arg.Scheme,
+		arg.Algorithm,
 		arg.Listeners,
 		arg.SourceRanges,
 		arg.Affinity,
+		arg.IdleTimeout,
+		arg.Drain,
 		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,
@@ -345,16 +353,20 @@ func (q *Queries) TargetsOf(ctx context.Context, loadBalancerID string) ([]strin
 }
 
 const updateLoadBalancer = `-- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, source_ranges = ?, affinity = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
 `
 
 type UpdateLoadBalancerParams struct {
 	Name         string
 	State        string
 	StateReason  string
+	Scheme       string
+	Algorithm    string
 	Listeners    string
 	SourceRanges string
 	Affinity     int64
+	IdleTimeout  int64
+	Drain        int64
 	HealthCheck  *string
 	Tags         string
 	Version      int64
@@ -368,9 +380,13 @@ func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancer
 		arg.Name,
 		arg.State,
 		arg.StateReason,
+		arg.Scheme,
+		arg.Algorithm,
 		arg.Listeners,
 		arg.SourceRanges,
 		arg.Affinity,
+		arg.IdleTimeout,
+		arg.Drain,
 		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,
