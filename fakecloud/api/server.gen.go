@@ -620,7 +620,7 @@ type FaultMatch struct {
 	Token string `json:"token,omitempty"`
 }
 
-// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
 	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
 	//
@@ -864,7 +864,7 @@ type LoadBalancerCreate struct {
 	// balancer without a tcp listener. Deleting the balancer ends all at once.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
-	// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
@@ -937,7 +937,7 @@ type LoadBalancerUpdate struct {
 	// balancer without a tcp listener. Deleting the balancer ends all at once.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
-	// HealthCheck Replaces the check as a whole; `protocol` `none` removes it.
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
