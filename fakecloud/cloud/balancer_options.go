@@ -6,7 +6,6 @@ package cloud
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,7 +129,7 @@ func parseCodes(s string) ([]codeRange, error) {
 		}
 		from, err1 := strconv.Atoi(first)
 		to, err2 := strconv.Atoi(last)
-		if err1 != nil || err2 != nil || len(first) != 3 || len(last) != 3 || from < http.StatusOK || to > 599 || from > to {
+		if err1 != nil || err2 != nil || len(first) != 3 || len(last) != 3 || from < 200 || to > 599 || from > to {
 			return nil, fmt.Errorf("%q is neither a status from 200 to 599 nor a range of them", part)
 		}
 		all = append(all, codeRange{from, to})

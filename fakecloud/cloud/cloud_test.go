@@ -360,9 +360,11 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*LoadBalancerSpec){
-		"listeners.0":                    func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
-		"listeners.0.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
-		"listeners.1.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}} },
+		"listeners.0":               func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
+		"listeners.0.proxyProtocol": func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
+		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
+			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
+		},
 		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
 		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/8"} },
 		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
