@@ -112,6 +112,84 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListAddresses Reserved addresses of the project, oldest first.
+	//
+	// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
+	ListAddresses(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	//
+	// A reserved address is held by nothing, by an instance, to which it is
+	// attached, or by a load balancer, which was created with its `addressId`
+	// or `address`. What is sent to an address that is attached to an instance
+	// reaches nobody: the cloud shows such an address among the instance's
+	// `addresses`, as `external`, but forwards nothing for it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+	ReserveAddressWithBody(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	//
+	// A reserved address is held by nothing, by an instance, to which it is
+	// attached, or by a load balancer, which was created with its `addressId`
+	// or `address`. What is sent to an address that is attached to an instance
+	// reaches nobody: the cloud shows such an address among the instance's
+	// `addresses`, as `external`, but forwards nothing for it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+	ReserveAddress(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	//
+	// Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
+	ReleaseAddress(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetAddress One reserved address.
+	//
+	// Corresponds with GET /v1/addresses/{id} (the `GetAddress` operationId).
+	GetAddress(ctx context.Context, id AddressID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateAddressWithBody Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+	UpdateAddressWithBody(ctx context.Context, id AddressID, params *UpdateAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateAddress Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+	UpdateAddress(ctx context.Context, id AddressID, params *UpdateAddressParams, body UpdateAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachAddressWithBody Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	//
+	// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+	AttachAddressWithBody(ctx context.Context, id AddressID, params *AttachAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	//
+	// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+	AttachAddress(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	//
+	// Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
+	DetachAddress(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListAudit The project's calls, newest first.
 	//
 	// Every call of an operation with a valid token is in it, refused ones
@@ -662,6 +740,184 @@ func (c *Client) GetSpec(ctx context.Context, reqEditors ...RequestEditorFn) (*h
 // Corresponds with GET /readyz (the `GetReady` operationId).
 func (c *Client) GetReady(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetReadyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListAddresses Reserved addresses of the project, oldest first.
+//
+// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
+func (c *Client) ListAddresses(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAddressesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+//
+// A reserved address is held by nothing, by an instance, to which it is
+// attached, or by a load balancer, which was created with its `addressId`
+// or `address`. What is sent to an address that is attached to an instance
+// reaches nobody: the cloud shows such an address among the instance's
+// `addresses`, as `external`, but forwards nothing for it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+func (c *Client) ReserveAddressWithBody(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReserveAddressRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+//
+// A reserved address is held by nothing, by an instance, to which it is
+// attached, or by a load balancer, which was created with its `addressId`
+// or `address`. What is sent to an address that is attached to an instance
+// reaches nobody: the cloud shows such an address among the instance's
+// `addresses`, as `external`, but forwards nothing for it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+func (c *Client) ReserveAddress(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReserveAddressRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+//
+// Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
+func (c *Client) ReleaseAddress(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReleaseAddressRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetAddress One reserved address.
+//
+// Corresponds with GET /v1/addresses/{id} (the `GetAddress` operationId).
+func (c *Client) GetAddress(ctx context.Context, id AddressID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetAddressRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateAddressWithBody Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+func (c *Client) UpdateAddressWithBody(ctx context.Context, id AddressID, params *UpdateAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateAddressRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateAddress Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+func (c *Client) UpdateAddress(ctx context.Context, id AddressID, params *UpdateAddressParams, body UpdateAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateAddressRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachAddressWithBody Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+//
+// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+func (c *Client) AttachAddressWithBody(ctx context.Context, id AddressID, params *AttachAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachAddressRequestWithBody(c.Server, id, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+//
+// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+func (c *Client) AttachAddress(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachAddressRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+//
+// Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
+func (c *Client) DetachAddress(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDetachAddressRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1944,6 +2200,419 @@ func NewGetReadyRequest(server string) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListAddressesRequest constructs an http.Request for the ListAddresses method
+func NewListAddressesRequest(server string, params *ListAddressesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Name != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", *params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.PageToken != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "pageToken", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReserveAddressRequest calls the generic ReserveAddress builder with application/json body
+func NewReserveAddressRequest(server string, params *ReserveAddressParams, body ReserveAddressJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReserveAddressRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewReserveAddressRequestWithBody constructs an http.Request for the ReserveAddress method, with any body, and a specified content type
+func NewReserveAddressRequestWithBody(server string, params *ReserveAddressParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewReleaseAddressRequest constructs an http.Request for the ReleaseAddress method
+func NewReleaseAddressRequest(server string, id AddressID, params *ReleaseAddressParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetAddressRequest constructs an http.Request for the GetAddress method
+func NewGetAddressRequest(server string, id AddressID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpdateAddressRequest calls the generic UpdateAddress builder with application/json body
+func NewUpdateAddressRequest(server string, id AddressID, params *UpdateAddressParams, body UpdateAddressJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateAddressRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewUpdateAddressRequestWithBody constructs an http.Request for the UpdateAddress method, with any body, and a specified content type
+func NewUpdateAddressRequestWithBody(server string, id AddressID, params *UpdateAddressParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewAttachAddressRequest calls the generic AttachAddress builder with application/json body
+func NewAttachAddressRequest(server string, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAttachAddressRequestWithBody(server, id, params, "application/json", bodyReader)
+}
+
+// NewAttachAddressRequestWithBody constructs an http.Request for the AttachAddress method, with any body, and a specified content type
+func NewAttachAddressRequestWithBody(server string, id AddressID, params *AttachAddressParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses/%s/attach", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewDetachAddressRequest constructs an http.Request for the DetachAddress method
+func NewDetachAddressRequest(server string, id AddressID, params *DetachAddressParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/addresses/%s/detach", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -5056,6 +5725,92 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReady` operationId).
 	GetReadyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadyResponse, error)
 
+	// ListAddressesWithResponse Reserved addresses of the project, oldest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
+	ListAddressesWithResponse(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*ListAddressesResponse, error)
+
+	// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	//
+	// A reserved address is held by nothing, by an instance, to which it is
+	// attached, or by a load balancer, which was created with its `addressId`
+	// or `address`. What is sent to an address that is attached to an instance
+	// reaches nobody: the cloud shows such an address among the instance's
+	// `addresses`, as `external`, but forwards nothing for it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+	ReserveAddressWithBodyWithResponse(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error)
+
+	// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	//
+	// A reserved address is held by nothing, by an instance, to which it is
+	// attached, or by a load balancer, which was created with its `addressId`
+	// or `address`. What is sent to an address that is attached to an instance
+	// reaches nobody: the cloud shows such an address among the instance's
+	// `addresses`, as `external`, but forwards nothing for it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+	ReserveAddressWithResponse(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error)
+
+	// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
+	ReleaseAddressWithResponse(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*ReleaseAddressResponse, error)
+
+	// GetAddressWithResponse One reserved address.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/addresses/{id} (the `GetAddress` operationId).
+	GetAddressWithResponse(ctx context.Context, id AddressID, reqEditors ...RequestEditorFn) (*GetAddressResponse, error)
+
+	// UpdateAddressWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+	UpdateAddressWithBodyWithResponse(ctx context.Context, id AddressID, params *UpdateAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateAddressResponse, error)
+
+	// UpdateAddressWithResponse Replace the fields given; fields left out stay as they are.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+	UpdateAddressWithResponse(ctx context.Context, id AddressID, params *UpdateAddressParams, body UpdateAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateAddressResponse, error)
+
+	// AttachAddressWithBodyWithResponse Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	//
+	// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+	AttachAddressWithBodyWithResponse(ctx context.Context, id AddressID, params *AttachAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AttachAddressResponse, error)
+
+	// AttachAddressWithResponse Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	//
+	// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+	AttachAddressWithResponse(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*AttachAddressResponse, error)
+
+	// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
+	DetachAddressWithResponse(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*DetachAddressResponse, error)
+
 	// ListAuditWithResponse The project's calls, newest first.
 	//
 	// Every call of an operation with a valid token is in it, refused ones
@@ -5767,6 +6522,335 @@ func (r GetReadyResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetReadyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListAddressesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReservedAddressList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAddressesResponse) GetJSON200() *ReservedAddressList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAddressesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAddressesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAddressesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAddressesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAddressesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReserveAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *ReservedAddress
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r ReserveAddressResponse) GetJSON201() *ReservedAddress {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReserveAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReserveAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReserveAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReserveAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReserveAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReleaseAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReleaseAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReleaseAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReleaseAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReleaseAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReleaseAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReservedAddress
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetAddressResponse) GetJSON200() *ReservedAddress {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type UpdateAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReservedAddress
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateAddressResponse) GetJSON200() *ReservedAddress {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UpdateAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AttachAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReservedAddress
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AttachAddressResponse) GetJSON200() *ReservedAddress {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AttachAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AttachAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AttachAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AttachAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AttachAddressResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DetachAddressResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ReservedAddress
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DetachAddressResponse) GetJSON200() *ReservedAddress {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DetachAddressResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DetachAddressResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DetachAddressResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DetachAddressResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DetachAddressResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8328,6 +9412,152 @@ func (c *ClientWithResponses) GetReadyWithResponse(ctx context.Context, reqEdito
 	return ParseGetReadyResponse(rsp)
 }
 
+// ListAddressesWithResponse Reserved addresses of the project, oldest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
+func (c *ClientWithResponses) ListAddressesWithResponse(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*ListAddressesResponse, error) {
+	rsp, err := c.ListAddresses(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAddressesResponse(rsp)
+}
+
+// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+//
+// A reserved address is held by nothing, by an instance, to which it is
+// attached, or by a load balancer, which was created with its `addressId`
+// or `address`. What is sent to an address that is attached to an instance
+// reaches nobody: the cloud shows such an address among the instance's
+// `addresses`, as `external`, but forwards nothing for it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+func (c *ClientWithResponses) ReserveAddressWithBodyWithResponse(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error) {
+	rsp, err := c.ReserveAddressWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReserveAddressResponse(rsp)
+}
+
+// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+//
+// A reserved address is held by nothing, by an instance, to which it is
+// attached, or by a load balancer, which was created with its `addressId`
+// or `address`. What is sent to an address that is attached to an instance
+// reaches nobody: the cloud shows such an address among the instance's
+// `addresses`, as `external`, but forwards nothing for it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
+func (c *ClientWithResponses) ReserveAddressWithResponse(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error) {
+	rsp, err := c.ReserveAddress(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReserveAddressResponse(rsp)
+}
+
+// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
+func (c *ClientWithResponses) ReleaseAddressWithResponse(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*ReleaseAddressResponse, error) {
+	rsp, err := c.ReleaseAddress(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReleaseAddressResponse(rsp)
+}
+
+// GetAddressWithResponse One reserved address.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/addresses/{id} (the `GetAddress` operationId).
+func (c *ClientWithResponses) GetAddressWithResponse(ctx context.Context, id AddressID, reqEditors ...RequestEditorFn) (*GetAddressResponse, error) {
+	rsp, err := c.GetAddress(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetAddressResponse(rsp)
+}
+
+// UpdateAddressWithBodyWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+func (c *ClientWithResponses) UpdateAddressWithBodyWithResponse(ctx context.Context, id AddressID, params *UpdateAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateAddressResponse, error) {
+	rsp, err := c.UpdateAddressWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateAddressResponse(rsp)
+}
+
+// UpdateAddressWithResponse Replace the fields given; fields left out stay as they are.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/addresses/{id} (the `UpdateAddress` operationId).
+func (c *ClientWithResponses) UpdateAddressWithResponse(ctx context.Context, id AddressID, params *UpdateAddressParams, body UpdateAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateAddressResponse, error) {
+	rsp, err := c.UpdateAddress(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateAddressResponse(rsp)
+}
+
+// AttachAddressWithBodyWithResponse Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+//
+// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+func (c *ClientWithResponses) AttachAddressWithBodyWithResponse(ctx context.Context, id AddressID, params *AttachAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AttachAddressResponse, error) {
+	rsp, err := c.AttachAddressWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachAddressResponse(rsp)
+}
+
+// AttachAddressWithResponse Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+//
+// The instance shows it as `external`, until it is detached or the instance has terminated. Nothing is forwarded to the instance for it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
+func (c *ClientWithResponses) AttachAddressWithResponse(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*AttachAddressResponse, error) {
+	rsp, err := c.AttachAddress(ctx, id, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachAddressResponse(rsp)
+}
+
+// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
+func (c *ClientWithResponses) DetachAddressWithResponse(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*DetachAddressResponse, error) {
+	rsp, err := c.DetachAddress(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDetachAddressResponse(rsp)
+}
+
 // ListAuditWithResponse The project's calls, newest first.
 //
 // Every call of an operation with a valid token is in it, refused ones
@@ -9372,6 +10602,233 @@ func ParseGetReadyResponse(rsp *http.Response) (*GetReadyResponse, error) {
 	response := &GetReadyResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
+	}
+
+	return response, nil
+}
+
+// ParseListAddressesResponse parses an HTTP response from a ListAddressesWithResponse call
+func ParseListAddressesResponse(rsp *http.Response) (*ListAddressesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAddressesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReservedAddressList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReserveAddressResponse parses an HTTP response from a ReserveAddressWithResponse call
+func ParseReserveAddressResponse(rsp *http.Response) (*ReserveAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReserveAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest ReservedAddress
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReleaseAddressResponse parses an HTTP response from a ReleaseAddressWithResponse call
+func ParseReleaseAddressResponse(rsp *http.Response) (*ReleaseAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReleaseAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetAddressResponse parses an HTTP response from a GetAddressWithResponse call
+func ParseGetAddressResponse(rsp *http.Response) (*GetAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReservedAddress
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUpdateAddressResponse parses an HTTP response from a UpdateAddressWithResponse call
+func ParseUpdateAddressResponse(rsp *http.Response) (*UpdateAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReservedAddress
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAttachAddressResponse parses an HTTP response from a AttachAddressWithResponse call
+func ParseAttachAddressResponse(rsp *http.Response) (*AttachAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AttachAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReservedAddress
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDetachAddressResponse parses an HTTP response from a DetachAddressWithResponse call
+func ParseDetachAddressResponse(rsp *http.Response) (*DetachAddressResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DetachAddressResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ReservedAddress
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil

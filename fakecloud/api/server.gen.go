@@ -31,6 +31,42 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for AddressHolderKind.
+const (
+	HolderInstance     AddressHolderKind = "instance"
+	HolderLoadBalancer AddressHolderKind = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the AddressHolderKind enum.
+func (e AddressHolderKind) Valid() bool {
+	switch e {
+	case HolderInstance:
+		return true
+	case HolderLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AddressState.
+const (
+	AddressAvailable AddressState = "available"
+	AddressHeld      AddressState = "in-use"
+)
+
+// Valid indicates whether the value is a known member of the AddressState enum.
+func (e AddressState) Valid() bool {
+	switch e {
+	case AddressAvailable:
+		return true
+	case AddressHeld:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AuditGroup.
 const (
 	AuditByOperation AuditGroup = "operation"
@@ -160,6 +196,45 @@ func (e InstanceType) Valid() bool {
 	case InstanceTypeMedium:
 		return true
 	case InstanceTypeSmall:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LoadBalancerAlgorithm.
+const (
+	AlgorithmLeastConnections LoadBalancerAlgorithm = "least-connections"
+	AlgorithmRoundRobin       LoadBalancerAlgorithm = "round-robin"
+	AlgorithmSourceHash       LoadBalancerAlgorithm = "source-hash"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerAlgorithm enum.
+func (e LoadBalancerAlgorithm) Valid() bool {
+	switch e {
+	case AlgorithmLeastConnections:
+		return true
+	case AlgorithmRoundRobin:
+		return true
+	case AlgorithmSourceHash:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LoadBalancerScheme.
+const (
+	SchemeInternal LoadBalancerScheme = "internal"
+	SchemePublic   LoadBalancerScheme = "public"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerScheme enum.
+func (e LoadBalancerScheme) Valid() bool {
+	switch e {
+	case SchemeInternal:
+		return true
+	case SchemePublic:
 		return true
 	default:
 		return false
@@ -523,12 +598,32 @@ func (e ListAuditParamsStatus) Valid() bool {
 // Address defines model for Address.
 type Address struct {
 	// IP Example: 127.30.16.1
-	IP   string      `json:"ip"`
+	IP string `json:"ip"`
+
+	// Type External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 	Type AddressType `json:"type"`
 }
 
-// AddressType defines model for Address.Type.
+// AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 type AddressType string
+
+// AddressAttach defines model for AddressAttach.
+type AddressAttach struct {
+	InstanceID string `json:"instanceId"`
+}
+
+// AddressHolder Whose an address is while it is in use.
+type AddressHolder struct {
+	// ID Example: i-01jd3n6f0c5w3y
+	ID   string            `json:"id"`
+	Kind AddressHolderKind `json:"kind"`
+}
+
+// AddressHolderKind defines model for AddressHolder.Kind.
+type AddressHolderKind string
+
+// AddressState defines model for AddressState.
+type AddressState string
 
 // AuditEntry One call. Its bytes are those of its bodies.
 type AuditEntry struct {
@@ -679,8 +774,18 @@ type ClockAdvanced struct {
 	Transitions int `json:"transitions"`
 }
 
+// DrainSeconds How long a tcp connection may go on whose listener or target has been
+// taken out of the balancer, or whose instance has ceased to run; then it is
+// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+// go to another target with their next datagram, and is refused for a
+// balancer without a tcp listener. Deleting the balancer ends all at once.
+type DrainSeconds = int
+
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
+	// Address An address that the project keeps, whatever holds it.
+	Address *ReservedAddress `json:"address,omitempty"`
+
 	// From The state before; absent on created, and for a network, which has none.
 	From         *string       `json:"from,omitempty"`
 	ID           string        `json:"id"`
@@ -807,8 +912,13 @@ type FaultMatch struct {
 	Token string `json:"token,omitempty"`
 }
 
-// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
+	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
+	//
+	// Example: 200-299,301
+	ExpectedCodes string `json:"expectedCodes,omitempty"`
+
 	// HealthyThreshold So many good checks in a row make a target healthy.
 	HealthyThreshold int `json:"healthyThreshold,omitempty"`
 
@@ -825,7 +935,7 @@ type HealthCheck struct {
 	// Example: 10256
 	Port int `json:"port,omitempty"`
 
-	// Protocol A connection (tcp), status 200 of a path (http), or no check at all.
+	// Protocol A connection (tcp), an expected status of a path (http), or no check at all.
 	Protocol HealthCheckProtocol `json:"protocol"`
 
 	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
@@ -835,8 +945,11 @@ type HealthCheck struct {
 	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
 }
 
-// HealthCheckProtocol A connection (tcp), status 200 of a path (http), or no check at all.
+// HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
+
+// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+type IdleTimeoutSeconds = int
 
 // Instance defines model for Instance.
 type Instance struct {
@@ -928,6 +1041,9 @@ type InstanceType string
 
 // Listener defines model for Listener.
 type Listener struct {
+	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
+	ConnectionLimit int `json:"connectionLimit,omitempty"`
+
 	// Port Where clients connect.
 	//
 	// Example: 8080
@@ -961,7 +1077,7 @@ type ListenerStats struct {
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
 
-	// RefusedConnections From clients outside of the source ranges.
+	// RefusedConnections From clients outside of the source ranges or beyond the connection limit.
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 
@@ -973,16 +1089,36 @@ type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
 
+	// AddressID The reserved address that it holds, and gives back when it is gone. Absent when its address was drawn for it.
+	AddressID *string `json:"addressId,omitempty"`
+
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
+
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds DrainSeconds `json:"drainSeconds"`
 
 	// HealthCheck Absent when targets are not checked.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// ID Example: lb-01jd3n7w2e4t
-	ID        string     `json:"id"`
-	Listeners []Listener `json:"listeners"`
+	ID string `json:"id"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
+	Listeners          []Listener         `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -990,6 +1126,12 @@ type LoadBalancer struct {
 
 	// Region Example: nebula-1
 	Region string `json:"region"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges SourceRanges      `json:"sourceRanges"`
@@ -1007,19 +1149,46 @@ type LoadBalancer struct {
 	Version int64 `json:"version"`
 }
 
+// LoadBalancerAlgorithm Which target a new connection (of udp, a new client) goes to, among those
+// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+// client goes to another: the next in turn, the one with the fewest
+// connections of this balancer, or one that follows from the client's
+// address alone while the targets stay the same.
+type LoadBalancerAlgorithm string
+
 // LoadBalancerCreate defines model for LoadBalancerCreate.
 type LoadBalancerCreate struct {
+	// Address The same by its IP: it must have been reserved. Give one of the two.
+	//
+	// Example: 127.30.64.7
+	Address *string `json:"address,omitempty"`
+
+	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
+	AddressID *string                `json:"addressId,omitempty"`
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
-	// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
-	Name string `json:"name"`
+	Name   string              `json:"name"`
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
@@ -1042,6 +1211,12 @@ type LoadBalancerList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
+// LoadBalancerScheme Who a balancer is for. It is a label here: public and internal ones get
+// their addresses from the same pool, and whoever reaches the one reaches
+// the other; `sourceRanges` keeps people out. An internal one takes no
+// reserved address.
+type LoadBalancerScheme string
+
 // LoadBalancerState defines model for LoadBalancerState.
 type LoadBalancerState string
 
@@ -1052,15 +1227,44 @@ type LoadBalancerStats struct {
 
 // LoadBalancerUpdate defines model for LoadBalancerUpdate.
 type LoadBalancerUpdate struct {
+	// Address As `addressId`.
+	Address *string `json:"address,omitempty"`
+
+	// AddressID An address is final. The present one is taken for granted; another one is refused.
+	AddressID *string `json:"addressId,omitempty"`
+
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
-	// HealthCheck Replaces the check as a whole; `protocol` `none` removes it.
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 	Name      *string    `json:"name,omitempty"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
@@ -1388,6 +1592,65 @@ type RegionList struct {
 	Items []Region `json:"items"`
 }
 
+// ReservedAddress An address that the project keeps, whatever holds it.
+type ReservedAddress struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Holder Absent while it is available.
+	Holder *AddressHolder `json:"holder,omitempty"`
+
+	// ID Example: a-01jd3n9c5r2t
+	ID string `json:"id"`
+
+	// IP Example: 127.30.64.7
+	IP string `json:"ip"`
+
+	// Name Example: web
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Region Example: nebula-1
+	Region string       `json:"region"`
+	State  AddressState `json:"state"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// ReservedAddressCreate defines model for ReservedAddressCreate.
+type ReservedAddressCreate struct {
+	// IP The address wanted, of the load balancers' pool; the lowest free one when left out.
+	//
+	// Example: 127.30.64.7
+	IP *string `json:"ip,omitempty"`
+
+	// Name Unique among the project's reserved addresses. Generated when left out.
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// ReservedAddressList defines model for ReservedAddressList.
+type ReservedAddressList struct {
+	Items []ReservedAddress `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// ReservedAddressUpdate defines model for ReservedAddressUpdate.
+type ReservedAddressUpdate struct {
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
 // ResourceKind defines model for ResourceKind.
 type ResourceKind string
 
@@ -1592,6 +1855,9 @@ type ZoneList struct {
 // ZoneState defines model for ZoneState.
 type ZoneState string
 
+// AddressID defines model for AddressID.
+type AddressID = string
+
 // AuditOperation defines model for AuditOperation.
 type AuditOperation = string
 
@@ -1645,6 +1911,57 @@ type TokenName = string
 
 // Wait defines model for Wait.
 type Wait = int
+
+// ListAddressesParams defines parameters for ListAddresses.
+type ListAddressesParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// State Only addresses in one of these states.
+	State *[]AddressState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// ReserveAddressParams defines parameters for ReserveAddress.
+type ReserveAddressParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseAddressParams defines parameters for ReleaseAddress.
+type ReleaseAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateAddressParams defines parameters for UpdateAddress.
+type UpdateAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// AttachAddressParams defines parameters for AttachAddress.
+type AttachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// DetachAddressParams defines parameters for DetachAddress.
+type DetachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
 
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
@@ -1986,6 +2303,15 @@ type UpdateRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ReserveAddressJSONRequestBody defines body for ReserveAddress for application/json ContentType.
+type ReserveAddressJSONRequestBody = ReservedAddressCreate
+
+// UpdateAddressJSONRequestBody defines body for UpdateAddress for application/json ContentType.
+type UpdateAddressJSONRequestBody = ReservedAddressUpdate
+
+// AttachAddressJSONRequestBody defines body for AttachAddress for application/json ContentType.
+type AttachAddressJSONRequestBody = AddressAttach
+
 // AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
 type AdvanceClockJSONRequestBody = ClockAdvance
 
@@ -2045,6 +2371,27 @@ type ServerInterface interface {
 	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
 	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
+	// ListAddresses Reserved addresses of the project, oldest first.
+	// (GET /v1/addresses)
+	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
+	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// (POST /v1/addresses)
+	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// (DELETE /v1/addresses/{id})
+	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
+	// GetAddress One reserved address.
+	// (GET /v1/addresses/{id})
+	GetAddress(w http.ResponseWriter, r *http.Request, id AddressID)
+	// UpdateAddress Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/addresses/{id})
+	UpdateAddress(w http.ResponseWriter, r *http.Request, id AddressID, params UpdateAddressParams)
+	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	// (POST /v1/addresses/{id}/attach)
+	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// (POST /v1/addresses/{id}/detach)
+	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
 	// ListAudit The project's calls, newest first.
 	// (GET /v1/audit)
 	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
@@ -2259,6 +2606,358 @@ func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetReady(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAddresses operation middleware
+func (siw *ServerInterfaceWrapper) ListAddresses(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAddressesParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAddresses(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReserveAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReserveAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReserveAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReserveAddress(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReleaseAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetAddress operation middleware
+func (siw *ServerInterfaceWrapper) GetAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAddress(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateAddress operation middleware
+func (siw *ServerInterfaceWrapper) UpdateAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AttachAddress operation middleware
+func (siw *ServerInterfaceWrapper) AttachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AttachAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DetachAddress operation middleware
+func (siw *ServerInterfaceWrapper) DetachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DetachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DetachAddress(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -4795,6 +5494,20 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/stats", wrapper.GetLoadBalancerStats).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/health", wrapper.GetLoadBalancerHealth).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ListAddresses).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ReserveAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.ReleaseAddress).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.GetAddress).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.UpdateAddress).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/attach", wrapper.AttachAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/detach", wrapper.DetachAddress).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.ListRoutes).Methods(http.MethodGet)
 

@@ -167,18 +167,23 @@ func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n 
 		return a, refuse(InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want).
 			at("address", "is no unicast IPv4 address")
 	}
+	return a, c.takeWanted(ctx, tx, p, "address", a)
+}
+
+// takeWanted takes the address that a field asks for, if nothing has it.
+func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field string, a netip.Addr) error {
 	has, err := tx.AddressHolder(ctx, a.String())
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		c.addresses.take(tx, a)
-		return a, nil
+		return nil
 	case err != nil:
-		return a, err
+		return err
 	case has.ProjectID != p.ID:
-		return a, refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at("address", "is in use")
+		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at(field, "is in use")
 	}
-	return a, refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
-		at("address", "is in use")
+	return refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
+		at(field, "is in use")
 }
 
 // unicast leaves out "this network" below 1.0.0.0, and what begins with

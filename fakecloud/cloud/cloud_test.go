@@ -361,13 +361,21 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*LoadBalancerSpec){
-		"listeners.0":                    func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
-		"listeners.0.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
-		"listeners.1.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners = []Listener{tcp, {UDP, 1, 1, ProxyV1}} },
+		"listeners.0":               func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
+		"listeners.0.proxyProtocol": func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
+		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
+			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
+		},
 		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
 		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/8"} },
 		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
 		"clientAffinitySeconds":          func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
+		"scheme":                         func(s *LoadBalancerSpec) { s.Scheme = "private" },
+		"algorithm":                      func(s *LoadBalancerSpec) { s.Algorithm = "random" },
+		"idleTimeoutSeconds":             func(s *LoadBalancerSpec) { s.IdleTimeout = -time.Second },
+		"drainSeconds":                   func(s *LoadBalancerSpec) { s.Drain = 25 * time.Hour },
+		"listeners.0.connectionLimit":    func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = -1 },
+		"healthCheck.expectedCodes":      check(func(h *HealthCheck) { h.ExpectedCodes = "200,299-201" }),
 		"healthCheck.protocol":           check(func(h *HealthCheck) { h.Protocol = CheckNone }),
 		"healthCheck.port":               check(func(h *HealthCheck) { h.Port = 0 }),
 		"healthCheck.path":               check(func(h *HealthCheck) { h.Path = "/%zz" }),
@@ -382,6 +390,7 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, field, func() error {
 			_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
 				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity, HealthCheck: spec.HealthCheck,
+				Scheme: orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout, Drain: &spec.Drain,
 			})
 			return err
 		})
@@ -390,6 +399,14 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
+}
+
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
 }
 
 func requireRefusedAt(t *testing.T, code Code, field string, do func() error) {

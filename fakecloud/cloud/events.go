@@ -57,6 +57,8 @@ func eventFrom(row db.Event) (Event, error) {
 		err = json.Unmarshal([]byte(row.Body), &e.Instance)
 	case LoadBalancerResource:
 		err = json.Unmarshal([]byte(row.Body), &e.LoadBalancer)
+	case AddressResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Address)
 	case RouteResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Route)
 	case NetworkResource:

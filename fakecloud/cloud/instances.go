@@ -331,6 +331,9 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 	if rule.To == InstanceTerminated {
 		c.addresses.release(tx, in.Address)
 		in.Address = netip.Addr{}
+		if err := dropExternal(ctx, tx, in, now); err != nil {
+			return err
+		}
 	}
 	if err := saveInstance(ctx, tx, from, in, now); err != nil {
 		return err

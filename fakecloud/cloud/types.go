@@ -71,7 +71,8 @@ type Instance struct {
 	Network     string            `json:"network"` // the network's ID
 	State       InstanceState     `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
-	Address     netip.Addr        `json:"address"` // invalid once terminated
+	Address     netip.Addr        `json:"address"`            // invalid once terminated
+	External    []netip.Addr      `json:"external,omitempty"` // the reserved addresses it holds
 	Tags        map[string]string `json:"tags"`
 	Version     int64             `json:"version"`
 	CreatedAt   time.Time         `json:"createdAt"`
@@ -117,14 +118,20 @@ type Listener struct {
 	Port          int           `json:"port"`
 	TargetPort    int           `json:"targetPort"`
 	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
+	// ConnectionLimit is how many there may be at a time; 0 is no limit.
+	ConnectionLimit int `json:"connectionLimit,omitempty"`
 }
 
 // HealthCheck says how targets are asked whether they can serve.
 type HealthCheck struct {
-	// Protocol is TCP (a connection is enough) or HTTP (status 200 of Path).
+	// Protocol is TCP (a connection is enough) or HTTP (an expected status of
+	// Path).
 	Protocol HealthCheckProtocol `json:"protocol"`
 	Port     int                 `json:"port"`
 	Path     string              `json:"path,omitempty"` // HTTP only
+	// ExpectedCodes are statuses and ranges of them, such as "200-299,301"; 200
+	// when empty. HTTP only.
+	ExpectedCodes string `json:"expectedCodes,omitempty"`
 	// Interval is from the start of one check to the start of the next;
 	// Timeout is how long one may take, at most Interval.
 	Interval time.Duration `json:"interval"`
@@ -172,13 +179,18 @@ type LoadBalancer struct {
 	Name        string            `json:"name"`
 	Region      string            `json:"region"`
 	Address     netip.Addr        `json:"address"`
+	AddressID   string            `json:"addressId,omitempty"` // if it is a reserved one
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	Listeners   []Listener        `json:"listeners"`
 	Targets     []string          `json:"targets"` // instance IDs
-	// SourceRanges, Affinity and HealthCheck are as in Forwarding.
+	Scheme      Scheme            `json:"scheme,omitempty"`
+	// What follows up to HealthCheck is as in Forwarding.
+	Algorithm    Algorithm         `json:"algorithm,omitempty"`
 	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
 	Affinity     time.Duration     `json:"affinity,omitempty"`
+	IdleTimeout  time.Duration     `json:"idleTimeout,omitempty"`
+	Drain        time.Duration     `json:"drain,omitempty"`
 	HealthCheck  *HealthCheck      `json:"healthCheck,omitempty"`
 	Tags         map[string]string `json:"tags"`
 	Version      int64             `json:"version"`
@@ -190,12 +202,19 @@ type LoadBalancer struct {
 
 // LoadBalancerSpec asks for a balancer.
 type LoadBalancerSpec struct {
-	Name      string
+	Name string
+	// AddressID or Address chooses a reserved address, by its ID or its IP.
+	AddressID string
+	Address   string
+	Scheme    Scheme    // public when empty
+	Algorithm Algorithm // round robin when empty
 	Listeners []Listener
 	Targets   []string
 	// SourceRanges are CIDRs.
 	SourceRanges []string
 	Affinity     time.Duration
+	IdleTimeout  time.Duration
+	Drain        time.Duration
 	// HealthCheck has defaults for what is left zero.
 	HealthCheck *HealthCheck
 	Tags        map[string]string
@@ -203,11 +222,18 @@ type LoadBalancerSpec struct {
 
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
 type LoadBalancerUpdate struct {
-	Name         *string
+	Name *string
+	// AddressID and Address may only be what they are.
+	AddressID    *string
+	Address      *string
+	Scheme       *Scheme
+	Algorithm    *Algorithm
 	Listeners    *[]Listener
 	Targets      *[]string
 	SourceRanges *[]string
 	Affinity     *time.Duration
+	IdleTimeout  *time.Duration
+	Drain        *time.Duration
 	HealthCheck  *HealthCheck
 	Tags         *map[string]string
 }
@@ -242,8 +268,8 @@ type ListenerStats struct {
 	// Connections counts those accepted, Active those still open, Failed those
 	// closed because no target could be reached.
 	Connections, Active, Failed int64
-	// Refused counts those from outside of the source ranges; they are not among
-	// Connections.
+	// Refused counts those from outside of the source ranges or beyond the
+	// connection limit; they are not among Connections.
 	Refused int64
 	// BytesIn went from clients to targets, BytesOut back.
 	BytesIn, BytesOut int64
@@ -284,6 +310,7 @@ type Resource string
 const (
 	InstanceResource     Resource = "instance"
 	LoadBalancerResource Resource = "load-balancer"
+	AddressResource      Resource = "address"
 	RouteResource        Resource = "route"
 	NetworkResource      Resource = "network"
 )
@@ -304,6 +331,7 @@ type Event struct {
 	// One of these is the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
+	Address      *ReservedAddress
 	Route        *Route
 	Network      *Network
 }

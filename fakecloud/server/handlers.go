@@ -191,8 +191,11 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		return
 	}
 	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
-		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
+		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address),
+		Scheme: cloud.Scheme(value(body.Scheme)), Algorithm: cloud.Algorithm(value(body.Algorithm)),
+		Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
+		IdleTimeout: seconds(value(body.IdleTimeoutSeconds)), Drain: seconds(value(body.DrainSeconds)),
 		Tags: value(body.Tags),
 	})
 	if err == nil {
@@ -234,7 +237,11 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if !ok {
 		return
 	}
-	u := cloud.LoadBalancerUpdate{Name: body.Name, SourceRanges: body.SourceRanges, HealthCheck: toCheck(body.HealthCheck)}
+	u := cloud.LoadBalancerUpdate{
+		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
+		SourceRanges: body.SourceRanges, Affinity: secondsOf(body.ClientAffinitySeconds), IdleTimeout: secondsOf(body.IdleTimeoutSeconds),
+		Drain: secondsOf(body.DrainSeconds), HealthCheck: toCheck(body.HealthCheck), Tags: (*map[string]string)(body.Tags),
+	}
 	if body.Listeners != nil {
 		l := each(*body.Listeners, toListener)
 		u.Listeners = &l
@@ -242,14 +249,6 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if body.Targets != nil {
 		t := each(*body.Targets, toTarget)
 		u.Targets = &t
-	}
-	if body.ClientAffinitySeconds != nil {
-		d := seconds(*body.ClientAffinitySeconds)
-		u.Affinity = &d
-	}
-	if body.Tags != nil {
-		t := map[string]string(*body.Tags)
-		u.Tags = &t
 	}
 	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
 	if err == nil {

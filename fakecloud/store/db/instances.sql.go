@@ -19,7 +19,7 @@ func (q *Queries) DeleteInstance(ctx context.Context, id string) error {
 }
 
 const getInstance = `-- name: GetInstance :one
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id FROM instances WHERE id = ?
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances WHERE id = ?
 `
 
 func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) {
@@ -41,6 +41,7 @@ func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) 
 		&i.UpdatedAt,
 		&i.DueAt,
 		&i.NetworkID,
+		&i.External,
 	)
 	return i, err
 }
@@ -151,7 +152,7 @@ func (q *Queries) InstancesDue(ctx context.Context, now *int64) ([]string, error
 }
 
 const listInstances = `-- name: ListInstances :many
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id FROM instances
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '' OR zone = CAST(?4 AS TEXT))
@@ -210,6 +211,7 @@ func (q *Queries) ListInstances(ctx context.Context, arg ListInstancesParams) ([
 			&i.UpdatedAt,
 			&i.DueAt,
 			&i.NetworkID,
+			&i.External,
 		); err != nil {
 			return nil, err
 		}

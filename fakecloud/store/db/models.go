@@ -4,6 +4,21 @@
 
 package db
 
+type Address struct {
+	ID         string
+	ProjectID  string
+	Name       string
+	Region     string
+	Ip         string
+	State      string
+	HolderKind string
+	HolderID   string
+	Tags       string
+	Version    int64
+	CreatedAt  int64
+	UpdatedAt  int64
+}
+
 type Audit struct {
 	ID         int64
 	Time       int64
@@ -80,6 +95,7 @@ type Instance struct {
 	UpdatedAt   int64
 	DueAt       *int64
 	NetworkID   string
+	External    *string
 }
 
 type LoadBalancer struct {
@@ -99,6 +115,11 @@ type LoadBalancer struct {
 	SourceRanges string
 	Affinity     int64
 	HealthCheck  *string
+	AddressID    *string
+	Scheme       string
+	Algorithm    string
+	IdleTimeout  int64
+	Drain        int64
 }
 
 type LoadBalancerTarget struct {
