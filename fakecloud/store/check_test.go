@@ -188,6 +188,18 @@ func TestDamagedLogs(t *testing.T) {
 	}
 }
 
+// A log is part of its data file, and not thrown away when that is gone.
+func TestALogWithoutItsFileIsRefused(t *testing.T) {
+	path := crashed(t, 3)
+	require.NoError(t, os.Truncate(path, 0))
+	refused(t, path, "not a usable database")
+	require.NoError(t, os.Remove(path))
+	_, err := store.Open(t.Context(), path)
+	require.ErrorContains(t, err, "its write-ahead log (-wal) is there")
+	assert.NoFileExists(t, path)
+	assert.FileExists(t, path+"-wal")
+}
+
 // Whatever SQLite leaves in a log is no damage: pages of the log before it, and
 // of changes that were undone when some of them had been written already.
 func TestLogsThatBeganAnewAreSound(t *testing.T) {

@@ -109,7 +109,7 @@ func (s *Store) start(ctx context.Context, path string) error {
 		return err
 	}
 	if err := inspect(ctx, abs); err != nil {
-		return fmt.Errorf("%w; it was left untouched: move it away to start afresh, or put a backup in its place", err)
+		return fmt.Errorf("%w; it was left untouched: move it and its -wal file away to start afresh, or to put a backup in its place", err)
 	}
 	if err := os.RemoveAll(staging(abs)); err != nil {
 		return err
