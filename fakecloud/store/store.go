@@ -34,8 +34,9 @@ const Memory = ":memory:"
 // contend for the same two or four cores.
 const readers = 4
 
-// everyConn is set for readers and the writer alike. Nobody else has the file
-// open; in memory, readers and the writer wait for each other.
+// everyConn is set for readers and the writer alike. In memory they wait for
+// each other; nobody else has a file open. SQLite's small caches are left as they
+// are: neither larger ones nor mmap made reads any faster with 10,000 instances.
 const everyConn = "&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=" + statements
 
 //go:embed migrations/*.sql
@@ -54,10 +55,10 @@ type Store struct {
 	pageSize int // bytes
 
 	keep     int64 // newest events kept
-	onCommit func(writes int, took time.Duration)
+	onCommit func(writes int, took time.Duration) // may be nil
 	counts   counters
 
-	open   sync.RWMutex // held for reading by each write that Close waits for
+	open   sync.RWMutex // held for reading by whatever Close waits for
 	closed bool
 	ended  chan struct{} // closed when closed is set
 
@@ -168,7 +169,11 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	if _, _, err := s.wal("TRUNCATE"); err != nil {
 		return err
 	}
-	if s.read, err = sql.Open("sqlite3", readDSN); err != nil {
+	return s.connectReaders(ctx, readDSN)
+}
+
+func (s *Store) connectReaders(ctx context.Context, dsn string) (err error) {
+	if s.read, err = sql.Open("sqlite3", dsn); err != nil {
 		return err
 	}
 	for range readers {

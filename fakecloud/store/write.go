@@ -156,11 +156,6 @@ func (s *Store) committed(b *batch, took time.Duration) {
 
 // exclusively runs fn while no write is under way and none is uncommitted.
 func (s *Store) exclusively(fn func() error) error {
-	s.open.RLock()
-	defer s.open.RUnlock()
-	if s.closed {
-		return ErrClosed
-	}
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	if s.batch != nil {
