@@ -54,7 +54,7 @@ type Store struct {
 
 	pageSize int // bytes
 
-	keep     int64 // newest events kept
+	keep     int64                                // newest events kept
 	onCommit func(writes int, took time.Duration) // may be nil
 	counts   counters
 
