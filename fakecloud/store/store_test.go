@@ -284,7 +284,7 @@ func TestOlderSchemaIsUpgraded(t *testing.T) {
 		assert.Equal(t, "[]", lb.SourceRanges)
 		assert.Zero(t, lb.Affinity)
 		assert.Nil(t, lb.HealthCheck)
-		routes, err := tx.RouteDestinations(ctx, db.RouteDestinationsParams{ProjectID: "p"})
+		routes, err := tx.ListRoutes(ctx, db.ListRoutesParams{ProjectID: "p", Tags: "[]", Max: 1})
 		assert.Empty(t, routes)
 		return err
 	}))
