@@ -35,7 +35,9 @@ func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id 
 			limits[q] = *limit
 		}
 	}
-	s.quotas(w, r, id, func(ctx context.Context, id string) ([]cloud.QuotaUse, error) { return s.cloud.SetQuotas(ctx, id, limits) })
+	s.quotas(w, r, id, func(ctx context.Context, id string) ([]cloud.QuotaUse, error) {
+		return s.cloud.SetQuotas(ctx, id, limits)
+	})
 }
 
 func (s *Server) quotas(w http.ResponseWriter, r *http.Request, id string, do func(context.Context, string) ([]cloud.QuotaUse, error)) {
