@@ -619,12 +619,18 @@ type ClientInterface interface {
 
 	// RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBody(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1907,6 +1913,9 @@ func (c *Client) GetToken(ctx context.Context, id ProjectID, name TokenName, req
 
 // RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 //
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
@@ -1923,6 +1932,9 @@ func (c *Client) RotateTokenWithBody(ctx context.Context, id ProjectID, name Tok
 }
 
 // RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+//
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6302,12 +6314,18 @@ type ClientWithResponsesInterface interface {
 
 	// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBodyWithResponse(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateTokenResponse, error)
 
 	// RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -10379,6 +10397,9 @@ func (c *ClientWithResponses) GetTokenWithResponse(ctx context.Context, id Proje
 
 // RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 //
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
@@ -10391,6 +10412,9 @@ func (c *ClientWithResponses) RotateTokenWithBodyWithResponse(ctx context.Contex
 }
 
 // RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+//
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
