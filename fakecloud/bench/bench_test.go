@@ -275,6 +275,12 @@ func TestCPUOf(t *testing.T) {
 	assert.Zero(t, cpuOf("42 (a) S 1"))
 }
 
+func TestBusy(t *testing.T) {
+	assert.Equal(t, 430*time.Millisecond, busy("cpu  10 2 20 1000 500 3 4 4 9 9\ncpu0 1 1 1 1 1 1 1 1\n"))
+	assert.Zero(t, busy(""))
+	assert.Zero(t, busy("cpu 1 2 3"))
+}
+
 func TestGrouped(t *testing.T) {
 	for v, want := range map[float64]string{0: "0.0", 3.14159: "3.1", 42: "42", 999: "999", 1000: "1,000", 1234567.8: "1,234,568"} {
 		assert.Equal(t, want, grouped(v))
