@@ -136,6 +136,7 @@ func TestReadMessage(t *testing.T) {
 	in := bufio.NewReader(strings.NewReader(": connected\n\n" +
 		"id: 7\nevent: created\ndata: {\"id\":\"r-1\",\"route\":{\"createdAt\":\"2020-01-01T00:00:00Z\"},\"seq\":7,\"time\":\"2026-11-21T05:00:00.25Z\",\"type\":\"created\"}\n\n" +
 		": still here\n\n" +
+		"id: 7\n\n" +
 		"id: 8\nevent: deleted\ndata: {\"time\":\"2026-11-21T05:00:01Z\"}\n\n"))
 	m, err := readMessage(in)
 	require.NoError(t, err)

@@ -165,7 +165,7 @@ func (b *bench) serve(listen string) (*process, error) {
 	// machine has the same addresses.
 	pool := fmt.Sprintf("127.%d.", 128+os.Getpid()%120)
 	args := []string{
-		"serve", "--listen", listen, "--data", filepath.Join(b.dir, "cloud.db"), "--token", "operator=" + filepath.Join(b.dir, "token"),
+		"serve", "--listen", listen, "--data", filepath.Join(b.dir, "cloud.db"), "--token", "operator:admin=" + filepath.Join(b.dir, "token"),
 		"--profile", "instant", "--retention", "0s", "--instance-cidr", pool + "0.0/17", "--load-balancer-cidr", pool + "128.0/17",
 	}
 	args = append(args, b.limits...)
