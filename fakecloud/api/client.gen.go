@@ -131,40 +131,63 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DeleteFaults Lift all faults that the project made.
+	//
+	// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+	DeleteFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListFaults The project's fault rules, oldest first, spent ones included.
 	//
 	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
 	ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateFaultWithBody Make calls of the project's tokens go wrong.
+	// CreateFaultWithBody Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateFault Make calls of the project's tokens go wrong.
+	// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFault(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DeleteFault Lift a fault. Calls that it holds are let go of.
+	// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 	//
 	// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
 	DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -198,12 +221,17 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/instances/{id} (the `GetInstance` operationId).
 	GetInstance(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
+	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	//
+	// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+	RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 	StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+	// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 	StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -395,6 +423,21 @@ func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, r
 	return c.Client.Do(req)
 }
 
+// DeleteFaults Lift all faults that the project made.
+//
+// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+func (c *Client) DeleteFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteFaultsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListFaults The project's fault rules, oldest first, spent ones included.
 //
 // Corresponds with GET /v1/faults (the `ListFaults` operationId).
@@ -410,14 +453,23 @@ func (c *Client) ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) 
 	return c.Client.Do(req)
 }
 
-// CreateFaultWithBody Make calls of the project's tokens go wrong.
+// CreateFaultWithBody Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes any type of body and a specified content type.
 //
@@ -434,14 +486,23 @@ func (c *Client) CreateFaultWithBody(ctx context.Context, contentType string, bo
 	return c.Client.Do(req)
 }
 
-// CreateFault Make calls of the project's tokens go wrong.
+// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -458,7 +519,7 @@ func (c *Client) CreateFault(ctx context.Context, body CreateFaultJSONRequestBod
 	return c.Client.Do(req)
 }
 
-// DeleteFault Lift a fault. Calls that it holds are let go of.
+// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 //
 // Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
 func (c *Client) DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -552,7 +613,22 @@ func (c *Client) GetInstance(ctx context.Context, id InstanceID, reqEditors ...R
 	return c.Client.Do(req)
 }
 
-// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
+// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+//
+// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+func (c *Client) RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRebootInstanceRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 func (c *Client) StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -567,7 +643,7 @@ func (c *Client) StartInstance(ctx context.Context, id InstanceID, params *Start
 	return c.Client.Do(req)
 }
 
-// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 func (c *Client) StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1065,6 +1141,33 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 	return req, nil
 }
 
+// NewDeleteFaultsRequest constructs an http.Request for the DeleteFaults method
+func NewDeleteFaultsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListFaultsRequest constructs an http.Request for the ListFaults method
 func NewListFaultsRequest(server string) (*http.Request, error) {
 	var err error
@@ -1398,6 +1501,55 @@ func NewGetInstanceRequest(server string, id InstanceID) (*http.Request, error) 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRebootInstanceRequest constructs an http.Request for the RebootInstance method
+func NewRebootInstanceRequest(server string, id InstanceID, params *RebootInstanceParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/instances/%s/reboot", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -2295,6 +2447,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
 
+	// DeleteFaultsWithResponse Lift all faults that the project made.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+	DeleteFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFaultsResponse, error)
+
 	// ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2302,35 +2461,53 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
 	ListFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFaultsResponse, error)
 
-	// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+	// CreateFaultWithBodyWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
 
-	// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+	// CreateFaultWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithResponse(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
 
-	// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+	// DeleteFaultWithResponse Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2372,14 +2549,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/instances/{id} (the `GetInstance` operationId).
 	GetInstanceWithResponse(ctx context.Context, id InstanceID, reqEditors ...RequestEditorFn) (*GetInstanceResponse, error)
 
-	// StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
+	// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+	RebootInstanceWithResponse(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*RebootInstanceResponse, error)
+
+	// StartInstanceWithResponse Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 	StartInstanceWithResponse(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
 
-	// StopInstanceWithResponse Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+	// StopInstanceWithResponse Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2698,6 +2882,47 @@ func (r StreamEventsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteFaultsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteFaultsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteFaultsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteFaultsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteFaultsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteFaultsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3027,6 +3252,54 @@ func (r GetInstanceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RebootInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Instance
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RebootInstanceResponse) GetJSON202() *Instance {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RebootInstanceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RebootInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RebootInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RebootInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RebootInstanceResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3873,6 +4146,19 @@ func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, para
 	return ParseStreamEventsResponse(rsp)
 }
 
+// DeleteFaultsWithResponse Lift all faults that the project made.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+func (c *ClientWithResponses) DeleteFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFaultsResponse, error) {
+	rsp, err := c.DeleteFaults(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteFaultsResponse(rsp)
+}
+
 // ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -3886,14 +4172,23 @@ func (c *ClientWithResponses) ListFaultsWithResponse(ctx context.Context, reqEdi
 	return ParseListFaultsResponse(rsp)
 }
 
-// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+// CreateFaultWithBodyWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -3906,14 +4201,23 @@ func (c *ClientWithResponses) CreateFaultWithBodyWithResponse(ctx context.Contex
 	return ParseCreateFaultResponse(rsp)
 }
 
-// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+// CreateFaultWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -3926,7 +4230,7 @@ func (c *ClientWithResponses) CreateFaultWithResponse(ctx context.Context, body 
 	return ParseCreateFaultResponse(rsp)
 }
 
-// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+// DeleteFaultWithResponse Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -4004,7 +4308,20 @@ func (c *ClientWithResponses) GetInstanceWithResponse(ctx context.Context, id In
 	return ParseGetInstanceResponse(rsp)
 }
 
-// StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
+// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+func (c *ClientWithResponses) RebootInstanceWithResponse(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*RebootInstanceResponse, error) {
+	rsp, err := c.RebootInstance(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRebootInstanceResponse(rsp)
+}
+
+// StartInstanceWithResponse Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -4017,7 +4334,7 @@ func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, id 
 	return ParseStartInstanceResponse(rsp)
 }
 
-// StopInstanceWithResponse Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+// StopInstanceWithResponse Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -4368,6 +4685,35 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 	return response, nil
 }
 
+// ParseDeleteFaultsResponse parses an HTTP response from a DeleteFaultsWithResponse call
+func ParseDeleteFaultsResponse(rsp *http.Response) (*DeleteFaultsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteFaultsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListFaultsResponse parses an HTTP response from a ListFaultsWithResponse call
 func ParseListFaultsResponse(rsp *http.Response) (*ListFaultsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -4582,6 +4928,39 @@ func ParseGetInstanceResponse(rsp *http.Response) (*GetInstanceResponse, error) 
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRebootInstanceResponse parses an HTTP response from a RebootInstanceWithResponse call
+func ParseRebootInstanceResponse(rsp *http.Response) (*RebootInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RebootInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Instance
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

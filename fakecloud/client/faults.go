@@ -32,6 +32,12 @@ func (c *Client) DeleteFault(ctx context.Context, id string) error {
 	return err
 }
 
+// DeleteFaults lifts all rules that the project made.
+func (c *Client) DeleteFaults(ctx context.Context) error {
+	_, err := write[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteFaults(ctx) })
+	return err
+}
+
 // ListCalls tells how often each operation was called since the cloud's process
 // started, by the token of this name or, with "", by each of the project's.
 func (c *Client) ListCalls(ctx context.Context, token string) ([]api.Calls, error) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jonboulle/clockwork"
@@ -61,6 +62,8 @@ type Cloud struct {
 	random *random
 	wake   chan struct{} // something is due sooner than was known
 	ready  chan struct{} // closed by Run once balancers are restored
+
+	obeyed atomic.Pointer[Faults] // nil: none
 
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never

@@ -51,7 +51,9 @@ func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
 
 // ListZones implements api.ServerInterface.
 func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
-	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone { return api.Zone{Name: z.Name, Region: z.Region} })
+	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
+		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(project(r), z.Name)}
+	})
 	s.reply(w, r, http.StatusOK, api.ZoneList{Items: zones})
 }
 
@@ -148,6 +150,11 @@ func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.In
 // StopInstance implements api.ServerInterface.
 func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StopInstanceParams) {
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.StopInstance)
+}
+
+// RebootInstance implements api.ServerInterface.
+func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.RebootInstanceParams) {
+	s.instance(w, r, http.StatusAccepted, id, s.cloud.RebootInstance)
 }
 
 // TerminateInstance implements api.ServerInterface.

@@ -7,11 +7,13 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/gorilla/mux"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
 func loadSpec() (*openapi3.T, error) {
@@ -24,8 +26,8 @@ func loadSpec() (*openapi3.T, error) {
 
 // operation is one that faults can touch and whose calls are counted.
 type operation struct {
-	id    string // its operationId
-	lists bool
+	id string // its operationId
+	faults.Operation
 }
 
 // operations are found by method and path as the spec has it: "GET /v1/zones".
@@ -40,20 +42,64 @@ func operationsOf(spec *openapi3.T) operations {
 			if op.Security != nil || op.Extensions["x-role"] == "admin" || slices.Contains(op.Tags, "calls") {
 				continue
 			}
-			all[method+" "+path] = operation{id: op.OperationID, lists: lists(op)}
+			all[method+" "+path] = operation{op.OperationID, faultable(method, path, op)}
 		}
 	}
 	return all
 }
 
-// lists tells whether the answer is an object with items.
-func lists(op *openapi3.Operation) bool {
-	ok := op.Responses.Status(http.StatusOK)
-	if ok == nil {
-		return false
+// faultable is what faults must know of an operation.
+func faultable(method, path string, op *openapi3.Operation) faults.Operation {
+	answer := answerOf(op)
+	lists := answer != nil && answer.Properties["items"] != nil
+	if lists {
+		answer = answer.Properties["items"].Value.Items.Value
 	}
-	content := ok.Value.Content.Get("application/json")
-	return content != nil && content.Schema.Value.Properties["items"] != nil
+	stream := false
+	if ok := op.Responses.Status(http.StatusOK); ok != nil {
+		stream = ok.Value.Content.Get("text/event-stream") != nil
+	}
+	return faults.Operation{
+		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: strings.Contains(path, "{id}"),
+		Answers: func(field string) bool { return hasField(answer, strings.Split(field, ".")) },
+	}
+}
+
+// answerOf is the schema of what the operation answers with when all is well, or
+// nil.
+func answerOf(op *openapi3.Operation) *openapi3.Schema {
+	for _, status := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted} {
+		answer := op.Responses.Status(status)
+		if answer == nil {
+			continue
+		}
+		if content := answer.Value.Content.Get("application/json"); content != nil {
+			return content.Schema.Value
+		}
+	}
+	return nil
+}
+
+// hasField tells whether an answer may have the field. The way to it leads
+// through the items of lists.
+func hasField(s *openapi3.Schema, path []string) bool {
+	switch {
+	case s == nil:
+		return false
+	case len(path) == 0:
+		return true
+	case s.Items != nil:
+		return hasField(s.Items.Value, path)
+	case s.AdditionalProperties.Schema != nil: // A map: its keys may have dots.
+		return true
+	}
+	for _, part := range s.AllOf {
+		if hasField(part.Value, path) {
+			return true
+		}
+	}
+	next := s.Properties[path[0]]
+	return next != nil && hasField(next.Value, path[1:])
 }
 
 // of is the operation that a routed request asks for, if it is one of these.
@@ -63,11 +109,11 @@ func (o operations) of(r *http.Request) (operation, bool) {
 	return op, ok && err == nil
 }
 
-// lists gives the operationIds, and whether they list.
-func (o operations) lists() map[string]bool {
-	ids := map[string]bool{}
+// byID gives what faults must know of each, by its operationId.
+func (o operations) byID() map[string]faults.Operation {
+	ids := map[string]faults.Operation{}
 	for _, op := range o {
-		ids[op.id] = op.lists
+		ids[op.id] = op.Operation
 	}
 	return ids
 }
@@ -78,5 +124,5 @@ func Operations() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Sorted(maps.Keys(operationsOf(spec).lists())), nil
+	return slices.Sorted(maps.Keys(operationsOf(spec).byID())), nil
 }

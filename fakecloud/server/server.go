@@ -76,7 +76,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
 	s.operations = operationsOf(spec)
-	s.faults = faults.New(s.operations.lists())
+	if s.faults, err = faults.Open(context.Background(), s.cloud, s.operations.byID(), s.log); err != nil {
+		return nil, err
+	}
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
@@ -89,8 +91,12 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Stop ends the event streams, and the calls that faults hold.
-func (s *Server) Stop() { s.stop() }
+// Stop ends the event streams and the calls that faults hold, and stores what
+// faults counted.
+func (s *Server) Stop() {
+	s.stop()
+	s.faults.Close()
+}
 
 // Serve answers until ctx ends, then lets calls under way finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -115,6 +121,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
+	defer s.faults.Close()
 	if err := h.Shutdown(end); err != nil {
 		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
 	}
