@@ -21,8 +21,9 @@ func (a *app) instances() *cobra.Command {
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
 		a.instancesList(), a.instancesGet(), a.instancesCreate(),
-		a.instancesAct("start", "Start stopped instances", api.InstanceRunning, (*client.Client).StartInstance),
-		a.instancesAct("stop", "Stop running instances; they keep their addresses", api.InstanceStopped, (*client.Client).StopInstance),
+		a.instancesAct("reboot", "Reboot running instances", api.InstanceRunning, (*client.Client).RebootInstance),
+		a.instancesAct("start", "Start instances that are stopped or in error", api.InstanceRunning, (*client.Client).StartInstance),
+		a.instancesAct("stop", "Stop instances that run or are in error; they keep their addresses", api.InstanceStopped, (*client.Client).StopInstance),
 		a.instancesAct("terminate", "End instances for good", api.InstanceTerminated, (*client.Client).TerminateInstance))
 }
 
