@@ -320,7 +320,7 @@ func TestCommands(t *testing.T) {
 		assert.Contains(t, errs, says)
 		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
 	}
-	assert.Equal(t, "NAME   REGION\nz1     nebula-1\nz2     nebula-1\n", ok("zones", "list"))
+	assert.Equal(t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"))
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
 	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
 	ok("instances", "create", "--name", "true")

@@ -207,11 +207,8 @@ func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, 
 		}
 		r.rules = append(r.rules, back)
 	}
-	if err := c.LiftFaults(ctx, orphans); err != nil {
-		return nil, err
-	}
 	c.Obey(r)
-	return r, nil
+	return r, c.LiftFaults(ctx, orphans)
 }
 
 func newRule(f Fault) *rule {
