@@ -328,6 +328,48 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 	GetRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListScenarios The project's scenarios since the process started, oldest first.
+	//
+	// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+	ListScenarios(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunScenarioWithBody Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunScenario Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenario(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteScenario Stop a scenario if it runs, and forget it.
+	//
+	// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+	DeleteScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetScenario One scenario, and how far it has come.
+	//
+	// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+	GetScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	//
+	// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+	StopScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListZones Every zone of every region.
 	//
 	// Corresponds with GET /v1/zones (the `ListZones` operationId).
@@ -900,6 +942,108 @@ func (c *Client) DeleteRoute(ctx context.Context, id RouteID, params *DeleteRout
 // Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 func (c *Client) GetRoute(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetRouteRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListScenarios The project's scenarios since the process started, oldest first.
+//
+// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+func (c *Client) ListScenarios(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListScenariosRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunScenarioWithBody Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *Client) RunScenarioWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunScenarioRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunScenario Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *Client) RunScenario(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunScenarioRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteScenario Stop a scenario if it runs, and forget it.
+//
+// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+func (c *Client) DeleteScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteScenarioRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetScenario One scenario, and how far it has come.
+//
+// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+func (c *Client) GetScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetScenarioRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+//
+// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+func (c *Client) StopScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopScenarioRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -2327,6 +2471,175 @@ func NewGetRouteRequest(server string, id RouteID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListScenariosRequest constructs an http.Request for the ListScenarios method
+func NewListScenariosRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRunScenarioRequest calls the generic RunScenario builder with application/json body
+func NewRunScenarioRequest(server string, body RunScenarioJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRunScenarioRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewRunScenarioRequestWithBody constructs an http.Request for the RunScenario method, with any body, and a specified content type
+func NewRunScenarioRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteScenarioRequest constructs an http.Request for the DeleteScenario method
+func NewDeleteScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetScenarioRequest constructs an http.Request for the GetScenario method
+func NewGetScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStopScenarioRequest constructs an http.Request for the StopScenario method
+func NewStopScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s/stop", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListZonesRequest constructs an http.Request for the ListZones method
 func NewListZonesRequest(server string) (*http.Request, error) {
 	var err error
@@ -2681,6 +2994,56 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/routes/{id} (the `GetRoute` operationId).
 	GetRouteWithResponse(ctx context.Context, id RouteID, reqEditors ...RequestEditorFn) (*GetRouteResponse, error)
+
+	// ListScenariosWithResponse The project's scenarios since the process started, oldest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+	ListScenariosWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScenariosResponse, error)
+
+	// RunScenarioWithBodyWithResponse Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error)
+
+	// RunScenarioWithResponse Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithResponse(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error)
+
+	// DeleteScenarioWithResponse Stop a scenario if it runs, and forget it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+	DeleteScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*DeleteScenarioResponse, error)
+
+	// GetScenarioWithResponse One scenario, and how far it has come.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+	GetScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*GetScenarioResponse, error)
+
+	// StopScenarioWithResponse Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+	StopScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*StopScenarioResponse, error)
 
 	// ListZonesWithResponse Every zone of every region.
 	//
@@ -4019,6 +4382,239 @@ func (r GetRouteResponse) ContentType() string {
 	return ""
 }
 
+type ListScenariosResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScenarioList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListScenariosResponse) GetJSON200() *ScenarioList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListScenariosResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListScenariosResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListScenariosResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListScenariosResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListScenariosResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RunScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r RunScenarioResponse) GetJSON201() *Scenario {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RunScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RunScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RunScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RunScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RunScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetScenarioResponse) GetJSON200() *Scenario {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StopScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r StopScenarioResponse) GetJSON200() *Scenario {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StopScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StopScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StopScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StopScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StopScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListZonesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4553,6 +5149,92 @@ func (c *ClientWithResponses) GetRouteWithResponse(ctx context.Context, id Route
 		return nil, err
 	}
 	return ParseGetRouteResponse(rsp)
+}
+
+// ListScenariosWithResponse The project's scenarios since the process started, oldest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+func (c *ClientWithResponses) ListScenariosWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScenariosResponse, error) {
+	rsp, err := c.ListScenarios(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListScenariosResponse(rsp)
+}
+
+// RunScenarioWithBodyWithResponse Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *ClientWithResponses) RunScenarioWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error) {
+	rsp, err := c.RunScenarioWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunScenarioResponse(rsp)
+}
+
+// RunScenarioWithResponse Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *ClientWithResponses) RunScenarioWithResponse(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error) {
+	rsp, err := c.RunScenario(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunScenarioResponse(rsp)
+}
+
+// DeleteScenarioWithResponse Stop a scenario if it runs, and forget it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+func (c *ClientWithResponses) DeleteScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*DeleteScenarioResponse, error) {
+	rsp, err := c.DeleteScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteScenarioResponse(rsp)
+}
+
+// GetScenarioWithResponse One scenario, and how far it has come.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+func (c *ClientWithResponses) GetScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*GetScenarioResponse, error) {
+	rsp, err := c.GetScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetScenarioResponse(rsp)
+}
+
+// StopScenarioWithResponse Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+func (c *ClientWithResponses) StopScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*StopScenarioResponse, error) {
+	rsp, err := c.StopScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStopScenarioResponse(rsp)
 }
 
 // ListZonesWithResponse Every zone of every region.
@@ -5448,6 +6130,167 @@ func ParseGetRouteResponse(rsp *http.Response) (*GetRouteResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Route
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListScenariosResponse parses an HTTP response from a ListScenariosWithResponse call
+func ParseListScenariosResponse(rsp *http.Response) (*ListScenariosResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListScenariosResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScenarioList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRunScenarioResponse parses an HTTP response from a RunScenarioWithResponse call
+func ParseRunScenarioResponse(rsp *http.Response) (*RunScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RunScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Scenario
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteScenarioResponse parses an HTTP response from a DeleteScenarioWithResponse call
+func ParseDeleteScenarioResponse(rsp *http.Response) (*DeleteScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetScenarioResponse parses an HTTP response from a GetScenarioWithResponse call
+func ParseGetScenarioResponse(rsp *http.Response) (*GetScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Scenario
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStopScenarioResponse parses an HTTP response from a StopScenarioWithResponse call
+func ParseStopScenarioResponse(rsp *http.Response) (*StopScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StopScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Scenario
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -346,6 +346,60 @@ func (e RouteState) Valid() bool {
 	}
 }
 
+// Defines values for ScenarioState.
+const (
+	ScenarioDone    ScenarioState = "done"
+	ScenarioFailed  ScenarioState = "failed"
+	ScenarioRunning ScenarioState = "running"
+	ScenarioStopped ScenarioState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ScenarioState enum.
+func (e ScenarioState) Valid() bool {
+	switch e {
+	case ScenarioDone:
+		return true
+	case ScenarioFailed:
+		return true
+	case ScenarioRunning:
+		return true
+	case ScenarioStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScenarioStepAction.
+const (
+	Crash     ScenarioStepAction = "crash"
+	Delete    ScenarioStepAction = "delete"
+	Reboot    ScenarioStepAction = "reboot"
+	Start     ScenarioStepAction = "start"
+	Stop      ScenarioStepAction = "stop"
+	Terminate ScenarioStepAction = "terminate"
+)
+
+// Valid indicates whether the value is a known member of the ScenarioStepAction enum.
+func (e ScenarioStepAction) Valid() bool {
+	switch e {
+	case Crash:
+		return true
+	case Delete:
+		return true
+	case Reboot:
+		return true
+	case Start:
+		return true
+	case Stop:
+		return true
+	case Terminate:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TargetHealthState.
 const (
 	TargetHealthy   TargetHealthState = "healthy"
@@ -1098,6 +1152,114 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
+// Scenario defines model for Scenario.
+type Scenario struct {
+	Description string     `json:"description,omitempty"`
+	EndedAt     *time.Time `json:"endedAt,omitempty"`
+
+	// ID Example: s-01jd3n9y5c7r
+	ID string `json:"id"`
+
+	// Name Example: zone-outage
+	Name      string    `json:"name"`
+	Seed      int64     `json:"seed"`
+	StartedAt time.Time `json:"startedAt"`
+
+	// State `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
+	State ScenarioState        `json:"state"`
+	Steps []ScenarioStepStatus `json:"steps"`
+}
+
+// ScenarioState `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
+type ScenarioState string
+
+// ScenarioCreate defines model for ScenarioCreate.
+type ScenarioCreate struct {
+	Description string `json:"description,omitempty"`
+
+	// Name Example: zone-outage
+	Name string `json:"name"`
+
+	// Seed What `pick` draws with, and faults without a seed of their own; drawn itself, and shown, when left out.
+	Seed  int64          `json:"seed,omitempty"`
+	Steps []ScenarioStep `json:"steps"`
+}
+
+// ScenarioDuration Example: 1m30s
+type ScenarioDuration = string
+
+// ScenarioList defines model for ScenarioList.
+type ScenarioList struct {
+	Items []Scenario `json:"items"`
+}
+
+// ScenarioSelector Which of the project's; all that is given must match. Terminated instances never do.
+type ScenarioSelector struct {
+	Name string `json:"name,omitempty"`
+
+	// Pick So many of those that match, drawn with the scenario's seed; all when left out.
+	Pick int `json:"pick,omitempty"`
+
+	// Tag As `key=value`, or `key` for any value.
+	Tag string `json:"tag,omitempty"`
+
+	// Zone Of instances only.
+	Zone string `json:"zone,omitempty"`
+}
+
+// ScenarioStep Either a fault, or an action on instances or load balancers.
+type ScenarioStep struct {
+	// Action What is done: `delete` with load balancers, the others with instances.
+	Action ScenarioStepAction `json:"action,omitempty"`
+
+	// At How long after the scenario's begin; 0s is at once.
+	At ScenarioDuration `json:"at"`
+
+	// Fault Which of the calls (or, for `crash` and `fail`, resources) that match a
+	// rule is applied to: within its window of time it leaves the first `skip`
+	// alone, takes each `every`th of the others, of those each with
+	// `probability`, and `times` of these at most. What `probability` and jitter
+	// draw for the nth that matches follows from `seed` and n alone.
+	Fault *FaultCreate `json:"fault,omitempty"`
+
+	// For How long after `at` the fault is lifted. Without it, it is in force until the scenario is stopped or deleted.
+	For ScenarioDuration `json:"for,omitempty"`
+
+	// Instances Which of the project's; all that is given must match. Terminated instances never do.
+	Instances *ScenarioSelector `json:"instances,omitempty"`
+
+	// LoadBalancers Which of the project's; all that is given must match. Terminated instances never do.
+	LoadBalancers *ScenarioSelector `json:"loadBalancers,omitempty"`
+}
+
+// ScenarioStepAction What is done: `delete` with load balancers, the others with instances.
+type ScenarioStepAction string
+
+// ScenarioStepStatus defines model for ScenarioStepStatus.
+type ScenarioStepStatus struct {
+	At string `json:"at"`
+
+	// Does Example: crash instances
+	Does string `json:"does"`
+
+	// DoneAt Absent while it is still to come.
+	DoneAt *time.Time `json:"doneAt,omitempty"`
+
+	// Error Why it failed.
+	Error string `json:"error,omitempty"`
+
+	// Fault The ID of the fault that it made.
+	Fault string `json:"fault,omitempty"`
+
+	// LiftedAt When that fault was lifted by the scenario.
+	LiftedAt *time.Time `json:"liftedAt,omitempty"`
+
+	// Result What was done.
+	//
+	// Example: crash node-2 (i-01jd3n6f0c5w3y)
+	Result string `json:"result,omitempty"`
+}
+
 // SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 type SourceRanges = []string
 
@@ -1172,6 +1334,9 @@ type PageToken = string
 
 // RouteID defines model for RouteID.
 type RouteID = string
+
+// ScenarioID defines model for ScenarioID.
+type ScenarioID = string
 
 // Tag defines model for Tag.
 type Tag = []string
@@ -1332,6 +1497,9 @@ type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = RouteCreate
 
+// RunScenarioJSONRequestBody defines body for RunScenario for application/json ContentType.
+type RunScenarioJSONRequestBody = ScenarioCreate
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
@@ -1421,6 +1589,21 @@ type ServerInterface interface {
 	// GetRoute One route.
 	// (GET /v1/routes/{id})
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	// ListScenarios The project's scenarios since the process started, oldest first.
+	// (GET /v1/scenarios)
+	ListScenarios(w http.ResponseWriter, r *http.Request)
+	// RunScenario Run a scenario, which is faults and actions over time.
+	// (POST /v1/scenarios)
+	RunScenario(w http.ResponseWriter, r *http.Request)
+	// DeleteScenario Stop a scenario if it runs, and forget it.
+	// (DELETE /v1/scenarios/{id})
+	DeleteScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
+	// GetScenario One scenario, and how far it has come.
+	// (GET /v1/scenarios/{id})
+	GetScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
+	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	// (POST /v1/scenarios/{id}/stop)
+	StopScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -2543,6 +2726,112 @@ func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// ListScenarios operation middleware
+func (siw *ServerInterfaceWrapper) ListScenarios(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListScenarios(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RunScenario operation middleware
+func (siw *ServerInterfaceWrapper) RunScenario(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RunScenario(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteScenario operation middleware
+func (siw *ServerInterfaceWrapper) DeleteScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetScenario operation middleware
+func (siw *ServerInterfaceWrapper) GetScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StopScenario operation middleware
+func (siw *ServerInterfaceWrapper) StopScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StopScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -2727,6 +3016,16 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.DeleteFault).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.ListScenarios).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.RunScenario).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.DeleteScenario).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.GetScenario).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}/stop", wrapper.StopScenario).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/calls", wrapper.ListCalls).Methods(http.MethodGet)
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
 const (
@@ -56,6 +57,7 @@ type Server struct {
 
 	operations operations
 	faults     *faults.Rules
+	scenarios  *scenarios.Runner
 	calls      tally
 }
 
@@ -79,6 +81,7 @@ func New(cfg Config) (*Server, error) {
 	if s.faults, err = faults.Open(context.Background(), s.cloud, s.operations.byID(), s.log); err != nil {
 		return nil, err
 	}
+	s.scenarios = scenarios.New(s.cloud, s.faults, s.log)
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
@@ -91,10 +94,11 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Stop ends the event streams and the calls that faults hold, and stores what
-// faults counted.
+// Stop ends the event streams, the calls that faults hold and the scenarios, and
+// stores what faults counted.
 func (s *Server) Stop() {
 	s.stop()
+	s.scenarios.Close()
 	s.faults.Close()
 }
 
@@ -121,7 +125,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	defer s.faults.Close()
+	defer s.Stop()
 	if err := h.Shutdown(end); err != nil {
 		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
 	}
