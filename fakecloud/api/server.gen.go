@@ -372,28 +372,28 @@ func (e ScenarioState) Valid() bool {
 
 // Defines values for ScenarioStepAction.
 const (
-	Crash     ScenarioStepAction = "crash"
-	Delete    ScenarioStepAction = "delete"
-	Reboot    ScenarioStepAction = "reboot"
-	Start     ScenarioStepAction = "start"
-	Stop      ScenarioStepAction = "stop"
-	Terminate ScenarioStepAction = "terminate"
+	StepCrash     ScenarioStepAction = "crash"
+	StepDelete    ScenarioStepAction = "delete"
+	StepReboot    ScenarioStepAction = "reboot"
+	StepStart     ScenarioStepAction = "start"
+	StepStop      ScenarioStepAction = "stop"
+	StepTerminate ScenarioStepAction = "terminate"
 )
 
 // Valid indicates whether the value is a known member of the ScenarioStepAction enum.
 func (e ScenarioStepAction) Valid() bool {
 	switch e {
-	case Crash:
+	case StepCrash:
 		return true
-	case Delete:
+	case StepDelete:
 		return true
-	case Reboot:
+	case StepReboot:
 		return true
-	case Start:
+	case StepStart:
 		return true
-	case Stop:
+	case StepStop:
 		return true
-	case Terminate:
+	case StepTerminate:
 		return true
 	default:
 		return false
