@@ -104,6 +104,7 @@ func (s *Server) Stop() {
 
 // Serve answers until ctx ends, then lets calls under way finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer s.Stop()
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
@@ -125,7 +126,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	defer s.Stop()
 	if err := h.Shutdown(end); err != nil {
 		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
 	}

@@ -201,7 +201,10 @@ func TestProjectAndZones(t *testing.T) {
 	assert.Equal(t, api.Project{ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}}, *p)
 	zones, err := r.ListZones(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []api.Zone{{Name: "nebula-1a", Region: "nebula-1"}, {Name: "nebula-1b", Region: "nebula-1"}, {Name: "nebula-1c", Region: "nebula-1"}}, zones)
+	assert.Equal(t, []api.Zone{
+		{Name: "nebula-1a", Region: "nebula-1", State: api.ZoneAvailable}, {Name: "nebula-1b", Region: "nebula-1", State: api.ZoneAvailable},
+		{Name: "nebula-1c", Region: "nebula-1", State: api.ZoneAvailable},
+	}, zones)
 }
 
 func TestUnknownPathsAndMethods(t *testing.T) {
@@ -256,8 +259,8 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/faults", `{"effect":{}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":0,"hang":false}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true,"after":true}}`, 400, "effect.after"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"tag":"a"}}`, 400, "match.tag"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"every":3}`, 400, "every"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"label":"a"}}`, 400, "match.label"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"often":3}`, 400, "often"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true},"times":0}`, 400, "times"},
 		{"POST", "/v1/faults", `{"effect":{"status":399}}`, 400, "effect.status"},
 		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":600001}}`, 400, "effect.delayMilliseconds"},
