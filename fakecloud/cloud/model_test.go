@@ -342,17 +342,19 @@ func requireCode(t require.TestingT, want Code, err error) {
 
 func (w *world) actOnInstance(t *rapid.T) {
 	id := drawKey(t, w.instances)
-	action := rapid.SampledFrom([]Action{Start, Stop, Terminate}).Draw(t, "action")
+	action := rapid.SampledFrom([]Action{Start, Stop, Reboot, Crash, Terminate}).Draw(t, "action")
 	_, err := w.cloud.actOnInstance(t.Context(), w.proj, id, action)
 	m := w.instances[id]
 	to, wait, ok := "", time.Duration(0), true
 	switch fmt.Sprint(action, " ", m.state) {
-	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated":
-	case "start stopped":
+	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated", "reboot pending":
+	case "crash pending", "crash running":
+		to = "error"
+	case "start stopped", "start error", "reboot running":
 		to, wait = "pending", 300*time.Millisecond
-	case "stop running":
+	case "stop running", "stop error":
 		to, wait = "stopping", 200*time.Millisecond
-	case "terminate pending", "terminate running", "terminate stopping", "terminate stopped":
+	case "terminate pending", "terminate running", "terminate stopping", "terminate stopped", "terminate error":
 		to, wait = "terminating", 200*time.Millisecond
 	default:
 		ok = false
@@ -364,6 +366,9 @@ func (w *world) actOnInstance(t *rapid.T) {
 	require.NoError(t, err)
 	if to != "" {
 		m.state, m.due = to, w.clock.Now().Add(wait)
+	}
+	if to == "error" { // It lasts.
+		m.due = time.Time{}
 	}
 }
 
