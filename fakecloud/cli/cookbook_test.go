@@ -129,4 +129,8 @@ func TestScenarioCommands(t *testing.T) {
 	assert.Contains(t, run(0, "scenarios", "list", "--available", "-o", "json"), `"zone-outage"`)
 	assert.Contains(t, run(1, "scenarios", "get", "s-none"), "not-found")
 	assert.Contains(t, run(0, "__complete", "scenarios", "run", ""), "flapping-node\n")
+	assert.Contains(t, run(0, "__complete", "faults", "create", "--zone-outage", ""), "nebula-1b\n")
+	assert.Contains(t, run(2, "faults", "create", "--drop", "--until", "soon"), "2026-01-02T15:04:05Z")
+	assert.Contains(t, run(2, "faults", "create", "--drop", "--burst", "3"), "--throttle")
+	assert.Contains(t, run(2, "faults", "create", "--crash", "--partial-list", "3"), "--partial-list and --crash")
 }

@@ -3,12 +3,14 @@
 package cli
 
 import (
+	"context"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -97,6 +99,16 @@ survive a restart of the cloud.`,
 		panic(err) // The flag is missing: a mistake in this package.
 	}
 	noFiles(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
+	err = cmd.RegisterFlagCompletionFunc("zone-outage", a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		zones, err := c.ListZones(ctx)
+		for _, z := range zones {
+			names = append(names, z.Name)
+		}
+		return names, err
+	}))
+	if err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
 	return cmd
 }
 

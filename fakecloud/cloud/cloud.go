@@ -73,6 +73,9 @@ type Cloud struct {
 	transitions transitions
 
 	obeyed atomic.Pointer[Faults] // nil: none
+	// sweepMu lets one at a time carry out what faults begin and end. It is taken
+	// before planeMu.
+	sweepMu sync.Mutex
 
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never

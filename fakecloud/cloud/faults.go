@@ -168,6 +168,8 @@ func (c *Cloud) SweepFaults(ctx context.Context) error {
 	if f == nil {
 		return nil
 	}
+	c.sweepMu.Lock()
+	defer c.sweepMu.Unlock()
 	due, _ := f.Sweeps(c.now())
 	for _, s := range due {
 		if err := c.sweep(ctx, f, s); err != nil {
@@ -191,15 +193,15 @@ func (c *Cloud) nextSweep() time.Time {
 func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
 	var taken []string
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if s.To == FaultBegun {
+		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
+		switch {
+		case err != nil || known == 0: // It has been lifted meanwhile.
+			return err
+		case s.To == FaultBegun:
 			taken, err = c.strike(ctx, tx, f, s, now)
-		} else {
-			err = errors.Join(c.endOutage(ctx, tx, s.Rule, now), release(ctx, tx, now))
-		}
-		if err != nil {
 			return err
 		}
-		return tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
+		return errors.Join(c.endOutage(ctx, tx, s.Rule, now), release(ctx, tx, now))
 	})
 	if err != nil {
 		return err

@@ -233,7 +233,7 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 	if s.Effect.Crash || s.Effect.ZoneOutage != "" {
 		// What is to happen at once has happened when the caller is told.
 		if err := r.cloud.SweepFaults(ctx); err != nil {
-			return Fault{}, err
+			r.log.Error("what a fault begins with will be tried again", "fault", made.ID, "err", err)
 		}
 	}
 	return r.Get(project, made.ID)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -40,34 +41,62 @@ type world struct {
 	*faults.Rules
 	cloud   *cloud.Cloud
 	clock   *clockwork.FakeClock
+	plane   *fakePlane
+	end     func()
 	project string // the ID of the one
 	other   string
 }
 
-// fakePlane forwards nothing.
-type fakePlane struct{}
+// fakePlane forwards nothing, and knows what it would.
+type fakePlane struct {
+	mu      sync.Mutex
+	applied map[string]bool
+}
 
-func (fakePlane) Apply(cloud.Forwarding) error       { return nil }
-func (fakePlane) Remove(string)                      {}
-func (fakePlane) Stats(string) []cloud.ListenerStats { return nil }
-func (fakePlane) Health(string) []cloud.TargetHealth { return nil }
+func (p *fakePlane) Apply(f cloud.Forwarding) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied[f.ID] = true
+	return nil
+}
 
-func theWorld(t *testing.T) *world {
-	st, err := store.Open(context.Background(), store.Memory)
+func (p *fakePlane) Remove(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.applied, id)
+}
+
+func (p *fakePlane) Stats(string) []cloud.ListenerStats { return nil }
+func (p *fakePlane) Health(string) []cloud.TargetHealth { return nil }
+
+func (p *fakePlane) forwarding() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.applied))
+}
+
+func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
+	st, err := store.Open(context.Background(), path)
 	require.NoError(t, err)
-	w := &world{clock: clockwork.NewFakeClockAt(epoch)}
-	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Clock: w.clock})
+	w := &world{clock: clock, plane: &fakePlane{applied: map[string]bool{}}}
+	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Clock: w.clock})
 	require.NoError(t, err)
-	for _, id := range []*string{&w.project, &w.other} {
-		p, err := w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", len(w.project)), nil)
+	for i, id := range []*string{&w.project, &w.other} {
+		p, err := w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil)
 		require.NoError(t, err)
 		*id = p.ID
 	}
 	w.reopen(t)
-	t.Cleanup(func() {
+	w.end = func() {
 		w.Close()
 		assert.NoError(t, st.Close())
-	})
+	}
+	return w
+}
+
+func theWorld(t *testing.T) *world {
+	w := openWorld(t, store.Memory, clockwork.NewFakeClockAt(epoch))
+	t.Cleanup(w.end)
 	return w
 }
 

@@ -238,6 +238,7 @@ func TestFaultsTheSpecRefuses(t *testing.T) {
 	for body, field := range map[string]string{
 		`{"effect":{"drop":true},"probability":0}`:                   "probability",
 		`{"effect":{"drop":true},"every":1}`:                         "every",
+		`{"effect":{"drop":true},"from":"soon"}`:                     "from",
 		`{"effect":{"throttle":{}}}`:                                 "effect.throttle.perSecond",
 		`{"effect":{"drop":true},"often":true}`:                      "often",
 		`{"effect":{"drop":true},"match":{"kinds":["route"]}}`:       "match.kinds.0",

@@ -245,7 +245,7 @@ func (q *Queries) ReleaseLoadBalancers(ctx context.Context, arg ReleaseLoadBalan
 	return err
 }
 
-const setFaultPhase = `-- name: SetFaultPhase :exec
+const setFaultPhase = `-- name: SetFaultPhase :execrows
 UPDATE faults SET phase = ? WHERE id = ?
 `
 
@@ -254,9 +254,12 @@ type SetFaultPhaseParams struct {
 	ID    string
 }
 
-func (q *Queries) SetFaultPhase(ctx context.Context, arg SetFaultPhaseParams) error {
-	_, err := q.db.ExecContext(ctx, setFaultPhase, arg.Phase, arg.ID)
-	return err
+func (q *Queries) SetFaultPhase(ctx context.Context, arg SetFaultPhaseParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setFaultPhase, arg.Phase, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const setInstanceDue = `-- name: SetInstanceDue :exec

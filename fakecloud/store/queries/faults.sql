@@ -7,7 +7,7 @@ SELECT * FROM faults ORDER BY created_at, id;
 -- name: CountFault :exec
 UPDATE faults SET matched = ?, hits = ? WHERE id = ?;
 
--- name: SetFaultPhase :exec
+-- name: SetFaultPhase :execrows
 UPDATE faults SET phase = ? WHERE id = ?;
 
 -- name: DeleteFault :exec
