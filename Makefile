@@ -11,6 +11,7 @@ PROFILE ?=
 CLUSTER ?=
 CONFORMANCE ?=
 MUTANTS ?=
+BENCH ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
 .PHONY: help
@@ -71,3 +72,9 @@ generate: ## Regenerate all generated code
 .PHONY: bench-up
 bench-up: build ## Measure bringing the lab up and down, and its memory (CLUSTER=embedded|kind ROUNDS=5)
 	@CLUSTER=$(CLUSTER) scripts/bench-up
+
+.PHONY: bench-cloud
+bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; two minutes (BENCH="-quick -rows get,list -o json")
+	@# Upstream Kubernetes is not needed for it.
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench $(BENCH)

@@ -31,6 +31,63 @@ func (e AddressType) Valid() bool {
 	}
 }
 
+// Defines values for AddressHolderKind.
+const (
+	HolderInstance     AddressHolderKind = "instance"
+	HolderLoadBalancer AddressHolderKind = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the AddressHolderKind enum.
+func (e AddressHolderKind) Valid() bool {
+	switch e {
+	case HolderInstance:
+		return true
+	case HolderLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AddressState.
+const (
+	AddressAvailable AddressState = "available"
+	AddressHeld      AddressState = "in-use"
+)
+
+// Valid indicates whether the value is a known member of the AddressState enum.
+func (e AddressState) Valid() bool {
+	switch e {
+	case AddressAvailable:
+		return true
+	case AddressHeld:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for AuditGroup.
+const (
+	AuditByOperation AuditGroup = "operation"
+	AuditByToken     AuditGroup = "token"
+	AuditByUserAgent AuditGroup = "userAgent"
+)
+
+// Valid indicates whether the value is a known member of the AuditGroup enum.
+func (e AuditGroup) Valid() bool {
+	switch e {
+	case AuditByOperation:
+		return true
+	case AuditByToken:
+		return true
+	case AuditByUserAgent:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ClockMode.
 const (
 	ClockReal    ClockMode = "real"
@@ -43,27 +100,6 @@ func (e ClockMode) Valid() bool {
 	case ClockReal:
 		return true
 	case ClockVirtual:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for EventResource.
-const (
-	ResourceInstance     EventResource = "instance"
-	ResourceLoadBalancer EventResource = "load-balancer"
-	ResourceRoute        EventResource = "route"
-)
-
-// Valid indicates whether the value is a known member of the EventResource enum.
-func (e EventResource) Valid() bool {
-	switch e {
-	case ResourceInstance:
-		return true
-	case ResourceLoadBalancer:
-		return true
-	case ResourceRoute:
 		return true
 	default:
 		return false
@@ -160,6 +196,45 @@ func (e InstanceType) Valid() bool {
 	case InstanceTypeMedium:
 		return true
 	case InstanceTypeSmall:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LoadBalancerAlgorithm.
+const (
+	AlgorithmLeastConnections LoadBalancerAlgorithm = "least-connections"
+	AlgorithmRoundRobin       LoadBalancerAlgorithm = "round-robin"
+	AlgorithmSourceHash       LoadBalancerAlgorithm = "source-hash"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerAlgorithm enum.
+func (e LoadBalancerAlgorithm) Valid() bool {
+	switch e {
+	case AlgorithmLeastConnections:
+		return true
+	case AlgorithmRoundRobin:
+		return true
+	case AlgorithmSourceHash:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for LoadBalancerScheme.
+const (
+	SchemeInternal LoadBalancerScheme = "internal"
+	SchemePublic   LoadBalancerScheme = "public"
+)
+
+// Valid indicates whether the value is a known member of the LoadBalancerScheme enum.
+func (e LoadBalancerScheme) Valid() bool {
+	switch e {
+	case SchemeInternal:
+		return true
+	case SchemePublic:
 		return true
 	default:
 		return false
@@ -370,6 +445,54 @@ func (e ProxyProtocol) Valid() bool {
 	}
 }
 
+// Defines values for ResourceKind.
+const (
+	ResourceAddress      ResourceKind = "address"
+	ResourceInstance     ResourceKind = "instance"
+	ResourceLoadBalancer ResourceKind = "load-balancer"
+	ResourceNetwork      ResourceKind = "network"
+	ResourceRoute        ResourceKind = "route"
+)
+
+// Valid indicates whether the value is a known member of the ResourceKind enum.
+func (e ResourceKind) Valid() bool {
+	switch e {
+	case ResourceAddress:
+		return true
+	case ResourceInstance:
+		return true
+	case ResourceLoadBalancer:
+		return true
+	case ResourceNetwork:
+		return true
+	case ResourceRoute:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Role.
+const (
+	RoleAdmin  Role = "admin"
+	RoleEditor Role = "editor"
+	RoleViewer Role = "viewer"
+)
+
+// Valid indicates whether the value is a known member of the Role enum.
+func (e Role) Valid() bool {
+	switch e {
+	case RoleAdmin:
+		return true
+	case RoleEditor:
+		return true
+	case RoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RouteState.
 const (
 	RouteActive    RouteState = "active"
@@ -409,36 +532,209 @@ func (e TargetHealthState) Valid() bool {
 	}
 }
 
+// Defines values for TokenOrigin.
+const (
+	TokenFromAPI  TokenOrigin = "api"
+	TokenFromFlag TokenOrigin = "flag"
+)
+
+// Valid indicates whether the value is a known member of the TokenOrigin enum.
+func (e TokenOrigin) Valid() bool {
+	switch e {
+	case TokenFromAPI:
+		return true
+	case TokenFromFlag:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ZoneState.
+const (
+	ZoneAvailable ZoneState = "available"
+	ZoneOutage    ZoneState = "outage"
+)
+
+// Valid indicates whether the value is a known member of the ZoneState enum.
+func (e ZoneState) Valid() bool {
+	switch e {
+	case ZoneAvailable:
+		return true
+	case ZoneOutage:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListAuditParamsStatus.
+const (
+	AuditStatus2Xx  ListAuditParamsStatus = "2xx"
+	AuditStatus3Xx  ListAuditParamsStatus = "3xx"
+	AuditStatus4Xx  ListAuditParamsStatus = "4xx"
+	AuditStatus5Xx  ListAuditParamsStatus = "5xx"
+	AuditStatusNone ListAuditParamsStatus = "none"
+)
+
+// Valid indicates whether the value is a known member of the ListAuditParamsStatus enum.
+func (e ListAuditParamsStatus) Valid() bool {
+	switch e {
+	case AuditStatus2Xx:
+		return true
+	case AuditStatus3Xx:
+		return true
+	case AuditStatus4Xx:
+		return true
+	case AuditStatus5Xx:
+		return true
+	case AuditStatusNone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Address defines model for Address.
 type Address struct {
 	// IP Example: 127.30.16.1
-	IP   string      `json:"ip"`
+	IP string `json:"ip"`
+
+	// Type External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 	Type AddressType `json:"type"`
 }
 
-// AddressType defines model for Address.Type.
+// AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 type AddressType string
 
-// CallList defines model for CallList.
-type CallList struct {
-	Items []Calls `json:"items"`
+// AddressAttach defines model for AddressAttach.
+type AddressAttach struct {
+	InstanceID string `json:"instanceId"`
 }
 
-// Calls One token's calls of one operation.
-type Calls struct {
+// AddressHolder Whose an address is while it is in use.
+type AddressHolder struct {
+	// ID Example: i-01jd3n6f0c5w3y
+	ID   string            `json:"id"`
+	Kind AddressHolderKind `json:"kind"`
+}
+
+// AddressHolderKind defines model for AddressHolder.Kind.
+type AddressHolderKind string
+
+// AddressState defines model for AddressState.
+type AddressState string
+
+// AuditEntry One call. Its bytes are those of its bodies.
+type AuditEntry struct {
+	// BytesIn Example: 0
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut Example: 412
+	BytesOut int64 `json:"bytesOut"`
+
+	// Code The problem's.
+	//
+	// Example: not-found
+	Code *string `json:"code,omitempty"`
+
+	// DurationMilliseconds Example: 0.8
+	DurationMilliseconds float64 `json:"durationMilliseconds"`
+
+	// Fault The ID of the fault rule that was applied.
+	//
+	// Example: f-01jd3n9y5c7r
+	Fault *string `json:"fault,omitempty"`
+
+	// Operation The operationId.
+	//
+	// Example: getInstance
+	Operation string `json:"operation"`
+
+	// RequestID As in the header `X-Request-Id` and in the log.
+	//
+	// Example: kq5wm2x7rvdhbzgn3ytc
+	RequestID string `json:"requestId"`
+
+	// Resource The ID in the path, or that of what was created.
+	//
+	// Example: i-01jd3n6f0c5w3y
+	Resource *string `json:"resource,omitempty"`
+
+	// Status 0 if the call was broken off.
+	//
+	// Example: 200
+	Status int `json:"status"`
+
+	// Time When its answer began. Real time, whatever the cloud's clock says.
+	Time time.Time `json:"time"`
+
+	// Token The token's name.
+	//
+	// Example: ccm
+	Token string `json:"token"`
+
+	// UserAgent Its first 256 bytes.
+	//
+	// Example: ccm/v1
+	UserAgent string `json:"userAgent"`
+}
+
+// AuditGroup defines model for AuditGroup.
+type AuditGroup string
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	Items []AuditEntry `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// AuditSum The sums of calls. What they are not grouped by is absent.
+type AuditSum struct {
+	// BytesIn Example: 0
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut Example: 49440
+	BytesOut int64 `json:"bytesOut"`
+
+	// Calls Example: 120
 	Calls int64 `json:"calls"`
 
-	// Errors Those answered with a status of 400 or more or broken off by a fault.
+	// DurationMilliseconds Of all calls together.
+	//
+	// Example: 96.4
+	DurationMilliseconds float64 `json:"durationMilliseconds"`
+
+	// Errors Those answered with a status of 400 or more, or broken off.
+	//
+	// Example: 3
 	Errors int64 `json:"errors"`
 
 	// Faults Those that a fault rule was applied to.
+	//
+	// Example: 1
 	Faults int64 `json:"faults"`
 
 	// Operation Example: getInstance
-	Operation string `json:"operation"`
+	Operation string `json:"operation,omitempty"`
+
+	// Throttled Those answered with status 429.
+	//
+	// Example: 0
+	Throttled int64 `json:"throttled"`
 
 	// Token Example: ccm
-	Token string `json:"token"`
+	Token string `json:"token,omitempty"`
+
+	// UserAgent Example: ccm/v1
+	UserAgent string `json:"userAgent,omitempty"`
+}
+
+// AuditSumList defines model for AuditSumList.
+type AuditSumList struct {
+	Items []AuditSum `json:"items"`
 }
 
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
@@ -478,29 +774,39 @@ type ClockAdvanced struct {
 	Transitions int `json:"transitions"`
 }
 
+// DrainSeconds How long a tcp connection may go on whose listener or target has been
+// taken out of the balancer, or whose instance has ceased to run; then it is
+// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+// go to another target with their next datagram, and is refused for a
+// balancer without a tcp listener. Deleting the balancer ends all at once.
+type DrainSeconds = int
+
 // Event One change. Written in the same transaction as the change itself.
 type Event struct {
-	// From The state before; absent on created.
+	// Address An address that the project keeps, whatever holds it.
+	Address *ReservedAddress `json:"address,omitempty"`
+
+	// From The state before; absent on created, and for a network, which has none.
 	From         *string       `json:"from,omitempty"`
 	ID           string        `json:"id"`
 	Instance     *Instance     `json:"instance,omitempty"`
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
-	Reason       *string       `json:"reason,omitempty"`
-	Resource     EventResource `json:"resource"`
+
+	// Network Where instances get their addresses from.
+	Network  *Network     `json:"network,omitempty"`
+	Reason   *string      `json:"reason,omitempty"`
+	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
 	Route *Route    `json:"route,omitempty"`
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 
-	// To The state after; absent on deleted.
+	// To The state after; absent on deleted, and for a network.
 	To   *string   `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }
-
-// EventResource defines model for Event.Resource.
-type EventResource string
 
 // EventType defines model for Event.Type.
 type EventType string
@@ -522,7 +828,7 @@ type Fault struct {
 
 	// Match Which calls; all that is given must match, and nothing given matches
 	// every call. Calls to /v1/faults and
-	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 	// operations that need no token.
 	Match FaultMatch `json:"match"`
 
@@ -540,7 +846,7 @@ type FaultCreate struct {
 
 	// Match Which calls; all that is given must match, and nothing given matches
 	// every call. Calls to /v1/faults and
-	// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 	// operations that need no token.
 	Match FaultMatch `json:"match,omitempty"`
 
@@ -589,7 +895,7 @@ type FaultList struct {
 
 // FaultMatch Which calls; all that is given must match, and nothing given matches
 // every call. Calls to /v1/faults and
-// /v1/calls never do, so that a rule can always be seen and lifted, nor do
+// /v1/audit never do, so that a rule can always be seen and lifted, nor do
 // operations that need no token.
 type FaultMatch struct {
 	// Operations The operation is one of these, by their operationId.
@@ -606,8 +912,13 @@ type FaultMatch struct {
 	Token string `json:"token,omitempty"`
 }
 
-// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
+	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
+	//
+	// Example: 200-299,301
+	ExpectedCodes string `json:"expectedCodes,omitempty"`
+
 	// HealthyThreshold So many good checks in a row make a target healthy.
 	HealthyThreshold int `json:"healthyThreshold,omitempty"`
 
@@ -624,7 +935,7 @@ type HealthCheck struct {
 	// Example: 10256
 	Port int `json:"port,omitempty"`
 
-	// Protocol A connection (tcp), status 200 of a path (http), or no check at all.
+	// Protocol A connection (tcp), an expected status of a path (http), or no check at all.
 	Protocol HealthCheckProtocol `json:"protocol"`
 
 	// TimeoutSeconds How long one check may take; not above the interval. When left out, 2 or the interval if that is less.
@@ -634,8 +945,11 @@ type HealthCheck struct {
 	UnhealthyThreshold int `json:"unhealthyThreshold,omitempty"`
 }
 
-// HealthCheckProtocol A connection (tcp), status 200 of a path (http), or no check at all.
+// HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
+
+// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+type IdleTimeoutSeconds = int
 
 // Instance defines model for Instance.
 type Instance struct {
@@ -646,8 +960,11 @@ type Instance struct {
 	ID string `json:"id"`
 
 	// Name Example: node-1
-	Name    string `json:"name"`
-	Project string `json:"project"`
+	Name string `json:"name"`
+
+	// NetworkID Example: n-01jd3n5qk2v8
+	NetworkID string `json:"networkId"`
+	Project   string `json:"project"`
 
 	// Region Example: nebula-1
 	Region string        `json:"region"`
@@ -670,8 +987,8 @@ type Instance struct {
 
 // InstanceCreate defines model for InstanceCreate.
 type InstanceCreate struct {
-	// Address The internal IPv4 address wanted; the lowest free one of the pool when
-	// left out. It may lie outside the pool: a machine that is already there.
+	// Address The internal IPv4 address wanted; the lowest free one of the network when
+	// left out. It may lie outside the network: a machine that is already there.
 	//
 	//
 	// Example: 172.18.0.3
@@ -681,6 +998,9 @@ type InstanceCreate struct {
 	//
 	// Example: node-4
 	Name *string `json:"name,omitempty"`
+
+	// NetworkID When left out, the project's default network.
+	NetworkID *string `json:"networkId,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags         `json:"tags,omitempty"`
@@ -698,6 +1018,21 @@ type InstanceList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
+// InstanceSize defines model for InstanceSize.
+type InstanceSize struct {
+	// MemoryMiB Example: 4096
+	MemoryMiB int          `json:"memoryMiB"`
+	Name      InstanceType `json:"name"`
+
+	// Vcpus Example: 2
+	Vcpus int `json:"vcpus"`
+}
+
+// InstanceSizeList defines model for InstanceSizeList.
+type InstanceSizeList struct {
+	Items []InstanceSize `json:"items"`
+}
+
 // InstanceState defines model for InstanceState.
 type InstanceState string
 
@@ -706,6 +1041,9 @@ type InstanceType string
 
 // Listener defines model for Listener.
 type Listener struct {
+	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
+	ConnectionLimit int `json:"connectionLimit,omitempty"`
+
 	// Port Where clients connect.
 	//
 	// Example: 8080
@@ -739,7 +1077,7 @@ type ListenerStats struct {
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
 
-	// RefusedConnections From clients outside of the source ranges.
+	// RefusedConnections From clients outside of the source ranges or beyond the connection limit.
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 
@@ -751,16 +1089,36 @@ type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
 
+	// AddressID The reserved address that it holds, and gives back when it is gone. Absent when its address was drawn for it.
+	AddressID *string `json:"addressId,omitempty"`
+
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
+
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds DrainSeconds `json:"drainSeconds"`
 
 	// HealthCheck Absent when targets are not checked.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
 	// ID Example: lb-01jd3n7w2e4t
-	ID        string     `json:"id"`
-	Listeners []Listener `json:"listeners"`
+	ID string `json:"id"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
+	Listeners          []Listener         `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -768,6 +1126,12 @@ type LoadBalancer struct {
 
 	// Region Example: nebula-1
 	Region string `json:"region"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges SourceRanges      `json:"sourceRanges"`
@@ -785,19 +1149,46 @@ type LoadBalancer struct {
 	Version int64 `json:"version"`
 }
 
+// LoadBalancerAlgorithm Which target a new connection (of udp, a new client) goes to, among those
+// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+// client goes to another: the next in turn, the one with the fewest
+// connections of this balancer, or one that follows from the client's
+// address alone while the targets stay the same.
+type LoadBalancerAlgorithm string
+
 // LoadBalancerCreate defines model for LoadBalancerCreate.
 type LoadBalancerCreate struct {
+	// Address The same by its IP: it must have been reserved. Give one of the two.
+	//
+	// Example: 127.30.64.7
+	Address *string `json:"address,omitempty"`
+
+	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
+	AddressID *string                `json:"addressId,omitempty"`
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
-	// HealthCheck How targets are asked whether they can serve. What is left out has its default; `protocol` `none` takes nothing else.
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
-	Name string `json:"name"`
+	Name   string              `json:"name"`
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
@@ -820,6 +1211,12 @@ type LoadBalancerList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
+// LoadBalancerScheme Who a balancer is for. It is a label here: public and internal ones get
+// their addresses from the same pool, and whoever reaches the one reaches
+// the other; `sourceRanges` keeps people out. An internal one takes no
+// reserved address.
+type LoadBalancerScheme string
+
 // LoadBalancerState defines model for LoadBalancerState.
 type LoadBalancerState string
 
@@ -830,15 +1227,44 @@ type LoadBalancerStats struct {
 
 // LoadBalancerUpdate defines model for LoadBalancerUpdate.
 type LoadBalancerUpdate struct {
+	// Address As `addressId`.
+	Address *string `json:"address,omitempty"`
+
+	// AddressID An address is final. The present one is taken for granted; another one is refused.
+	AddressID *string `json:"addressId,omitempty"`
+
+	// Algorithm Which target a new connection (of udp, a new client) goes to, among those
+	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
+	// client goes to another: the next in turn, the one with the fewest
+	// connections of this balancer, or one that follows from the client's
+	// address alone while the targets stay the same.
+	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
+
 	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
-	// HealthCheck Replaces the check as a whole; `protocol` `none` removes it.
+	// DrainSeconds How long a tcp connection may go on whose listener or target has been
+	// taken out of the balancer, or whose instance has ceased to run; then it is
+	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
+	// go to another target with their next datagram, and is refused for a
+	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
+
+	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
+	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
+	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 	Name      *string    `json:"name,omitempty"`
+
+	// Scheme Who a balancer is for. It is a label here: public and internal ones get
+	// their addresses from the same pool, and whoever reaches the one reaches
+	// the other; `sourceRanges` keeps people out. An internal one takes no
+	// reserved address.
+	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
@@ -846,6 +1272,56 @@ type LoadBalancerUpdate struct {
 	// Tags Example: {"cluster":"lab"}
 	Tags    *Tags    `json:"tags,omitempty"`
 	Targets *Targets `json:"targets,omitempty"`
+}
+
+// Network Where instances get their addresses from.
+type Network struct {
+	// Cidr Example: 10.1.0.0/24
+	Cidr      string    `json:"cidr"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Default Whether instances that name no network are in it. There is one such in each project.
+	Default bool `json:"default"`
+
+	// ID Example: n-01jd3n5qk2v8
+	ID string `json:"id"`
+
+	// Name Example: backend
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// NetworkCreate defines model for NetworkCreate.
+type NetworkCreate struct {
+	// Cidr IPv4, from /16 to /30, without host bits. It overlaps neither with
+	// another network of the project nor with the load balancers' addresses.
+	//
+	//
+	// Example: 10.1.0.0/24
+	Cidr string `json:"cidr"`
+
+	// Name Unique among the project's networks.
+	//
+	// Example: backend
+	Name string `json:"name"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// NetworkList defines model for NetworkList.
+type NetworkList struct {
+	Items []Network `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
 // Operation defines model for Operation.
@@ -1011,6 +1487,8 @@ type ProblemField struct {
 
 // Project defines model for Project.
 type Project struct {
+	CreatedAt time.Time `json:"createdAt"`
+
 	// DefaultTags Set on every new resource that does not carry a tag of that key itself.
 	DefaultTags Tags `json:"defaultTags"`
 
@@ -1019,6 +1497,41 @@ type Project struct {
 
 	// Name Example: default
 	Name string `json:"name"`
+
+	// Token The caller's own, in the answer to GET /v1/project only.
+	Token     *Token    `json:"token,omitempty"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// ProjectCreate defines model for ProjectCreate.
+type ProjectCreate struct {
+	// DefaultTags Example: {"cluster":"lab"}
+	DefaultTags *Tags `json:"defaultTags,omitempty"`
+
+	// Name Unique in the cloud.
+	//
+	// Example: team-a
+	Name string `json:"name"`
+}
+
+// ProjectList defines model for ProjectList.
+type ProjectList struct {
+	Items []Project `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// ProjectUpdate defines model for ProjectUpdate.
+type ProjectUpdate struct {
+	// DefaultTags Example: {"cluster":"lab"}
+	DefaultTags *Tags `json:"defaultTags,omitempty"`
+
+	// Name Example: team-a
+	Name *string `json:"name,omitempty"`
 }
 
 // Protocol defines model for Protocol.
@@ -1026,6 +1539,137 @@ type Protocol string
 
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.
 type ProxyProtocol string
+
+// Quota defines model for Quota.
+type Quota struct {
+	// Limit Example: 12000
+	Limit int64 `json:"limit"`
+
+	// Used Above the limit, if that was lowered.
+	//
+	// Example: 3
+	Used int64 `json:"used"`
+}
+
+// QuotaLimit defines model for QuotaLimit.
+type QuotaLimit = int64
+
+// Quotas defines model for Quotas.
+type Quotas struct {
+	// Addresses Reserved ones. 500 unless set.
+	Addresses Quota `json:"addresses"`
+
+	// Instances Those that are not terminated. 12,000 unless set.
+	Instances Quota `json:"instances"`
+
+	// LoadBalancers 1,200 unless set.
+	LoadBalancers Quota `json:"loadBalancers"`
+
+	// Networks The default one included. 50 unless set.
+	Networks Quota `json:"networks"`
+
+	// Routes 12,000 unless set.
+	Routes Quota `json:"routes"`
+}
+
+// QuotasUpdate Example: {"instances":20000}
+type QuotasUpdate struct {
+	Addresses     *QuotaLimit `json:"addresses,omitempty"`
+	Instances     *QuotaLimit `json:"instances,omitempty"`
+	LoadBalancers *QuotaLimit `json:"loadBalancers,omitempty"`
+	Networks      *QuotaLimit `json:"networks,omitempty"`
+	Routes        *QuotaLimit `json:"routes,omitempty"`
+}
+
+// Region defines model for Region.
+type Region struct {
+	// Name Example: nebula-1
+	Name string `json:"name"`
+}
+
+// RegionList defines model for RegionList.
+type RegionList struct {
+	Items []Region `json:"items"`
+}
+
+// ReservedAddress An address that the project keeps, whatever holds it.
+type ReservedAddress struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Holder Absent while it is available.
+	Holder *AddressHolder `json:"holder,omitempty"`
+
+	// ID Example: a-01jd3n9c5r2t
+	ID string `json:"id"`
+
+	// IP Example: 127.30.64.7
+	IP string `json:"ip"`
+
+	// Name Example: web
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Region Example: nebula-1
+	Region string       `json:"region"`
+	State  AddressState `json:"state"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// ReservedAddressCreate defines model for ReservedAddressCreate.
+type ReservedAddressCreate struct {
+	// IP The address wanted, of the load balancers' pool; the lowest free one when left out.
+	//
+	// Example: 127.30.64.7
+	IP *string `json:"ip,omitempty"`
+
+	// Name Unique among the project's reserved addresses. Generated when left out.
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// ReservedAddressList defines model for ReservedAddressList.
+type ReservedAddressList struct {
+	Items []ReservedAddress `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// ReservedAddressUpdate defines model for ReservedAddressUpdate.
+type ReservedAddressUpdate struct {
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// ResourceKind defines model for ResourceKind.
+type ResourceKind string
+
+// ResourceUpdate What can be changed of an instance, a route or a network.
+type ResourceUpdate struct {
+	// Name As unique as at the create.
+	//
+	// Example: node-4
+	Name *string `json:"name,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// Role A viewer reads. An editor also changes what is in the project. An admin
+// also operates the cloud: projects, tokens, quotas, faults.
+//
+// Example: editor
+type Role string
 
 // Route Packets to the destination go to the instance.
 type Route struct {
@@ -1041,8 +1685,11 @@ type Route struct {
 	InstanceID string `json:"instanceId"`
 
 	// Name Example: node-1
-	Name    string `json:"name"`
-	Project string `json:"project"`
+	Name string `json:"name"`
+
+	// NetworkID Its instance's. It may be gone.
+	NetworkID string `json:"networkId"`
+	Project   string `json:"project"`
 
 	// State A route is a blackhole while its instance is not running.
 	State RouteState `json:"state"`
@@ -1060,7 +1707,7 @@ type Route struct {
 
 // RouteCreate defines model for RouteCreate.
 type RouteCreate struct {
-	// Destination An IPv4 CIDR without host bits that overlaps with no other route's.
+	// Destination An IPv4 CIDR without host bits. It overlaps neither with that of another route in its instance's network, nor with the network itself.
 	//
 	// Example: 10.244.1.0/24
 	Destination string `json:"destination"`
@@ -1112,19 +1759,113 @@ type TargetHealthState string
 // Targets defines model for Targets.
 type Targets = []Target
 
+// Token Who may call, and as what. It has no secret in it.
+type Token struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ExpiresAt Absent when it does not.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Name Example: ccm
+	Name string `json:"name"`
+
+	// Origin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
+	Origin TokenOrigin `json:"origin"`
+
+	// PreviousValidUntil How long the secret before is good.
+	PreviousValidUntil *time.Time `json:"previousValidUntil,omitempty"`
+
+	// Project Example: p-01jd3n5qk2v8
+	Project string `json:"project"`
+
+	// Role A viewer reads. An editor also changes what is in the project. An admin
+	// also operates the cloud: projects, tokens, quotas, faults.
+	//
+	//
+	// Example: editor
+	Role Role `json:"role"`
+
+	// RotatedAt When it got its present secret; absent if it never got another one.
+	RotatedAt *time.Time `json:"rotatedAt,omitempty"`
+}
+
+// TokenOrigin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
+type TokenOrigin string
+
+// TokenCreate defines model for TokenCreate.
+type TokenCreate struct {
+	// ExpiresAt In the future, by the cloud's clock. When left out, it never expires.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// Name Unique in the cloud.
+	//
+	// Example: ci
+	Name string `json:"name"`
+
+	// Role A viewer reads. An editor also changes what is in the project. An admin
+	// also operates the cloud: projects, tokens, quotas, faults.
+	//
+	//
+	// Example: editor
+	Role Role `json:"role"`
+}
+
+// TokenList defines model for TokenList.
+type TokenList struct {
+	Items []Token `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// TokenRotate defines model for TokenRotate.
+type TokenRotate struct {
+	// GraceSeconds How long the secret before stays valid.
+	//
+	// Example: 300
+	GraceSeconds int `json:"graceSeconds,omitempty"`
+}
+
+// TokenWithSecret defines model for TokenWithSecret.
+type TokenWithSecret struct {
+	// Secret What to send as the bearer token. It cannot be read again.
+	//
+	// Example: fc_5x2yq7d3m4n6
+	Secret string `json:"secret"`
+
+	// Token Who may call, and as what. It has no secret in it.
+	Token Token `json:"token"`
+}
+
 // Zone defines model for Zone.
 type Zone struct {
 	// Name Example: nebula-1a
 	Name string `json:"name"`
 
 	// Region Example: nebula-1
-	Region string `json:"region"`
+	Region string    `json:"region"`
+	State  ZoneState `json:"state"`
 }
 
 // ZoneList defines model for ZoneList.
 type ZoneList struct {
 	Items []Zone `json:"items"`
 }
+
+// ZoneState defines model for ZoneState.
+type ZoneState string
+
+// AddressID defines model for AddressID.
+type AddressID = string
+
+// AuditOperation defines model for AuditOperation.
+type AuditOperation = string
+
+// AuditToken defines model for AuditToken.
+type AuditToken = string
+
+// AuditUserAgent defines model for AuditUserAgent.
+type AuditUserAgent = string
 
 // FaultID defines model for FaultID.
 type FaultID = string
@@ -1147,11 +1888,17 @@ type LoadBalancerID = string
 // Name defines model for Name.
 type Name = string
 
+// NetworkID defines model for NetworkID.
+type NetworkID = string
+
 // OperationID defines model for OperationID.
 type OperationID = string
 
 // PageToken defines model for PageToken.
 type PageToken = string
+
+// ProjectID defines model for ProjectID.
+type ProjectID = string
 
 // RouteID defines model for RouteID.
 type RouteID = string
@@ -1159,19 +1906,124 @@ type RouteID = string
 // Tag defines model for Tag.
 type Tag = []string
 
+// TokenName defines model for TokenName.
+type TokenName = string
+
 // Wait defines model for Wait.
 type Wait = int
 
-// ListCallsParams defines parameters for ListCalls.
-type ListCallsParams struct {
+// ListAddressesParams defines parameters for ListAddresses.
+type ListAddressesParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// State Only addresses in one of these states.
+	State *[]AddressState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// ReserveAddressParams defines parameters for ReserveAddress.
+type ReserveAddressParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseAddressParams defines parameters for ReleaseAddress.
+type ReleaseAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateAddressParams defines parameters for UpdateAddress.
+type UpdateAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// AttachAddressParams defines parameters for AttachAddress.
+type AttachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// DetachAddressParams defines parameters for DetachAddress.
+type DetachAddressParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
 	// Token Only calls of the token of this name.
-	Token *string `form:"token,omitempty" json:"token,omitempty"`
+	Token *AuditToken `form:"token,omitempty" json:"token,omitempty"`
+
+	// UserAgent Only calls whose User-Agent begins like this.
+	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
+
+	// Operation Only calls of this operation, by its operationId.
+	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// Resource Only calls about the resource with this ID.
+	Resource *string `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// Status Only calls answered with a status of this class; `none` are those broken off.
+	Status *ListAuditParamsStatus `form:"status,omitempty" json:"status,omitempty"`
+
+	// Since Only calls whose answers began at this time or later.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// ListAuditParamsStatus defines parameters for ListAudit.
+type ListAuditParamsStatus string
+
+// SumAuditParams defines parameters for SumAudit.
+type SumAuditParams struct {
+	// Token Only calls of the token of this name.
+	Token *AuditToken `form:"token,omitempty" json:"token,omitempty"`
+
+	// UserAgent Only calls whose User-Agent begins like this.
+	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
+
+	// Operation Only calls of this operation, by its operationId.
+	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
+
+	// GroupBy What to sum by; all three when left out.
+	GroupBy *[]AuditGroup `form:"groupBy,omitempty" json:"groupBy,omitempty"`
 }
 
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
 	// After Only events with a greater sequence number. `Last-Event-ID` wins over it.
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Resource Only events of resources of these kinds.
+	Resource *[]ResourceKind `form:"resource,omitempty" json:"resource,omitempty"`
+
+	// ID Only events of the resources with these IDs.
+	ID *[]string `form:"id,omitempty" json:"id,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Project An admin may follow another project, by its ID, or with `*` all of them; without it, the token's own.
+	Project *string `form:"project,omitempty" json:"project,omitempty"`
 
 	// Follow Keep the stream open for what comes. With `false` it ends after the events already stored.
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
@@ -1213,6 +2065,12 @@ type CreateInstanceParams struct {
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
 	// request is refused (422). Keys belong to the project.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// UpdateInstanceParams defines parameters for UpdateInstance.
+type UpdateInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // StartInstanceParams defines parameters for StartInstance.
@@ -1302,6 +2160,42 @@ type UpdateLoadBalancerParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ListNetworksParams defines parameters for ListNetworks.
+type ListNetworksParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// CreateNetworkParams defines parameters for CreateNetwork.
+type CreateNetworkParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteNetworkParams defines parameters for DeleteNetwork.
+type DeleteNetworkParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateNetworkParams defines parameters for UpdateNetwork.
+type UpdateNetworkParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListOperationsParams defines parameters for ListOperations.
 type ListOperationsParams struct {
 	// Resource Only operations of the resource of this ID.
@@ -1326,6 +2220,51 @@ type GetOperationParams struct {
 	// latest; with the resource as it is then, or as it last was if it is gone.
 	// The operation tells how it ended. 0 does not wait.
 	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
+// ListProjectsParams defines parameters for ListProjects.
+type ListProjectsParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
+}
+
+// CreateProjectParams defines parameters for CreateProject.
+type CreateProjectParams struct {
+	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
+	// same request gives the first one's answer again, with the header
+	// `Idempotent-Replayed`, and creates nothing; the same key with another
+	// request is refused (422). Keys belong to the project.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteProjectParams defines parameters for DeleteProject.
+type DeleteProjectParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateProjectParams defines parameters for UpdateProject.
+type UpdateProjectParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListTokensParams defines parameters for ListTokens.
+type ListTokensParams struct {
+	// Name Only the token of exactly this name.
+	Name *string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *string `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
 // ListRoutesParams defines parameters for ListRoutes.
@@ -1358,6 +2297,21 @@ type DeleteRouteParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// UpdateRouteParams defines parameters for UpdateRoute.
+type UpdateRouteParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ReserveAddressJSONRequestBody defines body for ReserveAddress for application/json ContentType.
+type ReserveAddressJSONRequestBody = ReservedAddressCreate
+
+// UpdateAddressJSONRequestBody defines body for UpdateAddress for application/json ContentType.
+type UpdateAddressJSONRequestBody = ReservedAddressUpdate
+
+// AttachAddressJSONRequestBody defines body for AttachAddress for application/json ContentType.
+type AttachAddressJSONRequestBody = AddressAttach
+
 // AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
 type AdvanceClockJSONRequestBody = ClockAdvance
 
@@ -1367,29 +2321,83 @@ type CreateFaultJSONRequestBody = FaultCreate
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = InstanceCreate
 
+// UpdateInstanceJSONRequestBody defines body for UpdateInstance for application/json ContentType.
+type UpdateInstanceJSONRequestBody = ResourceUpdate
+
 // CreateLoadBalancerJSONRequestBody defines body for CreateLoadBalancer for application/json ContentType.
 type CreateLoadBalancerJSONRequestBody = LoadBalancerCreate
 
 // UpdateLoadBalancerJSONRequestBody defines body for UpdateLoadBalancer for application/json ContentType.
 type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
 
+// CreateNetworkJSONRequestBody defines body for CreateNetwork for application/json ContentType.
+type CreateNetworkJSONRequestBody = NetworkCreate
+
+// UpdateNetworkJSONRequestBody defines body for UpdateNetwork for application/json ContentType.
+type UpdateNetworkJSONRequestBody = ResourceUpdate
+
+// CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
+type CreateProjectJSONRequestBody = ProjectCreate
+
+// UpdateProjectJSONRequestBody defines body for UpdateProject for application/json ContentType.
+type UpdateProjectJSONRequestBody = ProjectUpdate
+
+// UpdateProjectQuotasJSONRequestBody defines body for UpdateProjectQuotas for application/json ContentType.
+type UpdateProjectQuotasJSONRequestBody = QuotasUpdate
+
+// CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
+type CreateTokenJSONRequestBody = TokenCreate
+
+// RotateTokenJSONRequestBody defines body for RotateToken for application/json ContentType.
+type RotateTokenJSONRequestBody = TokenRotate
+
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = RouteCreate
+
+// UpdateRouteJSONRequestBody defines body for UpdateRoute for application/json ContentType.
+type UpdateRouteJSONRequestBody = ResourceUpdate
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	// (GET /metrics)
+	GetMetrics(w http.ResponseWriter, r *http.Request)
 	// GetSpec This document. Needs no token.
 	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
 	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
 	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
-	// ListCalls How often each token of the project called each operation since the process started.
-	// (GET /v1/calls)
-	ListCalls(w http.ResponseWriter, r *http.Request, params ListCallsParams)
+	// ListAddresses Reserved addresses of the project, oldest first.
+	// (GET /v1/addresses)
+	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
+	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// (POST /v1/addresses)
+	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// (DELETE /v1/addresses/{id})
+	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
+	// GetAddress One reserved address.
+	// (GET /v1/addresses/{id})
+	GetAddress(w http.ResponseWriter, r *http.Request, id AddressID)
+	// UpdateAddress Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/addresses/{id})
+	UpdateAddress(w http.ResponseWriter, r *http.Request, id AddressID, params UpdateAddressParams)
+	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
+	// (POST /v1/addresses/{id}/attach)
+	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// (POST /v1/addresses/{id}/detach)
+	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
+	// ListAudit The project's calls, newest first.
+	// (GET /v1/audit)
+	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
+	// SumAudit What the project's callers cost, by token, user agent and operation.
+	// (GET /v1/audit/summary)
+	SumAudit(w http.ResponseWriter, r *http.Request, params SumAuditParams)
 	// GetClock What time it is in the cloud, and whether that stands still.
 	// (GET /v1/clock)
 	GetClock(w http.ResponseWriter, r *http.Request)
@@ -1411,6 +2419,9 @@ type ServerInterface interface {
 	// GetFault One fault rule, and how often it was applied.
 	// (GET /v1/faults/{id})
 	GetFault(w http.ResponseWriter, r *http.Request, id FaultID)
+	// ListInstanceTypes The sizes that an instance can have, the smallest first.
+	// (GET /v1/instance-types)
+	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
 	// ListInstances Instances of the project, oldest first.
 	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
@@ -1420,6 +2431,9 @@ type ServerInterface interface {
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
 	// (GET /v1/instances/{id})
 	GetInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
+	// (PATCH /v1/instances/{id})
+	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
 	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
 	// (POST /v1/instances/{id}/start)
 	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StartInstanceParams)
@@ -1450,15 +2464,72 @@ type ServerInterface interface {
 	// GetLoadBalancerStats What each listener carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
+	// ListNetworks Networks of the project, oldest first.
+	// (GET /v1/networks)
+	ListNetworks(w http.ResponseWriter, r *http.Request, params ListNetworksParams)
+	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
+	// (POST /v1/networks)
+	CreateNetwork(w http.ResponseWriter, r *http.Request, params CreateNetworkParams)
+	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// (DELETE /v1/networks/{id})
+	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params DeleteNetworkParams)
+	// GetNetwork One network.
+	// (GET /v1/networks/{id})
+	GetNetwork(w http.ResponseWriter, r *http.Request, id NetworkID)
+	// UpdateNetwork Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/networks/{id})
+	UpdateNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params UpdateNetworkParams)
 	// ListOperations Operations of the project, oldest first.
 	// (GET /v1/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
 	// GetOperation One operation; with `wait`, when it has ended or the time is up.
 	// (GET /v1/operations/{id})
 	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
-	// GetProject The project that the caller's token belongs to.
+	// GetProject The project that the caller's token belongs to, and that token.
 	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
+	// ListProjects Every project of the cloud, oldest first.
+	// (GET /v1/projects)
+	ListProjects(w http.ResponseWriter, r *http.Request, params ListProjectsParams)
+	// CreateProject Create a project. It has a network `default`, and no token yet.
+	// (POST /v1/projects)
+	CreateProject(w http.ResponseWriter, r *http.Request, params CreateProjectParams)
+	// DeleteProject Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
+	// (DELETE /v1/projects/{id})
+	DeleteProject(w http.ResponseWriter, r *http.Request, id ProjectID, params DeleteProjectParams)
+	// GetProjectByID One project.
+	// (GET /v1/projects/{id})
+	GetProjectByID(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// UpdateProject Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/projects/{id})
+	UpdateProject(w http.ResponseWriter, r *http.Request, id ProjectID, params UpdateProjectParams)
+	// GetProjectQuotas What a project may have, and has.
+	// (GET /v1/projects/{id}/quotas)
+	GetProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// UpdateProjectQuotas Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
+	// (PATCH /v1/projects/{id}/quotas)
+	UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
+	// (GET /v1/projects/{id}/tokens)
+	ListTokens(w http.ResponseWriter, r *http.Request, id ProjectID, params ListTokensParams)
+	// CreateToken Create a token. Its secret is in this reply, and nowhere else ever after.
+	// (POST /v1/projects/{id}/tokens)
+	CreateToken(w http.ResponseWriter, r *http.Request, id ProjectID)
+	// DeleteToken Delete a token. It is not valid any more with the reply.
+	// (DELETE /v1/projects/{id}/tokens/{name})
+	DeleteToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// GetToken One token, without its secret.
+	// (GET /v1/projects/{id}/tokens/{name})
+	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// (POST /v1/projects/{id}/tokens/{name}/rotate)
+	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
+	// GetQuotas What the project may have, and has.
+	// (GET /v1/quotas)
+	GetQuotas(w http.ResponseWriter, r *http.Request)
+	// ListRegions The regions.
+	// (GET /v1/regions)
+	ListRegions(w http.ResponseWriter, r *http.Request)
 	// ListRoutes Routes of the project, oldest first.
 	// (GET /v1/routes)
 	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
@@ -1471,6 +2542,9 @@ type ServerInterface interface {
 	// GetRoute One route.
 	// (GET /v1/routes/{id})
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	// UpdateRoute Replace the fields given; fields left out stay as they are.
+	// (PATCH /v1/routes/{id})
+	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID, params UpdateRouteParams)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -1490,6 +2564,20 @@ func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetHealth(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetMetrics operation middleware
+func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetMetrics(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1527,14 +2615,366 @@ func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
-// ListCalls operation middleware
-func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Request) {
+// ListAddresses operation middleware
+func (siw *ServerInterfaceWrapper) ListAddresses(w http.ResponseWriter, r *http.Request) {
 
 	var err error
 	_ = err
 
 	// Parameter object where we will unmarshal all parameters from the context
-	var params ListCallsParams
+	var params ListAddressesParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAddresses(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReserveAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReserveAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReserveAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReserveAddress(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReleaseAddress operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetAddress operation middleware
+func (siw *ServerInterfaceWrapper) GetAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetAddress(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateAddress operation middleware
+func (siw *ServerInterfaceWrapper) UpdateAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AttachAddress operation middleware
+func (siw *ServerInterfaceWrapper) AttachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AttachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AttachAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DetachAddress operation middleware
+func (siw *ServerInterfaceWrapper) DetachAddress(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id AddressID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DetachAddressParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DetachAddress(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
 
 	// ------------- Optional query parameter "token" -------------
 
@@ -1549,8 +2989,171 @@ func (siw *ServerInterfaceWrapper) ListCalls(w http.ResponseWriter, r *http.Requ
 		return
 	}
 
+	// ------------- Optional query parameter "userAgent" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", r.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "since"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "since", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListCalls(w, r, params)
+		siw.Handler.ListAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SumAudit operation middleware
+func (siw *ServerInterfaceWrapper) SumAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SumAuditParams
+
+	// ------------- Optional query parameter "token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "token", r.URL.Query(), &params.Token, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "token"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "token", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "userAgent" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "operation" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "groupBy" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "groupBy", r.URL.Query(), &params.GroupBy, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "groupBy"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "groupBy", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SumAudit(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1606,6 +3209,58 @@ func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "resource" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "id", r.URL.Query(), &params.ID, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", r.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "project"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "project", Err: err})
 		}
 		return
 	}
@@ -1726,6 +3381,20 @@ func (siw *ServerInterfaceWrapper) GetFault(w http.ResponseWriter, r *http.Reque
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetFault(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListInstanceTypes operation middleware
+func (siw *ServerInterfaceWrapper) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListInstanceTypes(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1904,6 +3573,56 @@ func (siw *ServerInterfaceWrapper) GetInstance(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetInstance(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateInstance operation middleware
+func (siw *ServerInterfaceWrapper) UpdateInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id InstanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateInstanceParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2445,6 +4164,245 @@ func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r
 	handler.ServeHTTP(w, r)
 }
 
+// ListNetworks operation middleware
+func (siw *ServerInterfaceWrapper) ListNetworks(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListNetworksParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListNetworks(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateNetwork operation middleware
+func (siw *ServerInterfaceWrapper) CreateNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateNetwork(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteNetwork operation middleware
+func (siw *ServerInterfaceWrapper) DeleteNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteNetwork(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetNetwork operation middleware
+func (siw *ServerInterfaceWrapper) GetNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetNetwork(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateNetwork operation middleware
+func (siw *ServerInterfaceWrapper) UpdateNetwork(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id NetworkID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateNetworkParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateNetwork(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListOperations operation middleware
 func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
 
@@ -2577,6 +4535,511 @@ func (siw *ServerInterfaceWrapper) GetProject(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetProject(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListProjects operation middleware
+func (siw *ServerInterfaceWrapper) ListProjects(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListProjectsParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListProjects(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateProject operation middleware
+func (siw *ServerInterfaceWrapper) CreateProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateProject(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteProject operation middleware
+func (siw *ServerInterfaceWrapper) DeleteProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteProject(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetProjectByID operation middleware
+func (siw *ServerInterfaceWrapper) GetProjectByID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetProjectByID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateProject operation middleware
+func (siw *ServerInterfaceWrapper) UpdateProject(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateProjectParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateProject(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetProjectQuotas operation middleware
+func (siw *ServerInterfaceWrapper) GetProjectQuotas(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetProjectQuotas(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// UpdateProjectQuotas operation middleware
+func (siw *ServerInterfaceWrapper) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateProjectQuotas(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListTokens operation middleware
+func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTokensParams
+
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "pageToken" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTokens(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateToken operation middleware
+func (siw *ServerInterfaceWrapper) CreateToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateToken(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteToken operation middleware
+func (siw *ServerInterfaceWrapper) DeleteToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetToken operation middleware
+func (siw *ServerInterfaceWrapper) GetToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateToken operation middleware
+func (siw *ServerInterfaceWrapper) RotateToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ProjectID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "name" -------------
+	var name TokenName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateToken(w, r, id, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetQuotas operation middleware
+func (siw *ServerInterfaceWrapper) GetQuotas(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetQuotas(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListRegions operation middleware
+func (siw *ServerInterfaceWrapper) ListRegions(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRegions(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2775,6 +5238,56 @@ func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// UpdateRoute operation middleware
+func (siw *ServerInterfaceWrapper) UpdateRoute(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id RouteID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params UpdateRouteParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.UpdateRoute(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -2906,9 +5419,51 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/readyz", wrapper.GetReady).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/metrics", wrapper.GetMetrics).Methods(http.MethodGet)
+
 	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/project", wrapper.GetProject).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.ListProjects).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.CreateProject).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.DeleteProject).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.GetProjectByID).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.UpdateProject).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.ListTokens).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.CreateToken).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.DeleteToken).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.GetToken).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}/rotate", wrapper.RotateToken).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.GetProjectQuotas).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.UpdateProjectQuotas).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/quotas", wrapper.GetQuotas).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/regions", wrapper.ListRegions).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/instance-types", wrapper.ListInstanceTypes).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.ListNetworks).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.CreateNetwork).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.DeleteNetwork).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.GetNetwork).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.UpdateNetwork).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/zones", wrapper.ListZones).Methods(http.MethodGet)
 
@@ -2917,6 +5472,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/instances", wrapper.CreateInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.GetInstance).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.UpdateInstance).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/start", wrapper.StartInstance).Methods(http.MethodPost)
 
@@ -2938,6 +5495,20 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/health", wrapper.GetLoadBalancerHealth).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ListAddresses).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ReserveAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.ReleaseAddress).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.GetAddress).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.UpdateAddress).Methods(http.MethodPatch)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/attach", wrapper.AttachAddress).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/detach", wrapper.DetachAddress).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.ListRoutes).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.CreateRoute).Methods(http.MethodPost)
@@ -2945,6 +5516,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.UpdateRoute).Methods(http.MethodPatch)
 
 	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
 
@@ -2964,7 +5537,9 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
 
-	r.HandleFunc(options.BaseURL+"/v1/calls", wrapper.ListCalls).Methods(http.MethodGet)
+	r.HandleFunc(options.BaseURL+"/v1/audit", wrapper.ListAudit).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/audit/summary", wrapper.SumAudit).Methods(http.MethodGet)
 
 	return r
 }

@@ -16,22 +16,29 @@ import (
 func (a *app) events() *cobra.Command {
 	var follow bool
 	var after int64
+	var only client.EventFilter
+	var kinds []string
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the cloud's changes, oldest first", Args: cobra.NoArgs,
 		Example: `  fakecloud events
-  fakecloud events --follow --after 1767323045123 -o json`,
+  fakecloud events --follow --after 1767323045123 -o json
+  fakecloud events --follow --resource load-balancer --tag cluster=lab
+  fakecloud events --id i-01jd3n6f0c5w3y`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
 			}
+			for _, k := range kinds {
+				only.Resources = append(only.Resources, api.ResourceKind(k))
+			}
 			show := a.eventPrinter(cmd.OutOrStdout())
 			if !follow {
-				return c.Watch(cmd.Context(), after, false, show)
+				return c.Watch(cmd.Context(), after, false, show, only)
 			}
 			err = c.Follow(cmd.Context(), after, show, func(err error) {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
-			})
+			}, only)
 			if cmd.Context().Err() == nil {
 				return err
 			}
@@ -41,6 +48,11 @@ func (a *app) events() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
 	cmd.Flags().Int64Var(&after, "after", client.FromOldest, "only events with a greater sequence number; 0 starts with the oldest kept")
+	cmd.Flags().StringSliceVar(&kinds, "resource", nil, "only events of this kind of resource: instance, load-balancer, route; repeatable")
+	cmd.Flags().StringSliceVar(&only.IDs, "id", nil, "only events of the resource of this ID; repeatable")
+	cmd.Flags().StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
+	cmd.Flags().StringVar(&only.Project, "project", "", "the project of this ID, or * for all (admins only)")
+	noFiles(cmd, map[string][]string{"resource": {"instance", "load-balancer", "route"}})
 	return cmd
 }
 

@@ -1,5 +1,4 @@
-// This file answers: how are calls made to go wrong, and counted, from the
-// command line?
+// This file answers: how are calls made to go wrong from the command line?
 
 package cli
 
@@ -138,7 +137,7 @@ func (a *app) faultsCreate() *cobra.Command {
 		Use: "create", Short: "Make calls go wrong", Args: cobra.NoArgs,
 		Long: `Make calls go wrong: those of one token, of some operations or about one
 resource; without any of these flags every call of the project, your own too,
-but not those of "fakecloud faults" and "fakecloud calls". Nothing changes in
+but not those of "fakecloud faults" and "fakecloud audit". Nothing changes in
 the cloud by a call that a fault answers or breaks off. A restart of the cloud
 forgets all faults.`,
 		Example: `  fakecloud faults create --token ccm --status 503 --times 5
@@ -243,32 +242,5 @@ func (a *app) faultsDelete() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all faults of the project")
-	return cmd
-}
-
-func (a *app) calls() *cobra.Command {
-	var token string
-	cmd := &cobra.Command{
-		Use: "calls", Short: "Show how often each token called what since the cloud started", Args: cobra.NoArgs,
-		Example: `  fakecloud calls
-  fakecloud calls --token ccm -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			items, err := c.ListCalls(cmd.Context(), token)
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, n := range items {
-				rows = append(rows, []string{n.Token, n.Operation, fmt.Sprint(n.Calls), fmt.Sprint(n.Errors), fmt.Sprint(n.Faults)})
-			}
-			return a.print(cmd.OutOrStdout(), api.CallList{Items: orEmpty(items)}, "TOKEN OPERATION CALLS ERRORS FAULTS", rows)
-		},
-	}
-	a.addOutput(cmd)
-	cmd.Flags().StringVar(&token, "token", "", "only calls of the token of this name")
 	return cmd
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +20,7 @@ func (a *app) loadBalancers() *cobra.Command {
 	return group("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web`,
-		a.balancersList(), a.balancersGet(), a.balancersCreate(), a.balancersDelete(), a.balancersStats(), a.balancersHealth())
+		a.balancersList(), a.balancersGet(), a.balancersCreate(), a.balancersUpdate(), a.balancersDelete(), a.balancersStats(), a.balancersHealth())
 }
 
 func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBalancer) error {
@@ -33,14 +32,17 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 			if l.ProxyProtocol != "" {
 				port += "+" + string(l.ProxyProtocol)
 			}
+			if l.ConnectionLimit > 0 {
+				port += fmt.Sprintf("+max%d", l.ConnectionLimit)
+			}
 			ports = append(ports, port)
 		}
 		rows = append(rows, []string{
 			lb.Name, lb.ID, string(lb.State), lb.Address, strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
-			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showAffinity(lb.ClientAffinitySeconds), age(lb.CreatedAt), orDash(lb.StateReason),
+			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), age(lb.CreatedAt), orDash(lb.StateReason),
 		})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID STATE ADDRESS PORTS TARGETS CHECK SOURCES AFFINITY AGE REASON", rows)
+	return a.print(cmd.OutOrStdout(), value, "NAME ID STATE ADDRESS PORTS TARGETS CHECK SOURCES OPTIONS AGE REASON", rows)
 }
 
 func showCheck(h *api.HealthCheck) string {
@@ -58,13 +60,6 @@ func showSources(ranges []string) string {
 		return ranges[0]
 	}
 	return fmt.Sprintf("%s+%d", ranges[0], len(ranges)-1)
-}
-
-func showAffinity(seconds int) string {
-	if seconds == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%ds", seconds)
 }
 
 func (a *app) balancersList() *cobra.Command {
@@ -171,166 +166,6 @@ func (a *app) eachBalancer(verb, short, example string, w *waiter, do func(*clie
 		w.flags(cmd)
 	}
 	return cmd
-}
-
-func (a *app) balancersCreate() *cobra.Command {
-	var o balancerOptions
-	var w waiter
-	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a load balancer", Args: cobra.ExactArgs(1),
-		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
-  fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
-  fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp`,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			body, err := o.body(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			var ids []api.Target
-			for _, ref := range o.targets {
-				in, err := resolveInstance(cmd.Context(), c, ref)
-				if err != nil {
-					return err
-				}
-				ids = append(ids, api.Target{InstanceID: in.ID})
-			}
-			if len(ids) > 0 {
-				body.Targets = &ids
-			}
-			made := make([]api.LoadBalancer, 1)
-			err = w.note(cmd.Context(), func(ctx context.Context) (string, error) {
-				lb, err := c.CreateLoadBalancer(ctx, body)
-				if err != nil {
-					return "", err
-				}
-				made[0] = *lb
-				return lb.ID, nil
-			})
-			if err != nil {
-				return err
-			}
-			err = w.awaitBalancers(cmd, c, made)
-			return errors.Join(err, a.printBalancers(cmd, made[0], made))
-		},
-	}
-	a.addOutput(cmd)
-	w.flags(cmd)
-	o.flags(cmd)
-	return cmd
-}
-
-// balancerOptions are what a new load balancer can be asked for.
-type balancerOptions struct {
-	listeners, targets, sources          []string
-	proxyProtocol, check                 string
-	affinity, interval, checkTimeout     time.Duration
-	healthyThreshold, unhealthyThreshold int
-	tags                                 map[string]string
-}
-
-func (o *balancerOptions) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringArrayVar(&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable")
-	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
-	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
-	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
-	f.DurationVar(&o.affinity, "client-affinity", 0, "keep a client's address on one target until it has been silent for so long, e.g. 10m")
-	f.StringVar(&o.check, "health-check", "", "tcp:PORT or http:PORT[/PATH]: send traffic only to targets that pass")
-	f.DurationVar(&o.interval, "health-check-interval", 0, "from one check to the next (default 5s)")
-	f.DurationVar(&o.checkTimeout, "health-check-timeout", 0, "how long one check may take (default 2s)")
-	f.IntVar(&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)")
-	f.IntVar(&o.unhealthyThreshold, "unhealthy-threshold", 0, "so many bad checks in a row make a target unhealthy (default 2)")
-	f.StringToStringVar(&o.tags, "tag", nil, "KEY=VALUE; repeatable")
-	noFiles(cmd, map[string][]string{"proxy-protocol": {"v1", "v2"}})
-}
-
-// body is the request, but for the targets, which have to be looked up.
-func (o *balancerOptions) body(name string) (api.LoadBalancerCreate, error) {
-	body := api.LoadBalancerCreate{Name: name}
-	var err error
-	if body.Listeners, err = o.parseListeners(); err != nil {
-		return body, err
-	}
-	if body.HealthCheck, err = o.parseCheck(); err != nil {
-		return body, err
-	}
-	if o.affinity != 0 {
-		seconds, err := wholeSeconds("client-affinity", o.affinity)
-		if err != nil {
-			return body, err
-		}
-		body.ClientAffinitySeconds = &seconds
-	}
-	if len(o.sources) > 0 {
-		body.SourceRanges = &o.sources
-	}
-	if len(o.tags) > 0 {
-		t := api.Tags(o.tags)
-		body.Tags = &t
-	}
-	return body, nil
-}
-
-func (o *balancerOptions) parseListeners() ([]api.Listener, error) {
-	if len(o.listeners) == 0 {
-		return nil, misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
-	}
-	var out []api.Listener
-	for _, s := range o.listeners {
-		ports, protocol, named := strings.Cut(s, "/")
-		if !named {
-			protocol = string(api.ProtocolTCP)
-		}
-		from, to, _ := strings.Cut(ports, ":")
-		port, err1 := strconv.Atoi(from)
-		target, err2 := strconv.Atoi(to)
-		if err := errors.Join(err1, err2); err != nil || !api.Protocol(protocol).Valid() {
-			return nil, misuse("--listener %q: want PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp", s)
-		}
-		l := api.Listener{Protocol: api.Protocol(protocol), Port: port, TargetPort: target}
-		if l.Protocol == api.ProtocolTCP {
-			l.ProxyProtocol = api.ProxyProtocol(o.proxyProtocol)
-		}
-		out = append(out, l)
-	}
-	return out, nil
-}
-
-func (o *balancerOptions) parseCheck() (*api.HealthCheck, error) {
-	if o.check == "" {
-		if o.interval != 0 || o.checkTimeout != 0 || o.healthyThreshold != 0 || o.unhealthyThreshold != 0 {
-			return nil, misuse("there is no check to set this for: give --health-check too")
-		}
-		return nil, nil
-	}
-	protocol, rest, _ := strings.Cut(o.check, ":")
-	number, path, hasPath := strings.Cut(rest, "/")
-	port, err := strconv.Atoi(number)
-	h := &api.HealthCheck{Protocol: api.HealthCheckProtocol(protocol), Port: port, HealthyThreshold: o.healthyThreshold, UnhealthyThreshold: o.unhealthyThreshold}
-	if err != nil || h.Protocol != api.HealthCheckTCP && h.Protocol != api.HealthCheckHTTP {
-		return nil, misuse("--health-check %q: want tcp:PORT or http:PORT[/PATH], e.g. http:10256/healthz", o.check)
-	}
-	if hasPath {
-		h.Path = "/" + path
-	}
-	if h.IntervalSeconds, err = wholeSeconds("health-check-interval", o.interval); err != nil {
-		return nil, err
-	}
-	h.TimeoutSeconds, err = wholeSeconds("health-check-timeout", o.checkTimeout)
-	return h, err
-}
-
-// wholeSeconds is how the API counts.
-func wholeSeconds(flag string, d time.Duration) (int, error) {
-	if d%time.Second != 0 {
-		return 0, misuse("--%s %s: want whole seconds", flag, d)
-	}
-	return int(d / time.Second), nil
 }
 
 func (a *app) balancersStats() *cobra.Command {

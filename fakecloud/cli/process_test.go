@@ -89,7 +89,7 @@ func serveIn(t *testing.T, env []string, dir string, args ...string) *process {
 	require.NoError(t, err)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
-		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator=" + p.token,
+		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator:admin=" + p.token,
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
 	p.cmd.Env = env
@@ -351,10 +351,11 @@ func TestCommands(t *testing.T) {
 
 	out = ok("load-balancers", "create", "full", "--listener", "18085:30080", "--proxy-protocol", "v2", "--target", "there",
 		"--source-range", "10.0.0.0/8,127.0.0.0/8", "--client-affinity", "10m", "--health-check", "http:10256/healthz", "--health-check-interval", "1s")
-	assert.Regexp(t, `18085:30080/tcp\+v2\s+1\s+http:10256/healthz\s+10\.0\.0\.0/8\+1\s+600s\s`, out)
+	assert.Regexp(t, `18085:30080/tcp\+v2\s+1\s+http:10256/healthz\s+10\.0\.0\.0/8\+1\s+affinity=600s\s`, out)
 	assert.Contains(t, ok("load-balancers", "get", "full", "-o", "yaml"), "intervalSeconds: 1\n")
 	assert.Regexp(t, `(?m)^i-\S+\s+(unknown|unhealthy)\s`, ok("load-balancers", "health", "full"))
 	ok("load-balancers", "delete", "full")
+	testAddressCommands(t, ok, fails)
 	fails(2, "want tcp:PORT or http:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check", "icmp:1")
 	fails(2, "give --health-check too", "load-balancers", "create", "x", "--listener", "1:2", "--healthy-threshold", "3")
 	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
@@ -466,12 +467,17 @@ func TestFaultCommands(t *testing.T) {
 	ok("faults", "delete", "--all")
 	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
 
-	assert.Equal(t, `TOKEN      OPERATION   CALLS   ERRORS   FAULTS
-ccm        listZones   1       1        1
-operator   listZones   2       0        1
-`, ok("calls"))
-	assert.NotContains(t, ok("calls", "--token", "ccm"), "operator")
-	assert.Contains(t, ok("calls", "--token", "nobody", "-o", "json"), `"items": []`)
+	out = ok("audit", "sum", "--by", "token", "--by", "operation")
+	assert.Regexp(t, `(?m)^ccm\s+-\s+listZones\s+1\s+1\s+1\s+1\s+\S+ms\s+0\s+\d{3}$`, out)
+	assert.Regexp(t, `(?m)^operator\s+-\s+listZones\s+2\s+0\s+1\s+0\s+\S+ms\s+0\s+\d{3}$`, out)
+	assert.NotContains(t, ok("audit", "sum", "--token", "ccm"), "operator")
+	assert.Contains(t, ok("audit", "sum", "--token", "nobody", "-o", "json"), `"items": []`)
+	assert.Regexp(t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`, ok("audit", "list", "--token", "ccm"))
+	assert.Equal(t, 2, strings.Count(ok("audit", "list", "--limit", "1"), "\n"))
+	assert.Contains(t, ok("audit", "list", "--status", "5xx", "-o", "json"), `"items": []`)
+	assert.Contains(t, ok("__complete", "audit", "sum", "--operation", ""), "createInstance\n")
+	fails(2, "--status", "audit", "list", "--status", "200")
+	fails(2, "--by", "audit", "sum", "--by", "project")
 
 	fails(2, "needs an effect", "faults", "create", "--token", "ccm")
 	fails(2, "--status and --hang", "faults", "create", "--status", "500", "--hang")
@@ -586,4 +592,50 @@ func TestServeTLS(t *testing.T) {
 	}
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited)
+}
+
+// testAddressCommands takes commands that are to succeed, and those that are to
+// fail with an exit code and some words.
+func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int, string, ...string)) {
+	t.Helper()
+	out := ok("addresses", "reserve", "shop", "--tag", "a=b")
+	assert.Regexp(t, `(?m)^shop\s+a-\S+\s+127\.\S+\s+available\s+-\s+\ds$`, out)
+	ip := strings.Fields(strings.Split(out, "\n")[1])[2]
+	assert.Regexp(t, `shop\s+a-\S+\s+\S+\s+in-use\s+i-`, ok("addresses", "attach", "shop", "there"))
+	assert.Contains(t, ok("instances", "get", "there", "-o", "yaml"), "ip: "+ip+"\n  type: external")
+	fails(1, "detach it, or delete the balancer, first", "addresses", "release", ip)
+	assert.Contains(t, ok("addresses", "detach", ip), "available")
+	assert.Contains(t, ok("addresses", "update", "shop", "--name", "store", "--tag", "c=d"), "store")
+	assert.Contains(t, ok("addresses", "list", "--tag", "c=d", "--state", "available"), ip)
+	assert.Contains(t, ok("__complete", "addresses", "attach", ""), "store\n")
+	assert.Contains(t, ok("__complete", "addresses", "attach", "store", ""), "there\n")
+	fails(2, "nothing to change", "addresses", "update", "store")
+	fails(2, "choose available or in-use", "addresses", "list", "--state", "lost")
+	fails(2, "an empty name or ID", "addresses", "get", "")
+	fails(1, "no address of that name or IP", "addresses", "get", "shop")
+	fails(1, "already has the name", "addresses", "reserve", "store")
+
+	out = ok("load-balancers", "create", "all", "--listener", "18086:30080", "--listener", "18086:30080/udp", "--address", "store", "--algorithm", "least-connections",
+		"--idle-timeout", "1m", "--drain", "30s", "--connection-limit", "100", "--health-check", "http:10256", "--expected-codes", "200-204")
+	assert.Regexp(t, `\s`+regexp.QuoteMeta(ip)+`\s+18086:30080/tcp\+max100,18086:30080/udp\+max100\s.*\sleast-connections,idle=60s,drain=30s\s`, out)
+	assert.Contains(t, ok("__complete", "load-balancers", "create", "x", "--address", ""), "store\n")
+	assert.Contains(t, ok("__complete", "load-balancers", "update", "all", "--algorithm", ""), "source-hash\n")
+	out = ok("load-balancers", "update", "all", "--target", "there", "--proxy-protocol", "v1", "--algorithm", "round-robin", "--idle-timeout", "0s",
+		"--health-check-interval", "7s", "--source-range", "127.0.0.0/8")
+	assert.Regexp(t, `18086:30080/tcp\+v1\+max100,18086:30080/udp\+max100\s+1\s+http:10256/\s+127\.0\.0\.0/8\s+drain=30s\s`, out)
+	assert.Regexp(t, `expectedCodes: 200-204\n\s+healthyThreshold: 2\n\s+intervalSeconds: 7\n`, ok("load-balancers", "get", "all", "-o", "yaml"))
+	out = ok("load-balancers", "update", "all", "--name", "every", "--listener", "18087:30080", "--no-targets", "--source-range", "", "--health-check", "none", "--drain", "0s")
+	assert.Regexp(t, `(?m)^every\s.*18087:30080/tcp\s+0\s+-\s+any\s+-\s`, out)
+	fails(2, "nothing to change", "load-balancers", "update", "every")
+	fails(2, "give one of the two", "load-balancers", "update", "every", "--no-targets", "--target", "there")
+	fails(2, "give --health-check too", "load-balancers", "update", "every", "--expected-codes", "200")
+	fails(2, "whole seconds", "load-balancers", "update", "every", "--drain", "1500ms")
+	fails(1, "which is public", "load-balancers", "update", "every", "--scheme", "internal")
+	fails(1, "a balancer keeps its address for life", "addresses", "detach", "store")
+	ok("load-balancers", "delete", "every")
+	for late := time.Now().Add(patience); !strings.Contains(ok("addresses", "list"), "available"); {
+		require.True(t, time.Now().Before(late), "the balancer keeps its address")
+	}
+	ok("addresses", "release", "store")
+	assert.NotContains(t, ok("addresses", "list"), "store")
 }

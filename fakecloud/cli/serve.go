@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type serveOptions struct {
 	seed                                   int64
 	logFormat, logLevel, clock             string
 	retention                              time.Duration
+	rateLimit, rateBurst                   int
 }
 
 func (a *app) serve() *cobra.Command {
@@ -46,7 +48,7 @@ func (a *app) serve() *cobra.Command {
 being killed at any point; what was under way goes on at the next start.`,
 		Example: `  fakecloud serve
   fakecloud serve --data :memory: --profile realistic --log-format json
-  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator=lab.token --token ccm=ccm.token
+  fakecloud serve --listen 127.0.0.1:8471 --data lab.db --token operator:admin=lab.token --token ccm=ccm.token
   fakecloud serve --listen 0.0.0.0:8470 --tls-cert cloud.crt --tls-key cloud.key
   fakecloud serve --listen 0.0.0.0:8470 --tls-self-signed --tls-san cloud.example`,
 		Args: cobra.NoArgs,
@@ -59,7 +61,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.BoolVar(&o.selfSignedTLS, "tls-self-signed", false, "make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt")
 	f.StringArrayVar(&o.sans, "tls-san", nil, "IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable")
 	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
-	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
+	f.StringArrayVar(&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")}, "NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
 	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
@@ -71,8 +73,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
 	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
+	f.IntVar(&o.rateLimit, "rate-limit", 500, "calls a second that each token may make; 0: any number")
+	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	noFiles(cmd, map[string][]string{
 		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
@@ -88,6 +92,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	log, err := o.logger(cmd)
 	if err != nil {
 		return err
+	}
+	if o.rateLimit < 0 || o.rateLimit > 0 && o.rateBurst < 1 {
+		return misuse("--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit, o.rateBurst)
 	}
 	cfg, err := o.cloudConfig(log)
 	if err != nil {
@@ -119,7 +126,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err := o.admit(ctx, c, tokens); err != nil {
 		return err
 	}
-	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert})
+	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst})
 	if err != nil {
 		return err
 	}
@@ -153,7 +160,7 @@ func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token)
 	case err != nil:
 		return err
 	}
-	var tokens []cloud.Token
+	var tokens []cloud.GivenToken
 	for _, f := range files {
 		t, err := f.read()
 		if err != nil {
@@ -260,15 +267,22 @@ func parseTokens(specs []string) ([]token, error) {
 	var tokens []token
 	seen := map[string]bool{}
 	for _, spec := range specs {
-		name, file, ok := strings.Cut(spec, "=")
+		who, file, ok := strings.Cut(spec, "=")
+		name, role, given := strings.Cut(who, ":")
+		if !given {
+			role = string(cloud.Editor)
+		}
 		if !ok || name == "" || file == "" {
-			return nil, misuse("--token %q: want NAME=FILE", spec)
+			return nil, misuse("--token %q: want NAME=FILE or NAME:ROLE=FILE", spec)
+		}
+		if !slices.Contains(cloud.Roles, cloud.Role(role)) {
+			return nil, misuse("--token %q: no role %q: choose viewer, editor or admin", spec, role)
 		}
 		if seen[name] {
 			return nil, misuse("--token: %q is named twice", name)
 		}
 		seen[name] = true
-		tokens = append(tokens, token{name, file})
+		tokens = append(tokens, token{name, file, cloud.Role(role)})
 	}
 	return tokens, nil
 }

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -13,21 +12,24 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// token is a bearer token, by name, and the file that holds it.
-type token struct{ name, file string }
+// token is a bearer token, by name and role, and the file that holds it.
+type token struct {
+	name, file string
+	role       cloud.Role
+}
 
 // read gives what the file holds; a missing file is created first, with a new
 // secret.
-func (t token) read() (cloud.Token, error) {
+func (t token) read() (cloud.GivenToken, error) {
 	content, err := os.ReadFile(t.file)
 	if errors.Is(err, os.ErrNotExist) {
-		content = []byte("fc_" + strings.ToLower(rand.Text()+rand.Text()) + "\n")
+		content = []byte(cloud.NewSecret() + "\n")
 		err = writeSecret(t.file, content)
 	}
 	if err != nil {
-		return cloud.Token{}, fmt.Errorf("token %s: %w", t.name, err)
+		return cloud.GivenToken{}, fmt.Errorf("token %s: %w", t.name, err)
 	}
-	return cloud.Token{Name: t.name, Secret: strings.TrimSpace(string(content))}, nil
+	return cloud.GivenToken{Name: t.name, Role: t.role, Secret: strings.TrimSpace(string(content))}, nil
 }
 
 // writeSecret makes a file that only its owner reads, wholly or not at all.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -18,42 +19,73 @@ import (
 // FromOldest is the sequence number that starts with the oldest event kept.
 const FromOldest int64 = 0
 
+// EventFilter narrows a stream; zero fields do not. Filters of different kinds
+// must all match; of Resources and of IDs, any one.
+type EventFilter struct {
+	Resources []api.ResourceKind
+	IDs       []string
+	// Tags are "key=value", or "key" for any value; all must match.
+	Tags []string
+	// Project is the ID of another project, or "*" for all; for admins only.
+	Project string
+}
+
 // Watch calls fn for each event after the given sequence number, in order.
 // With follow it goes on until ctx ends, the stream breaks or fn returns an
 // error; without, it ends after the events already stored. A broken stream is
 // an error, and so is one that falls silent; the caller resumes from the last
 // number it saw. HasCode(err, api.EventsExpired) means that the number is older
-// than what the cloud keeps: list anew, then watch.
-func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error) error {
+// than what the cloud keeps: list anew, then watch. Of several filters the last
+// counts.
+func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only ...EventFilter) error {
+	_, err := c.watch(ctx, after, follow, fn, only)
+	return err
+}
+
+// watch also gives the number to go on from: it may be greater than the last
+// event's that passed the filter.
+func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only []EventFilter) (int64, error) {
 	stream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	dog := time.AfterFunc(c.silence, func() { cancel(errSilent) })
 	defer dog.Stop()
-	resp, err := c.raw.StreamEvents(stream, &api.StreamEventsParams{After: &after, Follow: &follow})
+	params := api.StreamEventsParams{After: &after, Follow: &follow}
+	for _, f := range only {
+		params.Resource, params.ID, params.Tag, params.Project = optionalList(f.Resources), optionalList(f.IDs), optionalList(f.Tags), optional(f.Project)
+	}
+	resp, err := c.raw.StreamEvents(stream, &params)
 	if err != nil {
-		return orSilent(stream, err)
+		return after, orSilent(stream, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if err := asError(resp); err != nil {
-		return orSilent(stream, err)
+		return after, orSilent(stream, err)
 	}
+	at := after
 	body := &watched{from: resp.Body, dog: dog, limit: c.silence}
 	for msg, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: 1 << 20}) {
 		if err := orSilent(stream, err); err != nil {
-			return fmt.Errorf("reading the event stream: %w", err)
+			return at, fmt.Errorf("reading the event stream: %w", err)
+		}
+		if msg.Data == "" { // It only says how far the cloud has looked.
+			if n, err := strconv.ParseInt(msg.LastEventID, 10, 64); err == nil {
+				at = n
+			}
+			continue
 		}
 		var ev api.Event
 		if err := json.Unmarshal([]byte(msg.Data), &ev); err != nil {
-			return fmt.Errorf("event %s of the stream: %w", msg.LastEventID, err)
+			return at, fmt.Errorf("event %s of the stream: %w", msg.LastEventID, err)
 		}
 		if err := fn(ev); err != nil {
-			return err
+			return at, err
 		}
+		at = ev.Seq
 	}
 	if follow && ctx.Err() == nil {
-		return errStreamEnded
+		return at, errStreamEnded
 	}
-	return ctx.Err()
+	return at, ctx.Err()
 }
 
 var (
@@ -88,19 +120,17 @@ func (w *watched) Read(p []byte) (int, error) {
 // returns an error, or the cloud refuses (no such token, events expired). Being
 // told to come back later is no refusal.
 // onBreak, when not nil, is told of each break.
-func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error)) error {
+func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...EventFilter) error {
 	wait := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second}
 	wait.Reset()
 	var own error
 	for {
-		err := c.Watch(ctx, after, true, func(ev api.Event) error {
+		var err error
+		after, err = c.watch(ctx, after, true, func(ev api.Event) error {
 			wait.Reset()
-			if own = fn(ev); own != nil {
-				return own
-			}
-			after = ev.Seq
-			return nil
-		})
+			own = fn(ev)
+			return own
+		}, only)
 		var refused *Error
 		switch {
 		case own != nil:

@@ -31,14 +31,3 @@ func (c *Client) DeleteFault(ctx context.Context, id string) error {
 	_, err := write[struct{}](ctx, c, of(id, c.raw.DeleteFault))
 	return err
 }
-
-// ListCalls tells how often each operation was called since the cloud's process
-// started, by the token of this name or, with "", by each of the project's.
-func (c *Client) ListCalls(ctx context.Context, token string) ([]api.Calls, error) {
-	params := api.ListCallsParams{Token: optional(token)}
-	list, err := read[api.CallList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListCalls(ctx, &params) })
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
-}

@@ -6,91 +6,123 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// minSecret is the least length of a token, in bytes.
-const minSecret = 16
+// Role is what a token may do; each includes the one before.
+type Role string
+
+// A viewer reads, an editor also changes what is in the project, and an admin
+// also operates the cloud.
+const (
+	Viewer Role = "viewer"
+	Editor Role = "editor"
+	Admin  Role = "admin"
+)
+
+// Roles are all of them, the least first.
+var Roles = []Role{Viewer, Editor, Admin}
+
+// Allows tells whether who has this role may do what needs that one.
+func (r Role) Allows(need Role) bool {
+	return slices.Contains(Roles, r) && slices.Index(Roles, r) >= slices.Index(Roles, need)
+}
 
 // Principal is who a token speaks for.
 type Principal struct {
 	Token   string // the token's name, never its secret
+	Role    Role
 	Project Project
+	Details Token // what else is known of the token
 }
 
-// EnsureProject creates the project, or sets the default tags of the one of
-// that name.
-func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
-	if name == "" {
-		return Project{}, refuse(InvalidRequest, "a project needs a name").at("name", "must not be empty")
-	}
-	if err := checkTags(defaultTags); err != nil {
-		return Project{}, err
-	}
-	var p Project
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		id, err := c.random.id("p", now)
-		if err != nil {
-			return err
-		}
-		row, err := tx.UpsertProject(ctx, db.UpsertProjectParams{
-			ID: id, Name: name, DefaultTags: toJSON(tagsOrEmpty(defaultTags)), CreatedAt: now.UnixMilli(),
-		})
-		if err != nil {
-			return err
-		}
-		p, err = projectFrom(row)
-		return err
-	})
-	return p, err
+// admission is what a secret opens, as long as nothing about tokens and
+// projects changes.
+type admission struct {
+	who Principal
+	// until is when this secret ends, if it does. The secret before a rotation
+	// may end sooner than its token.
+	until   *time.Time
+	rotated bool
 }
 
-// Token is a secret that opens a project, and the name it goes by in logs.
-type Token struct{ Name, Secret string }
-
-// SetTokens makes these the project's tokens, and no others.
-func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []Token) error {
-	names := map[string]bool{}
-	bySecret := map[string]string{}
-	for _, t := range tokens {
-		if names[t.Name] {
-			return refuse(InvalidRequest, "two tokens have the name %q: give each one of its own", t.Name)
-		}
-		names[t.Name] = true
-		if len(t.Secret) < minSecret {
-			return refuse(InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name, len(t.Secret), minSecret)
-		}
-		if other, twice := bySecret[t.Secret]; twice {
-			return refuse(InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name)
-		}
-		bySecret[t.Secret] = t.Name
+// at is the principal, unless the secret has ended by now.
+func (a admission) at(now time.Time) (Principal, error) {
+	switch {
+	case !isDue(a.until, now):
+		return a.who, nil
+	case a.rotated:
+		return Principal{}, refuse(Unauthenticated, "token %q was rotated, and this secret of it expired at %s: use the new one", a.who.Token, a.until.Format(time.RFC3339))
 	}
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		if err := tx.DeleteTokens(ctx, p.ID); err != nil {
-			return err
-		}
-		for _, t := range tokens {
-			hash := sha256.Sum256([]byte(t.Secret))
-			// A name or secret of another project's token becomes this project's.
-			if err := tx.InsertToken(ctx, db.InsertTokenParams{Name: t.Name, ProjectID: p.ID, Hash: hash[:], CreatedAt: now.UnixMilli()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return Principal{}, refuse(Unauthenticated, "token %q expired at %s: ask an admin of this cloud for another", a.who.Token, a.until.Format(time.RFC3339))
+}
+
+// admissions saves looking tokens up: they are read with every call, and hardly
+// ever change.
+type admissions struct {
+	mu sync.RWMutex
+	// changes counts what was forgotten, so that nothing is kept that was looked
+	// up before.
+	changes int64
+	known   map[[sha256.Size]byte]admission
+}
+
+func (s *admissions) find(hash [sha256.Size]byte) (a admission, changes int64, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	a, ok = s.known[hash]
+	return a, s.changes, ok
+}
+
+// keep remembers what was looked up when so many changes had been made.
+func (s *admissions) keep(hash [sha256.Size]byte, a admission, changes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes != changes {
+		return
+	}
+	if s.known == nil {
+		s.known = map[[sha256.Size]byte]admission{}
+	}
+	s.known[hash] = a
+}
+
+func (s *admissions) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes++
+	s.known = nil
+}
+
+// changeAccess is change for what admissions are made of. When it returns, what
+// they were is forgotten: nobody gets in by it after the answer.
+func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
+	defer c.admissions.forget()
+	return c.change(ctx, fn)
 }
 
 // Authenticate finds whose token it is. The lookup is by hash, so its time
 // tells nothing about a secret.
 func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	hash := sha256.Sum256([]byte(secret))
-	var who Principal
+	a, changes, ok := c.admissions.find(hash)
+	if !ok {
+		var err error
+		if a, err = c.admit(ctx, hash); err != nil {
+			return Principal{}, err
+		}
+		c.admissions.keep(hash, a, changes)
+	}
+	return a.at(c.now())
+}
+
+func (c *Cloud) admit(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
+	var a admission
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.TokenByHash(ctx, hash[:])
 		if errors.Is(err, sql.ErrNoRows) {
@@ -99,17 +131,14 @@ func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, err
 		if err != nil {
 			return err
 		}
-		who.Token = row.Token.Name
-		who.Project, err = projectFrom(row.Project)
+		t := tokenFrom(row.Token)
+		a.who = Principal{Token: t.Name, Role: t.Role, Details: t}
+		a.until = t.ExpiresAt
+		if !slices.Equal(row.Token.Hash, hash[:]) && (a.until == nil || t.PreviousUntil.Before(*a.until)) {
+			a.until, a.rotated = t.PreviousUntil, true
+		}
+		a.who.Project, err = projectFrom(row.Project)
 		return err
 	})
-	return who, err
-}
-
-func projectFrom(row db.Project) (Project, error) {
-	p := Project{ID: row.ID, Name: row.Name}
-	if err := json.Unmarshal([]byte(row.DefaultTags), &p.DefaultTags); err != nil {
-		return Project{}, fmt.Errorf("project %s: stored tags: %w", row.ID, err)
-	}
-	return p, nil
+	return a, err
 }

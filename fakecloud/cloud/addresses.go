@@ -1,13 +1,19 @@
 // This file answers: which address does a new resource get?
+//
+// What is taken is kept in memory, where the lowest free address is found at
+// once; the store's unique indexes have the last word.
 
 package cloud
 
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
+	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -28,51 +34,156 @@ func checkPools(instances, balancers netip.Prefix) error {
 	return nil
 }
 
-// lowestFree is the first host of the prefix that is not used. The prefix's
-// first and last addresses are not hosts.
-func lowestFree(pool netip.Prefix, used []string) (netip.Addr, error) {
-	taken := make(map[string]bool, len(used))
-	for _, u := range used {
-		taken[u] = true
-	}
-	for a := pool.Addr().Next(); pool.Contains(a.Next()); a = a.Next() {
-		if !taken[a.String()] {
-			return a, nil
-		}
-	}
-	return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or start the cloud with a larger CIDR", pool)
+// pageSize is the number of addresses in a page of an addressSet: a power of 2.
+const pageSize = 4096
+
+// page has a bit for each of its addresses that is taken.
+type page struct {
+	taken int
+	bits  [pageSize / 64]uint64
 }
 
-// lowestUnused is the first address of the pool that nothing in the cloud has.
-func lowestUnused(ctx context.Context, tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
+// addressSet are the addresses that something in the cloud has. It is changed
+// only in transactions, of which there is one at a time; what one that fails has
+// changed is taken back.
+type addressSet struct {
+	mu    sync.Mutex
+	pages map[uint32]*page
+}
+
+// load replaces the set by what is stored.
+func (s *addressSet) load(ctx context.Context, tx *store.Tx) error {
 	used, err := tx.AddressesInUse(ctx)
 	if err != nil {
-		return netip.Addr{}, err
+		return err
 	}
-	return lowestFree(pool, used)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages = map[uint32]*page{}
+	for _, u := range used {
+		a, err := netip.ParseAddr(u)
+		if err != nil {
+			return fmt.Errorf("stored address: %w", err)
+		}
+		s.set(number(a), true)
+	}
+	return nil
 }
 
-// instanceAddress is the address asked for, if it is free, or one of the pool.
-func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
+// takeLowest takes the first host of the prefix that is free. The prefix's
+// first and last addresses are not hosts.
+func (s *addressSet) takeLowest(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
+	first := number(pool.Addr())
+	last := first + (1<<(32-pool.Bits()) - 1)
+	n, ok := s.lowest(first+1, last-1)
+	if !ok {
+		return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool)
+	}
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	a := netip.AddrFrom4(b)
+	s.take(tx, a)
+	return a, nil
+}
+
+// lowest is the first number of the range that is free.
+func (s *addressSet) lowest(first, last uint32) (uint32, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := uint64(first); n <= uint64(last); {
+		p := s.pages[uint32(n/pageSize)]
+		if p == nil {
+			return uint32(n), true
+		}
+		if p.taken == pageSize {
+			n = (n/pageSize + 1) * pageSize
+			continue
+		}
+		// What comes before n is shifted out, and what is shifted in is not free.
+		if free := ^p.bits[n%pageSize/64] >> (n % 64); free != 0 {
+			n += uint64(bits.TrailingZeros64(free))
+			return uint32(n), n <= uint64(last)
+		}
+		n = (n/64 + 1) * 64
+	}
+	return 0, false
+}
+
+// take takes an address that is free.
+func (s *addressSet) take(tx *store.Tx, a netip.Addr) { s.change(tx, a, true) }
+
+// release gives up an address; an invalid one is none.
+func (s *addressSet) release(tx *store.Tx, a netip.Addr) {
+	if a.IsValid() {
+		s.change(tx, a, false)
+	}
+}
+
+func (s *addressSet) change(tx *store.Tx, a netip.Addr, taken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.set(number(a), taken) {
+		return
+	}
+	tx.OnRollback(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.set(number(a), !taken)
+	})
+}
+
+// set tells whether that changed anything.
+func (s *addressSet) set(n uint32, taken bool) bool {
+	p := s.pages[n/pageSize]
+	if p == nil {
+		p = &page{}
+		s.pages[n/pageSize] = p
+	}
+	word, bit := &p.bits[n%pageSize/64], uint64(1)<<(n%64)
+	if *word&bit != 0 == taken {
+		return false
+	}
+	*word ^= bit
+	if p.taken--; taken {
+		p.taken += 2
+	}
+	return true
+}
+
+// number is an IPv4 address as one.
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// instanceAddress takes the address asked for, if it is free, or one of the
+// network's.
+func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n Network, want string) (netip.Addr, error) {
 	if want == "" {
-		return lowestUnused(ctx, tx, c.cfg.InstanceCIDR)
+		return c.addresses.takeLowest(tx, n.CIDR)
 	}
 	a, err := netip.ParseAddr(want)
 	if err != nil || !unicast(a) {
 		return a, refuse(InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want).
 			at("address", "is no unicast IPv4 address")
 	}
+	return a, c.takeWanted(ctx, tx, p, "address", a)
+}
+
+// takeWanted takes the address that a field asks for, if nothing has it.
+func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field string, a netip.Addr) error {
 	has, err := tx.AddressHolder(ctx, a.String())
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return a, nil
+		c.addresses.take(tx, a)
+		return nil
 	case err != nil:
-		return a, err
+		return err
 	case has.ProjectID != p.ID:
-		return a, refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at("address", "is in use")
+		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at(field, "is in use")
 	}
-	return a, refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
-		at("address", "is in use")
+	return refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
+		at(field, "is in use")
 }
 
 // unicast leaves out "this network" below 1.0.0.0, and what begins with

@@ -66,6 +66,12 @@ type Cloud struct {
 	ready  chan struct{} // closed by Run once balancers are restored
 	waits  waits
 
+	admissions admissions
+	addresses  addressSet
+	outages    outages
+
+	transitions transitions
+
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
@@ -95,7 +101,7 @@ func New(cfg Config) (*Cloud, error) {
 		}
 		seen[z] = true
 	}
-	return &Cloud{
+	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
 		random:  newRandom(cfg.Seed, cfg.round()),
 		wake:    make(chan struct{}, 1),
@@ -103,7 +109,15 @@ func New(cfg Config) (*Cloud, error) {
 		waits:   waits{byID: map[string]*wait{}},
 		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
-	}, nil
+	}
+	return c, c.Reload(context.Background())
+}
+
+// Reload reads what is kept in memory anew: for New, and for when the store's
+// content has been replaced. No change may be under way.
+func (c *Cloud) Reload(ctx context.Context) error {
+	c.admissions.forget()
+	return c.store.Read(ctx, func(tx *store.Tx) error { return c.addresses.load(ctx, tx) })
 }
 
 // round tells one start from the next where the time does not: with the same
@@ -143,7 +157,7 @@ func (cfg *Config) setDefaults() {
 func (c *Cloud) Zones() []Zone {
 	zones := make([]Zone, len(c.cfg.Zones))
 	for i, z := range c.cfg.Zones {
-		zones[i] = Zone{Name: z, Region: c.cfg.Region}
+		zones[i] = Zone{Name: z, Region: c.cfg.Region, State: c.outages.of(z)}
 	}
 	return zones
 }
@@ -154,11 +168,27 @@ func (c *Cloud) Ready() <-chan struct{} { return c.ready }
 // now has the precision that is stored.
 func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Millisecond) }
 
+// notes are what a change writes down in its context, for when it is committed.
+type notes struct {
+	ended       []string // the IDs of operations
+	transitions []Transition
+}
+
+type notesKey struct{}
+
+// noting gives what a change notes; outside of one, nobody reads it.
+func noting(ctx context.Context) *notes {
+	if o, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return o
+	}
+	return &notes{}
+}
+
 // change runs one transaction at one time, then lets the worker look again.
 func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
 	// Who asked may be gone by now; what was begun is ended all the same.
-	var ended []string
-	ctx = context.WithValue(context.WithoutCancel(ctx), endedKey{}, &ended)
+	var made notes
+	ctx = context.WithValue(context.WithoutCancel(ctx), notesKey{}, &made)
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
 		now := c.now()
 		if c.cfg.Virtual != nil {
@@ -171,7 +201,8 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *sto
 	if err != nil {
 		return err
 	}
-	c.waits.tell(ended)
+	c.waits.tell(made.ended)
+	c.transitions.count(made.transitions)
 	c.nudge()
 	return nil
 }

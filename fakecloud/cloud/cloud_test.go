@@ -77,13 +77,13 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 
 func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
-	a, err := lowestFree(pool, nil)
-	require.NoError(t, err)
-	assert.Equal(t, "127.9.0.1", a.String())
-	a, err = lowestFree(pool, []string{"127.9.0.1"})
-	require.NoError(t, err)
-	assert.Equal(t, "127.9.0.2", a.String())
-	_, err = lowestFree(pool, []string{"127.9.0.1", "127.9.0.2"})
+	s := addressSet{pages: map[uint32]*page{}}
+	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
+		a, err := s.takeLowest(new(store.Tx), pool)
+		require.NoError(t, err)
+		assert.Equal(t, want, a.String())
+	}
+	_, err := s.takeLowest(new(store.Tx), pool)
 	requireCode(t, AddressPoolExhausted, err)
 }
 
@@ -100,27 +100,28 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			assert.Equal(t, Principal{want[secret], p}, who)
+			assert.Equal(t, want[secret], who.Token)
+			assert.Equal(t, p, who.Project)
 		}
 	}
 	for range 2 {
-		require.NoError(t, c.SetTokens(ctx, p, []Token{{"a", one}, {"b", two}}))
+		require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"a", one, Editor}, {"b", two, Editor}}))
 		valid(map[string]string{one: "a", two: "b"})
 	}
-	for _, bad := range [][]Token{
-		{{"a", three}, {"a", one}}, {{"a", three}, {"b", three}}, {{"a", three}, {"b", "short"}},
+	for _, bad := range [][]GivenToken{
+		{{"a", three, Editor}, {"a", one, Editor}}, {{"a", three, Editor}, {"b", three, Editor}}, {{"a", three, Editor}, {"b", "short", Editor}},
 	} {
 		requireCode(t, InvalidRequest, c.SetTokens(ctx, p, bad))
 		valid(map[string]string{one: "a", two: "b"})
 	}
-	require.NoError(t, c.SetTokens(ctx, p, []Token{{"a", two}, {"b", one}}), "swapped")
+	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"a", two, Editor}, {"b", one, Editor}}), "swapped")
 	valid(map[string]string{one: "b", two: "a"})
-	require.NoError(t, c.SetTokens(ctx, p, []Token{{"c", two}}), "renamed, and one left out")
+	require.NoError(t, c.SetTokens(ctx, p, []GivenToken{{"c", two, Editor}}), "renamed, and one left out")
 	valid(map[string]string{two: "c"})
 
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, q, []Token{{"d", three}}))
+	require.NoError(t, c.SetTokens(ctx, q, []GivenToken{{"d", three, Editor}}))
 	who, err := c.Authenticate(ctx, two)
 	require.NoError(t, err, "another project's tokens stay")
 	assert.Equal(t, p, who.Project)
@@ -360,13 +361,21 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(*LoadBalancerSpec){
-		"listeners.0":                    func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
-		"listeners.0.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
-		"listeners.1.proxyProtocol":      func(s *LoadBalancerSpec) { s.Listeners = []Listener{tcp, {UDP, 1, 1, ProxyV1}} },
+		"listeners.0":               func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = "sctp" },
+		"listeners.0.proxyProtocol": func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = "v3" },
+		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
+			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
+		},
 		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
 		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/8"} },
 		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
 		"clientAffinitySeconds":          func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
+		"scheme":                         func(s *LoadBalancerSpec) { s.Scheme = "private" },
+		"algorithm":                      func(s *LoadBalancerSpec) { s.Algorithm = "random" },
+		"idleTimeoutSeconds":             func(s *LoadBalancerSpec) { s.IdleTimeout = -time.Second },
+		"drainSeconds":                   func(s *LoadBalancerSpec) { s.Drain = 25 * time.Hour },
+		"listeners.0.connectionLimit":    func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = -1 },
+		"healthCheck.expectedCodes":      check(func(h *HealthCheck) { h.ExpectedCodes = "200,299-201" }),
 		"healthCheck.protocol":           check(func(h *HealthCheck) { h.Protocol = CheckNone }),
 		"healthCheck.port":               check(func(h *HealthCheck) { h.Port = 0 }),
 		"healthCheck.path":               check(func(h *HealthCheck) { h.Path = "/%zz" }),
@@ -381,6 +390,7 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, field, func() error {
 			_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
 				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity, HealthCheck: spec.HealthCheck,
+				Scheme: orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout, Drain: &spec.Drain,
 			})
 			return err
 		})
@@ -389,6 +399,14 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
+}
+
+func orNil[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
 }
 
 func requireRefusedAt(t *testing.T, code Code, field string, do func() error) {

@@ -2,7 +2,11 @@
 
 package cloud
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // Code is stable; programs decide by it.
 type Code string
@@ -57,4 +61,27 @@ func refuse(code Code, format string, args ...any) *Error {
 func (e *Error) at(path, format string, args ...any) *Error {
 	e.Fields = append(e.Fields, Field{Path: path, Message: fmt.Sprintf(format, args...)})
 	return e
+}
+
+// together makes one refusal of all, with the code of the first; an error that
+// is no refusal comes before them.
+func together(errs ...error) error {
+	var all *Error
+	for _, err := range errs {
+		var refused *Error
+		switch {
+		case err == nil:
+			continue
+		case !errors.As(err, &refused):
+			return err
+		case all == nil:
+			all = &Error{Code: refused.Code}
+		}
+		all.Message = strings.TrimPrefix(all.Message+"; "+refused.Message, "; ")
+		all.Fields = append(all.Fields, refused.Fields...)
+	}
+	if all == nil {
+		return nil
+	}
+	return all
 }

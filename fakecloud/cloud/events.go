@@ -18,8 +18,9 @@ const eventBatch = 200
 // Oldest is the number to read after that starts with the oldest event kept.
 const Oldest int64 = -1
 
-// Events gives the project's next events after a number, and the number to go
-// on from; both are as they were when none follows. A refusal with code
+// Events gives the project's next events after a number, or with the zero
+// Project everyone's, and the number to go on from; both are as they were when
+// none follows. A refusal with code
 // EventsExpired means that the reader has missed some.
 func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, int64, error) {
 	b, err := c.store.EventsAfter(ctx, p.ID, after, eventBatch)
@@ -33,23 +34,35 @@ func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, in
 	return events, b.Through, err
 }
 
+// LastEvent is the number of the newest event, or the one before the first.
+func (c *Cloud) LastEvent(ctx context.Context) (int64, error) { return c.store.LastEvent(ctx) }
+
 // MoreEvents gives a channel that is closed when further events may be there.
 // Take it before reading.
 func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
 
 func eventFrom(row db.Event) (Event, error) {
 	e := Event{
-		Seq: row.Seq, Time: fromMillis(row.Time), Type: EventType(row.Type), Resource: Resource(row.Resource),
+		Seq: row.Seq, Project: row.ProjectID, Time: fromMillis(row.Time), Type: EventType(row.Type), Resource: Resource(row.Resource),
 		ID: row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
 	}
-	var err error
+	err := json.Unmarshal([]byte(row.Body), &struct {
+		Tags *map[string]string `json:"tags"`
+	}{&e.Tags})
+	if err != nil {
+		return Event{}, fmt.Errorf("stored event %d (%s): %w", row.Seq, row.Resource, err)
+	}
 	switch e.Resource {
 	case InstanceResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Instance)
 	case LoadBalancerResource:
 		err = json.Unmarshal([]byte(row.Body), &e.LoadBalancer)
+	case AddressResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Address)
 	case RouteResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Route)
+	case NetworkResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Network)
 	default:
 		err = errors.New("unknown kind of resource")
 	}

@@ -54,6 +54,9 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 }
 
 func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec InstanceSpec, now time.Time) (Instance, error) {
+	if err := withinQuota(ctx, tx, p, QuotaInstances); err != nil {
+		return Instance{}, err
+	}
 	name, err := c.instanceName(ctx, tx, p, spec.Name)
 	if err != nil {
 		return Instance{}, err
@@ -62,7 +65,11 @@ func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec I
 	if err != nil {
 		return Instance{}, err
 	}
-	address, err := c.instanceAddress(ctx, tx, p, spec.Address)
+	network, err := c.instanceNetwork(ctx, tx, p, spec.Network)
+	if err != nil {
+		return Instance{}, err
+	}
+	address, err := c.instanceAddress(ctx, tx, p, network, spec.Address)
 	if err != nil {
 		return Instance{}, err
 	}
@@ -72,7 +79,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec I
 	}
 	rule, _ := find(InstanceRules, instanceNone, Create)
 	in := Instance{
-		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
+		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type, Network: network.ID,
 		State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
 		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
 	}
@@ -129,16 +136,24 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 		if want == "" {
 			name = "instance-" + c.random.letters(6)
 		}
-		id, err := tx.LiveInstanceNamed(ctx, db.LiveInstanceNamedParams{ProjectID: p.ID, Name: name})
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return name, nil
-		case err != nil:
-			return "", err
-		case want != "":
-			return "", refuse(NameTaken, "instance %s in project %q already has the name %q: choose another, or terminate that one first", id, p.Name, name).at("name", "is taken")
+		err := checkInstanceName(ctx, tx, p, name)
+		var taken *Error
+		if want == "" && errors.As(err, &taken) {
+			continue
 		}
+		return name, err
 	}
+}
+
+func checkInstanceName(ctx context.Context, tx *store.Tx, p Project, name string) error {
+	id, err := tx.LiveInstanceNamed(ctx, db.LiveInstanceNamedParams{ProjectID: p.ID, Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "instance %s in project %q already has the name %q: choose another, or terminate that one first", id, p.Name, name).at("name", "is taken")
 }
 
 // instanceZone is the zone asked for, or the emptiest.
@@ -203,6 +218,39 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 		out = append(out, b)
 	}
 	return out, nil
+}
+
+// UpdateInstance replaces what is given, of an instance that is not terminated.
+func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
+	var in Instance
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if in, err = loadInstance(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, in.ID, in.Version); err != nil {
+			return err
+		}
+		if in.State == InstanceTerminated {
+			return refuse(WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State)
+		}
+		name, tags, differs, err := u.applied(in.Name, in.Tags)
+		if err != nil || !differs {
+			return err
+		}
+		if name != in.Name {
+			if err := checkInstanceName(ctx, tx, p, name); err != nil {
+				return err
+			}
+		}
+		in.Name, in.Tags, in.UpdatedAt = name, tags, now
+		in.Version++
+		err = tx.RenameInstance(ctx, db.RenameInstanceParams{ID: in.ID, Name: in.Name, Tags: toJSON(in.Tags), Version: in.Version, UpdatedAt: now.UnixMilli()})
+		if err != nil {
+			return err
+		}
+		return instanceEvent(ctx, tx, Updated, in.State, in)
+	})
+	return in, err
 }
 
 // StartInstance starts a stopped instance; a pending or running one stays.
@@ -281,7 +329,11 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 	}
 	in.State, in.due = rule.To, c.after(now, rule.Wait)
 	if rule.To == InstanceTerminated {
+		c.addresses.release(tx, in.Address)
 		in.Address = netip.Addr{}
+		if err := dropExternal(ctx, tx, in, now); err != nil {
+			return err
+		}
 	}
 	if err := saveInstance(ctx, tx, from, in, now); err != nil {
 		return err

@@ -33,7 +33,8 @@ const (
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(checkListeners(spec.Listeners), rangesErr, checkAffinity(spec.Affinity), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
+	err := together(checkAddressChoice(spec), checkListeners(spec.Listeners), rangesErr, spec.options().check(),
+		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -53,13 +54,13 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 // newLoadBalancer inserts a balancer whose spec is sound as far as that can be
 // seen without the store.
 func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
-	ranges, rangesErr := parseRanges(spec.SourceRanges)
-	check, checkErr := spec.HealthCheck.checked()
-	err := errors.Join(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), checkTargets(ctx, tx, p, spec.Targets))
-	if err != nil {
+	if err := withinQuota(ctx, tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
 	}
-	address, err := lowestUnused(ctx, tx, c.cfg.LoadBalancerCIDR)
+	ranges, rangesErr := parseRanges(spec.SourceRanges)
+	check, checkErr := spec.HealthCheck.checked()
+	address, reserved, addressErr := c.balancerAddress(ctx, tx, p, spec)
+	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), addressErr, checkTargets(ctx, tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -70,10 +71,18 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, sp
 	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
 		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
-		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, Affinity: spec.Affinity, HealthCheck: check,
+		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
 	}
-	return lb, insertLoadBalancer(ctx, tx, lb)
+	lb.set(spec.options())
+	if reserved == nil {
+		return lb, insertLoadBalancer(ctx, tx, lb)
+	}
+	lb.AddressID = reserved.ID
+	if err := insertLoadBalancer(ctx, tx, lb); err != nil {
+		return LoadBalancer{}, err
+	}
+	return lb, takeAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
 }
 
 func checkListeners(listeners []Listener) error {
@@ -85,21 +94,25 @@ func checkListeners(listeners []Listener) error {
 		port     int
 	}
 	seen := map[key]int{}
+	var errs []error
 	for i, l := range listeners {
-		if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
-			return refuse(InvalidRequest, "listener %d: want protocol tcp or udp and ports from 1 to 65535", i).at(fmt.Sprintf("listeners.%d", i), "is not valid")
-		}
-		if err := checkProxyProtocol(l, fmt.Sprintf("listeners.%d.proxyProtocol", i)); err != nil {
-			return err
-		}
+		errs = append(errs, checkListener(l, fmt.Sprintf("listeners.%d", i)))
 		k := key{l.Protocol, l.Port}
 		if j, twice := seen[k]; twice {
-			return refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
-				at(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j)
+			errs = append(errs, refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
+				at(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
+			continue
 		}
 		seen[k] = i
 	}
-	return nil
+	return together(errs...)
+}
+
+func checkListener(l Listener, field string) error {
+	if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
+		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).at(field, "is not valid")
+	}
+	return together(checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"))
 }
 
 func validPort(port int) bool { return port >= 1 && port <= 65535 }
@@ -122,23 +135,15 @@ func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).at("sourceRanges", "are too many")
 	}
 	var out []netip.Prefix
+	var errs []error
 	for i, s := range cidrs {
 		r, err := parseCIDR(fmt.Sprintf("sourceRanges.%d", i), s)
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		if !slices.Contains(out, r) {
 			out = append(out, r)
 		}
 	}
-	return out, nil
-}
-
-func checkAffinity(d time.Duration) error {
-	if d < 0 || d > maxAffinity {
-		return refuse(InvalidRequest, "client affinity of %s: want at least 0 and at most %s", d, maxAffinity).at("clientAffinitySeconds", "is out of range")
-	}
-	return nil
+	return out, together(errs...)
 }
 
 // checked fills in what is left zero; the result is nil if there is to be no
@@ -159,31 +164,33 @@ func (h *HealthCheck) checked() (*HealthCheck, error) {
 }
 
 func (h *HealthCheck) check() error {
-	bad := func(field, format string, args ...any) error {
-		return refuse(InvalidRequest, "the health check's "+field+" "+format, args...).at("healthCheck."+field, format, args...)
+	var errs []error
+	want := func(ok bool, field, format string, args ...any) {
+		if !ok {
+			errs = append(errs, refuse(InvalidRequest, "the health check's "+field+" "+format, args...).at("healthCheck."+field, format, args...))
+		}
 	}
 	_, pathErr := url.ParseRequestURI(h.Path)
-	switch {
-	case h.Protocol == CheckNone:
-		return bad("protocol", "is none: leave out the rest, or choose tcp or http")
-	case h.Protocol != CheckTCP && h.Protocol != CheckHTTP:
-		return bad("protocol", "%q is none there is: choose tcp, http or none", h.Protocol)
-	case !validPort(h.Port):
-		return bad("port", "must be from 1 to 65535")
-	case h.Protocol == CheckTCP && h.Path != "":
-		return bad("path", "is for http only: leave it out")
-	case h.Protocol == CheckHTTP && (pathErr != nil || h.Path[0] != '/' || len(h.Path) > maxPath):
-		return bad("path", "must begin with \"/\" and be one that HTTP can carry")
-	case h.Interval < time.Second || h.Interval > maxInterval:
-		return bad("intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
-	case h.Timeout < time.Second || h.Timeout > min(maxTimeout, h.Interval):
-		return bad("timeoutSeconds", "must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()))
-	case h.HealthyThreshold < 1 || h.HealthyThreshold > maxThreshold:
-		return bad("healthyThreshold", "must be from 1 to %d", maxThreshold)
-	case h.UnhealthyThreshold < 1 || h.UnhealthyThreshold > maxThreshold:
-		return bad("unhealthyThreshold", "must be from 1 to %d", maxThreshold)
+	_, codesErr := parseCodes(h.ExpectedCodes)
+	switch h.Protocol {
+	case CheckNone:
+		want(false, "protocol", "is none: leave out the rest, or choose tcp or http")
+		return together(errs...)
+	case CheckTCP:
+		want(h.Path == "", "path", "is for http only: leave it out")
+		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
+	case CheckHTTP:
+		want(pathErr == nil && h.Path[0] == '/' && len(h.Path) <= maxPath, "path", "must begin with \"/\" and be one that HTTP can carry")
+		want(codesErr == nil, "expectedCodes", "must be statuses and ranges of them, such as 200-299,301: %v", codesErr)
+	default:
+		want(false, "protocol", "%q is none there is: choose tcp, http or none", h.Protocol)
 	}
-	return nil
+	want(validPort(h.Port), "port", "must be from 1 to 65535")
+	want(h.Interval >= time.Second && h.Interval <= maxInterval, "intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
+	want(h.Timeout >= time.Second && h.Timeout <= min(maxTimeout, h.Interval), "timeoutSeconds", "must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()))
+	want(h.HealthyThreshold >= 1 && h.HealthyThreshold <= maxThreshold, "healthyThreshold", "must be from 1 to %d", maxThreshold)
+	want(h.UnhealthyThreshold >= 1 && h.UnhealthyThreshold <= maxThreshold, "unhealthyThreshold", "must be from 1 to %d", maxThreshold)
+	return together(errs...)
 }
 
 // checkBalancerName makes sure that it is a name, and that no other balancer
@@ -206,24 +213,25 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 // is not terminated, and named once.
 func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
 	seen := make(map[string]bool, len(targets))
+	var errs []error
 	for i, t := range targets {
 		field := fmt.Sprintf("targets.%d.instanceId", i)
 		if seen[t] {
-			return refuse(InvalidRequest, "instance %q is a target twice: name it once", t).at(field, "is named before")
+			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).at(field, "is named before"))
+			continue
 		}
 		seen[t] = true
 		in, err := loadInstance(ctx, tx, p, t)
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
-			return refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).at(field, "is no instance of the project")
-		case err != nil:
-			return err
-		case in.State == InstanceTerminated:
-			return refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).at(field, "is terminated")
+			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).at(field, "is no instance of the project")
+		case err == nil && in.State == InstanceTerminated:
+			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).at(field, "is terminated")
 		}
+		errs = append(errs, err)
 	}
-	return nil
+	return together(errs...)
 }
 
 // GetLoadBalancer reads one balancer.
@@ -302,7 +310,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 
 // merge checks the update and puts it on top of what is there.
 func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
-	var errs []error
+	errs := []error{checkSameAddress(lb, u)}
 	if u.Name != nil {
 		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
 		lb.Name = *u.Name
@@ -320,10 +328,8 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, err)
 		lb.SourceRanges = ranges
 	}
-	if u.Affinity != nil {
-		errs = append(errs, checkAffinity(*u.Affinity))
-		lb.Affinity = *u.Affinity
-	}
+	lb.set(lb.options().updated(u))
+	errs = append(errs, lb.options().check(), checkDrain(lb.Drain, lb.Listeners), checkReservable(lb))
 	if u.HealthCheck != nil {
 		check, err := u.HealthCheck.checked()
 		errs = append(errs, err)
@@ -333,14 +339,14 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, checkTags(*u.Tags))
 		lb.Tags = tagsOrEmpty(*u.Tags)
 	}
-	return lb, errors.Join(errs...)
+	return lb, together(errs...)
 }
 
 // sameBalancer compares what an update can change. The order of targets,
 // listeners and source ranges means nothing.
 func sameBalancer(a, b LoadBalancer) bool {
 	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) &&
-		sameSet(a.SourceRanges, b.SourceRanges) && a.Affinity == b.Affinity && sameCheck(a.HealthCheck, b.HealthCheck)
+		sameSet(a.SourceRanges, b.SourceRanges) && a.options() == b.options() && sameCheck(a.HealthCheck, b.HealthCheck)
 }
 
 func sameCheck(a, b *HealthCheck) bool {

@@ -208,6 +208,7 @@ func (w *world) check() {
 	for id := range w.plane.applied {
 		require.Contains(w.t, w.balancers, id, "a balancer that is gone forwards")
 	}
+	w.checkUsage()
 	routes, _, err := w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500})
 	require.NoError(w.t, err)
 	require.Len(w.t, routes, len(w.routes))
@@ -215,6 +216,34 @@ func (w *world) check() {
 		require.Equal(w.t, w.routes[r.ID], modelRoute{r.Name, r.Destination.String(), r.Instance})
 		require.Equal(w.t, w.routeState(r.ID), fmt.Sprintf("%s %s", r.State, r.StateReason))
 	}
+}
+
+// checkUsage wants what is counted as it changes to be what is there.
+func (w *world) checkUsage() {
+	want := map[Quota]int64{QuotaLoadBalancers: int64(len(w.balancers)), QuotaRoutes: int64(len(w.routes)), QuotaNetworks: 1}
+	live := map[string]int64{}
+	for id, in := range w.instances {
+		if in.state != "terminated" {
+			want[QuotaInstances]++
+		}
+		if in.state != "terminated" && in.state != "terminating" {
+			got, err := w.cloud.GetInstance(w.t.Context(), w.proj, id)
+			require.NoError(w.t, err)
+			live[got.Zone]++
+		}
+	}
+	quotas, err := w.cloud.ProjectQuotas(w.t.Context(), w.proj.ID)
+	require.NoError(w.t, err)
+	for _, q := range quotas {
+		require.Equal(w.t, want[q.Quota], q.Used, q.Quota)
+	}
+	require.NoError(w.t, w.store.Read(w.t.Context(), func(tx *store.Tx) error {
+		rows, err := tx.LiveInstancesPerZone(w.t.Context(), w.proj.ID)
+		for _, row := range rows {
+			require.Equal(w.t, live[row.Zone], row.Live, row.Zone)
+		}
+		return err
+	}))
 }
 
 // routeState follows from the instance, which may be gone.

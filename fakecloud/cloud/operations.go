@@ -130,16 +130,11 @@ func outcome(kind OperationType, state, reason string) (OperationState, string) 
 }
 
 func endOperation(ctx context.Context, tx *store.Tx, row db.Operation, end OperationState, why string, now time.Time) error {
-	if ended, ok := ctx.Value(endedKey{}).(*[]string); ok {
-		*ended = append(*ended, row.ID)
-	}
+	o := noting(ctx)
+	o.ended = append(o.ended, row.ID)
 	at := now.UnixMilli()
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
 }
-
-// endedKey is where a change notes, in its context, the IDs of operations that
-// it ends: those who wait are told once it is committed.
-type endedKey struct{}
 
 // waits are who waits for operations, by their ID.
 type waits struct {

@@ -22,11 +22,19 @@ type Forwarding struct {
 	Listeners []Listener
 	// Backends are the targets that run.
 	Backends []Backend
+	// Algorithm chooses among them; round robin when empty.
+	Algorithm Algorithm
 	// SourceRanges are who may connect; empty is everybody.
 	SourceRanges []netip.Prefix
 	// Affinity keeps a client's address on one target until it has been silent
 	// for so long; 0 does not.
 	Affinity time.Duration
+	// IdleTimeout ends connections that have been silent for so long; 0 leaves
+	// TCP alone and UDP at the data plane's own.
+	IdleTimeout time.Duration
+	// Drain is how long a TCP connection may go on whose listener or backend is
+	// none any more; 0: for as long as it likes.
+	Drain time.Duration
 	// HealthCheck may be nil.
 	HealthCheck *HealthCheck
 }
@@ -55,7 +63,8 @@ type DataPlane interface {
 func forwardingOf(lb LoadBalancer, backends []Backend) Forwarding {
 	return Forwarding{
 		ID: lb.ID, Address: lb.Address, Listeners: lb.Listeners, Backends: backends,
-		SourceRanges: lb.SourceRanges, Affinity: lb.Affinity, HealthCheck: lb.HealthCheck,
+		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
+		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}
 }
 

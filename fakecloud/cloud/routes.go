@@ -32,6 +32,9 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 }
 
 func (c *Cloud) newRoute(ctx context.Context, tx *store.Tx, p Project, spec RouteSpec, destination netip.Prefix, now time.Time) (Route, error) {
+	if err := withinQuota(ctx, tx, p, QuotaRoutes); err != nil {
+		return Route{}, err
+	}
 	if err := checkRouteName(ctx, tx, p, spec.Name); err != nil {
 		return Route{}, err
 	}
@@ -39,7 +42,7 @@ func (c *Cloud) newRoute(ctx context.Context, tx *store.Tx, p Project, spec Rout
 	if err != nil {
 		return Route{}, err
 	}
-	if err := checkDestination(ctx, tx, p, destination); err != nil {
+	if err := c.checkDestination(ctx, tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
 	id, err := c.random.id("r", now)
@@ -47,7 +50,7 @@ func (c *Cloud) newRoute(ctx context.Context, tx *store.Tx, p Project, spec Rout
 		return Route{}, err
 	}
 	r := Route{
-		ID: id, Project: p.ID, Name: spec.Name, Destination: destination, Instance: in.ID,
+		ID: id, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination, Instance: in.ID,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	r.State, r.StateReason = routeVia(in.State)
@@ -91,9 +94,18 @@ func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance,
 	return in, nil
 }
 
-// checkDestination makes sure that at most one route is for any address.
-func checkDestination(ctx context.Context, tx *store.Tx, p Project, want netip.Prefix) error {
-	rows, err := tx.RouteDestinations(ctx, p.ID)
+// checkDestination makes sure that in a network at most one route is for any
+// address, and none for the network's own.
+func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, network string, want netip.Prefix) error {
+	n, err := c.loadNetwork(ctx, tx, p, network)
+	if err != nil {
+		return err
+	}
+	if n.CIDR.Overlaps(want) {
+		return refuse(RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want, n.CIDR, n.Name, n.ID).
+			at("destination", "overlaps with the network's %s", n.CIDR)
+	}
+	rows, err := tx.RouteDestinations(ctx, db.RouteDestinationsParams{ProjectID: p.ID, NetworkID: network})
 	if err != nil {
 		return err
 	}
@@ -136,6 +148,36 @@ func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Rou
 		return err
 	})
 	return page, more, err
+}
+
+// UpdateRoute replaces what is given.
+func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u ResourceUpdate) (Route, error) {
+	var r Route
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if r, err = loadRoute(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, r.ID, r.Version); err != nil {
+			return err
+		}
+		name, tags, differs, err := u.applied(r.Name, r.Tags)
+		if err != nil || !differs {
+			return err
+		}
+		if name != r.Name {
+			if err := checkRouteName(ctx, tx, p, name); err != nil {
+				return err
+			}
+		}
+		r.Name, r.Tags, r.UpdatedAt = name, tags, now
+		r.Version++
+		err = tx.RenameRoute(ctx, db.RenameRouteParams{ID: r.ID, Name: r.Name, Tags: toJSON(r.Tags), Version: r.Version, UpdatedAt: now.UnixMilli()})
+		if err != nil {
+			return err
+		}
+		return routeEvent(ctx, tx, Updated, r.State, r)
+	})
+	return r, err
 }
 
 // DeleteRoute ends a route at once.
@@ -202,7 +244,7 @@ func loadRoute(ctx context.Context, tx *store.Tx, p Project, id string) (Route, 
 
 func routeFrom(row db.Route) (Route, error) {
 	r := Route{
-		ID: row.ID, Project: row.ProjectID, Name: row.Name, Instance: row.InstanceID,
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, Network: row.NetworkID, Instance: row.InstanceID,
 		State: RouteState(row.State), StateReason: row.StateReason,
 		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 	}
@@ -217,7 +259,7 @@ func routeFrom(row db.Route) (Route, error) {
 // insertRoute writes a new route and its event.
 func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
 	err := tx.InsertRoute(ctx, db.InsertRouteParams{
-		ID: r.ID, ProjectID: r.Project, Name: r.Name, Destination: r.Destination.String(), InstanceID: r.Instance,
+		ID: r.ID, ProjectID: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
 		State: string(r.State), StateReason: r.StateReason, Tags: toJSON(r.Tags), Version: r.Version,
 		CreatedAt: r.CreatedAt.UnixMilli(), UpdatedAt: r.UpdatedAt.UnixMilli(),
 	})
@@ -228,7 +270,7 @@ func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
 }
 
 func routeEvent(ctx context.Context, tx *store.Tx, t EventType, from RouteState, r Route) error {
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: r.Project, Time: r.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(RouteResource),
 		ResourceID: r.ID, Name: r.Name, FromState: string(from), ToState: stateAfter(t, r.State),
 		Reason: r.StateReason, Body: toJSON(r),

@@ -51,6 +51,13 @@ func addressOrNull(a netip.Addr) *string {
 	return &s
 }
 
+func textOrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
 func checkOrNull(h *HealthCheck) *string {
 	if h == nil {
 		return nil
@@ -62,13 +69,16 @@ func checkOrNull(h *HealthCheck) *string {
 func instanceFrom(row db.Instance) (Instance, error) {
 	in := Instance{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
-		Type: InstanceType(row.Type), State: InstanceState(row.State), StateReason: row.StateReason,
+		Type: InstanceType(row.Type), Network: row.NetworkID, State: InstanceState(row.State), StateReason: row.StateReason,
 		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: dueFrom(row.DueAt),
 	}
 	var err error
 	if row.Address != nil {
 		in.Address, err = netip.ParseAddr(*row.Address)
+	}
+	if row.External != nil {
+		err = errors.Join(err, json.Unmarshal([]byte(*row.External), &in.External))
 	}
 	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &in.Tags)); err != nil {
 		return Instance{}, fmt.Errorf("stored instance %s: %w", row.ID, err)
@@ -92,7 +102,7 @@ func loadInstance(ctx context.Context, tx *store.Tx, p Project, id string) (Inst
 func insertInstance(ctx context.Context, tx *store.Tx, in Instance) error {
 	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
 		ID: in.ID, ProjectID: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: string(in.Type), State: string(in.State), StateReason: in.StateReason,
+		Type: string(in.Type), NetworkID: in.Network, State: string(in.State), StateReason: in.StateReason,
 		Address: addressOrNull(in.Address), Tags: toJSON(in.Tags), Version: in.Version,
 		CreatedAt: in.CreatedAt.UnixMilli(), UpdatedAt: in.UpdatedAt.UnixMilli(), DueAt: millis(in.due),
 	})
@@ -132,7 +142,7 @@ func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from Instance
 			return err
 		}
 	}
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
 		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
 		Reason: in.StateReason, Body: toJSON(in),
@@ -143,14 +153,19 @@ func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (L
 	lb := LoadBalancer{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region,
 		State: LoadBalancerState(row.State), StateReason: row.StateReason,
-		Affinity: time.Duration(row.Affinity) * time.Millisecond,
-		Version:  row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		Scheme: Scheme(row.Scheme), Algorithm: Algorithm(row.Algorithm),
+		Affinity:    time.Duration(row.Affinity) * time.Millisecond,
+		IdleTimeout: time.Duration(row.IdleTimeout) * time.Millisecond, Drain: time.Duration(row.Drain) * time.Millisecond,
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: dueFrom(row.DueAt),
 	}
 	var err error
 	lb.Address, err = netip.ParseAddr(row.Address)
 	err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners),
 		json.Unmarshal([]byte(row.SourceRanges), &lb.SourceRanges))
+	if row.AddressID != nil {
+		lb.AddressID = *row.AddressID
+	}
 	if row.HealthCheck != nil {
 		err = errors.Join(err, json.Unmarshal([]byte(*row.HealthCheck), &lb.HealthCheck))
 	}
@@ -174,8 +189,9 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 
 func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
-		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
-		State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
+		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID),
+		State: string(lb.State), StateReason: lb.StateReason, Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
+		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
 		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
 	})
@@ -208,6 +224,7 @@ func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
 		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
+		Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck),
 		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
 	})
@@ -230,7 +247,7 @@ func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from Load
 			return err
 		}
 	}
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
 		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),
 		Reason: lb.StateReason, Body: toJSON(lb),

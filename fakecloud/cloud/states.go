@@ -45,6 +45,17 @@ const (
 	routeNone RouteState = ""
 )
 
+// AddressState tells whether a reserved address is held by something.
+type AddressState string
+
+// The states of a reserved address.
+const (
+	AddressAvailable AddressState = "available"
+	AddressHeld      AddressState = "in-use"
+
+	addressNone AddressState = ""
+)
+
 // Action is what moves a resource from state to state.
 type Action string
 
@@ -56,6 +67,8 @@ const (
 	Terminate Action = "terminate"
 	Update    Action = "update"
 	Delete    Action = "delete"
+	Attach    Action = "attach"
+	Detach    Action = "detach"
 	Elapsed   Action = "elapsed"
 	Built     Action = "built"
 	Failed    Action = "failed"
@@ -175,6 +188,17 @@ func states[S ~string](in ...S) []string {
 		out[i] = string(s)
 	}
 	return out
+}
+
+// AddressRules is the life of a reserved address. An instance is attached to and
+// detached from; a load balancer attaches as it is created and detaches as it is
+// gone. What no rule allows is an in-use error.
+var AddressRules = []Rule[AddressState]{
+	{From: addressNone, On: Create, To: AddressAvailable},
+	{From: AddressAvailable, On: Attach, To: AddressHeld},
+	{From: AddressHeld, On: Detach, To: AddressAvailable},
+	{From: AddressAvailable, On: Detach, Same: true},
+	{From: AddressAvailable, On: Delete, To: addressNone},
 }
 
 func find[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {

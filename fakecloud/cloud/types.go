@@ -14,17 +14,44 @@ type Project struct {
 	// DefaultTags are set on every new resource that does not carry the key
 	// itself.
 	DefaultTags map[string]string
+	Version     int64
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
 }
 
 // Zone is a failure domain of a region.
 type Zone struct {
 	Name   string
 	Region string
+	State  ZoneState
 }
 
-// InstanceType is the size of an instance. Nothing depends on it yet but what
-// its reader makes of it.
+// ZoneState tells whether a zone can be used.
+type ZoneState string
+
+// The states of a zone.
+const (
+	ZoneAvailable ZoneState = "available"
+	ZoneOutage    ZoneState = "outage"
+)
+
+// InstanceType is the size of an instance. Nothing depends on it but what its
+// reader makes of it.
 type InstanceType string
+
+// InstanceSize is what an instance type stands for.
+type InstanceSize struct {
+	Type      InstanceType
+	VCPUs     int
+	MemoryMiB int
+}
+
+// InstanceSizes are the types offered, the smallest first.
+var InstanceSizes = []InstanceSize{
+	{Type: Small, VCPUs: 2, MemoryMiB: 4 << 10},
+	{Type: Medium, VCPUs: 4, MemoryMiB: 8 << 10},
+	{Type: Large, VCPUs: 8, MemoryMiB: 16 << 10},
+}
 
 // The sizes offered.
 const (
@@ -41,9 +68,11 @@ type Instance struct {
 	Region      string            `json:"region"`
 	Zone        string            `json:"zone"`
 	Type        InstanceType      `json:"type"`
+	Network     string            `json:"network"` // the network's ID
 	State       InstanceState     `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
-	Address     netip.Addr        `json:"address"` // invalid once terminated
+	Address     netip.Addr        `json:"address"`            // invalid once terminated
+	External    []netip.Addr      `json:"external,omitempty"` // the reserved addresses it holds
 	Tags        map[string]string `json:"tags"`
 	Version     int64             `json:"version"`
 	CreatedAt   time.Time         `json:"createdAt"`
@@ -57,6 +86,8 @@ type InstanceSpec struct {
 	Name string
 	Zone string
 	Type InstanceType
+	// Network is an ID; the project's default one when empty.
+	Network string
 	// Address may lie outside of the pool: a machine that is already there.
 	Address string
 	Tags    map[string]string
@@ -87,14 +118,20 @@ type Listener struct {
 	Port          int           `json:"port"`
 	TargetPort    int           `json:"targetPort"`
 	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
+	// ConnectionLimit is how many there may be at a time; 0 is no limit.
+	ConnectionLimit int `json:"connectionLimit,omitempty"`
 }
 
 // HealthCheck says how targets are asked whether they can serve.
 type HealthCheck struct {
-	// Protocol is TCP (a connection is enough) or HTTP (status 200 of Path).
+	// Protocol is TCP (a connection is enough) or HTTP (an expected status of
+	// Path).
 	Protocol HealthCheckProtocol `json:"protocol"`
 	Port     int                 `json:"port"`
 	Path     string              `json:"path,omitempty"` // HTTP only
+	// ExpectedCodes are statuses and ranges of them, such as "200-299,301"; 200
+	// when empty. HTTP only.
+	ExpectedCodes string `json:"expectedCodes,omitempty"`
 	// Interval is from the start of one check to the start of the next;
 	// Timeout is how long one may take, at most Interval.
 	Interval time.Duration `json:"interval"`
@@ -142,13 +179,18 @@ type LoadBalancer struct {
 	Name        string            `json:"name"`
 	Region      string            `json:"region"`
 	Address     netip.Addr        `json:"address"`
+	AddressID   string            `json:"addressId,omitempty"` // if it is a reserved one
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	Listeners   []Listener        `json:"listeners"`
 	Targets     []string          `json:"targets"` // instance IDs
-	// SourceRanges, Affinity and HealthCheck are as in Forwarding.
+	Scheme      Scheme            `json:"scheme,omitempty"`
+	// What follows up to HealthCheck is as in Forwarding.
+	Algorithm    Algorithm         `json:"algorithm,omitempty"`
 	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
 	Affinity     time.Duration     `json:"affinity,omitempty"`
+	IdleTimeout  time.Duration     `json:"idleTimeout,omitempty"`
+	Drain        time.Duration     `json:"drain,omitempty"`
 	HealthCheck  *HealthCheck      `json:"healthCheck,omitempty"`
 	Tags         map[string]string `json:"tags"`
 	Version      int64             `json:"version"`
@@ -160,12 +202,19 @@ type LoadBalancer struct {
 
 // LoadBalancerSpec asks for a balancer.
 type LoadBalancerSpec struct {
-	Name      string
+	Name string
+	// AddressID or Address chooses a reserved address, by its ID or its IP.
+	AddressID string
+	Address   string
+	Scheme    Scheme    // public when empty
+	Algorithm Algorithm // round robin when empty
 	Listeners []Listener
 	Targets   []string
 	// SourceRanges are CIDRs.
 	SourceRanges []string
 	Affinity     time.Duration
+	IdleTimeout  time.Duration
+	Drain        time.Duration
 	// HealthCheck has defaults for what is left zero.
 	HealthCheck *HealthCheck
 	Tags        map[string]string
@@ -173,11 +222,18 @@ type LoadBalancerSpec struct {
 
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
 type LoadBalancerUpdate struct {
-	Name         *string
+	Name *string
+	// AddressID and Address may only be what they are.
+	AddressID    *string
+	Address      *string
+	Scheme       *Scheme
+	Algorithm    *Algorithm
 	Listeners    *[]Listener
 	Targets      *[]string
 	SourceRanges *[]string
 	Affinity     *time.Duration
+	IdleTimeout  *time.Duration
+	Drain        *time.Duration
 	HealthCheck  *HealthCheck
 	Tags         *map[string]string
 }
@@ -187,6 +243,7 @@ type Route struct {
 	ID          string            `json:"id"`
 	Project     string            `json:"project"` // the project's ID
 	Name        string            `json:"name"`
+	Network     string            `json:"network"` // its instance's; the ID of one that may be gone
 	Destination netip.Prefix      `json:"destination"`
 	Instance    string            `json:"instance"` // an ID; it may be gone
 	State       RouteState        `json:"state"`
@@ -211,8 +268,8 @@ type ListenerStats struct {
 	// Connections counts those accepted, Active those still open, Failed those
 	// closed because no target could be reached.
 	Connections, Active, Failed int64
-	// Refused counts those from outside of the source ranges; they are not among
-	// Connections.
+	// Refused counts those from outside of the source ranges or beyond the
+	// connection limit; they are not among Connections.
 	Refused int64
 	// BytesIn went from clients to targets, BytesOut back.
 	BytesIn, BytesOut int64
@@ -253,12 +310,15 @@ type Resource string
 const (
 	InstanceResource     Resource = "instance"
 	LoadBalancerResource Resource = "load-balancer"
+	AddressResource      Resource = "address"
 	RouteResource        Resource = "route"
+	NetworkResource      Resource = "network"
 )
 
 // Event is one change, numbered in the order of the changes.
 type Event struct {
 	Seq      int64
+	Project  string // the project's ID
 	Time     time.Time
 	Type     EventType
 	Resource Resource
@@ -266,8 +326,12 @@ type Event struct {
 	// From and To are states; From is empty on created, To on deleted.
 	From, To string
 	Reason   string
+	// Tags are the resource's.
+	Tags map[string]string
 	// One of these is the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
+	Address      *ReservedAddress
 	Route        *Route
+	Network      *Network
 }

@@ -182,6 +182,12 @@ func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
 		if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
 			return err
 		}
+		if lb.AddressID == "" {
+			c.addresses.release(tx, lb.Address)
+		}
+		if err := giveBackAll(ctx, tx, id, now); err != nil {
+			return err
+		}
 		lb.Version++
 		lb.UpdatedAt = now
 		return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)

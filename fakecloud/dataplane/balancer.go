@@ -40,10 +40,10 @@ type balancer struct {
 	watched    map[string]*watched // by target
 
 	clients *affinity
+	load    load
+	flows   flows
 
 	running sync.WaitGroup // listeners, connections, sessions and checks
-	connMu  sync.Mutex
-	conns   map[net.Conn]struct{} // TCP; nil once removed
 }
 
 // port is a port of a balancer: TCP and UDP share none.
@@ -65,6 +65,7 @@ func placeOf(f cloud.Forwarding, l cloud.Listener) place {
 // listener receives on one port of a balancer.
 type listener struct {
 	balancer *balancer
+	at       place
 	socket   io.Closer // *net.TCPListener or *net.UDPConn
 	route    atomic.Pointer[route]
 	turn     atomic.Uint64 // round robin
@@ -77,9 +78,11 @@ type counters struct{ connections, active, failed, refused, in, out atomic.Int64
 // route is where a listener's new connections go. It is replaced, never
 // changed.
 type route struct {
-	listener cloud.Listener
-	targets  []target // that may get any
-	ranges   []netip.Prefix
+	listener  cloud.Listener
+	targets   []target // that may get any
+	algorithm cloud.Algorithm
+	ranges    []netip.Prefix
+	idle      time.Duration // how long they may be silent; 0: as long as without the option
 }
 
 type target struct {
@@ -93,7 +96,7 @@ func newBalancer(p *Plane, id string) *balancer {
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
 		listeners: map[place]*listener{}, counters: map[port]*counters{}, watched: map[string]*watched{},
 		clients: newAffinity(clockwork.NewRealClock(), maxClients),
-		conns:   map[net.Conn]struct{}{},
+		load:    load{of: map[string]int{}}, flows: flows{all: map[*flow]struct{}{}},
 	}
 }
 
@@ -135,6 +138,7 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 		f.HealthCheck = &how
 	}
 	b.clients.keepFor(f.Affinity)
+	b.flows.follow(f)
 	b.watch(f)
 	b.forwarding = f
 	for at, l := range b.listeners {
@@ -147,7 +151,7 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 		if b.counters[at.port] == nil {
 			b.counters[at.port] = &counters{}
 		}
-		b.listeners[at] = &listener{balancer: b, socket: socket, counters: b.counters[at.port]}
+		b.listeners[at] = &listener{balancer: b, at: at, socket: socket, counters: b.counters[at.port]}
 	}
 	b.reroute()
 	for at := range added {
@@ -159,7 +163,7 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 // known to be unhealthy.
 func (b *balancer) reroute() {
 	for _, want := range b.forwarding.Listeners {
-		r := &route{listener: want, ranges: b.forwarding.SourceRanges}
+		r := &route{listener: want, algorithm: b.forwarding.Algorithm, ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout}
 		for _, backend := range b.forwarding.Backends {
 			if b.watched[backend.Target].health.Health != cloud.Unhealthy {
 				r.targets = append(r.targets, target{backend.Target, netip.AddrPortFrom(backend.Address, uint16(want.TargetPort))})
@@ -174,12 +178,7 @@ func (b *balancer) close() {
 	for _, l := range b.listeners {
 		l.close()
 	}
-	b.connMu.Lock()
-	for c := range b.conns {
-		_ = c.Close()
-	}
-	b.conns = nil
-	b.connMu.Unlock()
+	b.flows.close()
 	b.running.Wait()
 }
 
@@ -213,20 +212,6 @@ func (l *listener) stats() cloud.ListenerStats {
 		Connections: l.connections.Load(), Active: l.active.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(),
 		BytesIn: l.in.Load(), BytesOut: l.out.Load(),
 	}
-}
-
-// candidates are a route's targets in the order in which a client is to try
-// them: its own first, if it has one, else the next in turn.
-func (l *listener) candidates(r *route, client netip.Addr) []target {
-	n := uint64(len(r.targets))
-	if n == 0 {
-		return nil
-	}
-	first := (l.turn.Add(1) - 1) % n
-	out := slices.Concat(r.targets[first:], r.targets[:first])
-	own := l.balancer.clients.stick(client, out)
-	out[0], out[own] = out[own], out[0]
-	return out
 }
 
 // admits says whether a client may connect.

@@ -52,8 +52,8 @@ func New(o Options) *Plane {
 }
 
 // Apply implements cloud.DataPlane. What changes holds for new connections
-// only; a TCP listener that is left out stops accepting and its connections go
-// on. UDP has none: a client's next datagram goes by what is in force then.
+// only; a TCP listener that is left out stops accepting, and its connections go
+// on while they may drain, as do those to backends left out. UDP has none: a client's next datagram goes by what is in force then.
 func (p *Plane) Apply(f cloud.Forwarding) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -130,7 +130,7 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 	defer cancel()
 	var err error
 	if how.Protocol == cloud.CheckHTTP {
-		err = get(ctx, at, how.Path)
+		err = get(ctx, at, how)
 	} else {
 		var conn net.Conn
 		if conn, err = dialer.DialContext(ctx, "tcp4", at.String()); err == nil {
@@ -157,8 +157,8 @@ var asker = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-func get(ctx context.Context, at netip.AddrPort, path string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(path, "/"), http.NoBody)
+func get(ctx context.Context, at netip.AddrPort, how cloud.HealthCheck) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(how.Path, "/"), http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func get(ctx context.Context, at netip.AddrPort, path string) error {
 		return err
 	}
 	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	if !how.Expects(resp.StatusCode) {
 		return fmt.Errorf("HTTP %s from %s", resp.Status, at)
 	}
 	return nil

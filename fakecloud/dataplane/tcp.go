@@ -48,7 +48,8 @@ func (l *listener) accept(socket *net.TCPListener) {
 // admit serves a connection if its client may have one.
 func (l *listener) admit(conn *net.TCPConn) {
 	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-	if !r.admits(client) {
+	limit := int64(r.listener.ConnectionLimit)
+	if !r.admits(client) || limit > 0 && l.active.Load() >= limit {
 		l.refused.Add(1)
 		reset(conn)
 		return
@@ -64,45 +65,64 @@ func (l *listener) admit(conn *net.TCPConn) {
 // serve forwards one connection until both directions have ended.
 func (l *listener) serve(r *route, from netip.Addr, client *net.TCPConn) {
 	defer func() { _ = client.Close() }()
-	if !l.balancer.track(client) {
+	f := &flow{at: l.at, client: client}
+	if !l.balancer.flows.add(f) {
 		return
 	}
-	defer l.balancer.untrack(client)
-	target, name := l.dial(r, from, client)
-	if target == nil {
+	defer l.balancer.flows.remove(f)
+	conn, to := l.dial(r, from, client)
+	if conn == nil {
 		l.failed.Add(1)
 		reset(client)
 		return
 	}
-	defer l.balancer.clients.ended(from, name)
-	defer func() { _ = target.Close() }()
-	if !l.balancer.track(target) {
-		return
+	defer l.balancer.load.end(to.name)
+	defer l.balancer.clients.ended(from, to.name)
+	defer func() { _ = conn.Close() }()
+	if l.balancer.flows.lead(f, conn, to) {
+		l.exchange(f, r.idle)
 	}
-	defer l.balancer.untrack(target)
+}
+
+// exchange copies both directions until both have ended, or neither side has
+// said anything for so long, if that is not 0.
+func (l *listener) exchange(f *flow, idle time.Duration) {
+	var hush *silence
+	if idle > 0 {
+		hush = newSilence(idle)
+		done := make(chan struct{})
+		defer close(done)
+		l.balancer.running.Go(func() {
+			if hush.lasted(done) {
+				f.cut()
+			}
+		})
+	}
 	var both sync.WaitGroup
-	both.Go(func() { forward(target, client, &l.in) })
-	both.Go(func() { forward(client, target, &l.out) })
+	both.Go(func() { forward(f.target, f.client, &l.in, hush) })
+	both.Go(func() { forward(f.client, f.target, &l.out, hush) })
 	both.Wait()
 }
 
-// dial connects to the first candidate that answers, and names it; nil if none
-// does, or not soon.
-func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TCPConn, string) {
+// dial connects to the first candidate that answers, and counts as its load;
+// nil if none does, or not soon.
+func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TCPConn, target) {
 	ctx, cancel := context.WithTimeout(l.balancer.ctx, dialsTimeout)
 	defer cancel()
 	for _, t := range l.candidates(r, from) {
+		l.balancer.load.begin(t.name)
 		conn, err := connect(ctx, t.at, r.listener.ProxyProtocol, client)
 		if err == nil {
 			l.balancer.clients.remember(from, t.name)
-			return conn, t.name
+			return conn, t
 		}
+		l.balancer.load.end(t.name)
 		l.balancer.log.Debug("target does not answer", "target", t.name, "at", t.at, "err", err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, ""
+	return nil, target{}
 }
 
 var dialer = func() *net.Dialer {
@@ -133,8 +153,14 @@ func connect(ctx context.Context, at netip.AddrPort, proxy cloud.ProxyProtocol, 
 
 // forward copies one direction. Its end is passed on as such: an end of stream
 // leaves the other direction open, a broken connection breaks both.
-func forward(to, from *net.TCPConn, count *atomic.Int64) {
-	n, err := io.Copy(to, from) // Spliced in the kernel on Linux.
+func forward(to, from *net.TCPConn, count *atomic.Int64, hush *silence) {
+	var n int64
+	var err error
+	if hush == nil {
+		n, err = io.Copy(to, from) // Spliced in the kernel on Linux.
+	} else {
+		n, err = io.Copy(struct{ io.Writer }{to}, listening{from, hush})
+	}
 	count.Add(n)
 	if err == nil {
 		err = to.CloseWrite()
@@ -149,22 +175,4 @@ func forward(to, from *net.TCPConn, count *atomic.Int64) {
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
-}
-
-// track remembers a connection to close with the balancer; false if that is
-// gone already.
-func (b *balancer) track(c net.Conn) bool {
-	b.connMu.Lock()
-	defer b.connMu.Unlock()
-	if b.conns == nil {
-		return false
-	}
-	b.conns[c] = struct{}{}
-	return true
-}
-
-func (b *balancer) untrack(c net.Conn) {
-	b.connMu.Lock()
-	defer b.connMu.Unlock()
-	delete(b.conns, c)
 }

@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net"
@@ -47,6 +48,7 @@ type session struct {
 	client   netip.AddrPort
 	target   target
 	route    *route // has the target; only the relay's goroutine looks
+	idle     time.Duration
 	upstream *net.UDPConn
 	last     atomic.Int64 // when either side was heard, since the relay began
 }
@@ -94,9 +96,21 @@ func (r *relay) relay(client netip.AddrPort, datagram []byte) {
 	if s != nil && s.route != now && slices.Contains(now.targets, s.target) {
 		s.route = now
 	}
+	if s == nil && r.full(now) {
+		r.refused.Add(1)
+		return
+	}
 	if s == nil || s.route != now || !r.send(s, datagram) {
 		r.begin(now, client, datagram)
 	}
+}
+
+// full tells whether the listener has as many sessions as it may.
+func (r *relay) full(now *route) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := now.listener.ConnectionLimit
+	return limit > 0 && len(r.sessions) >= limit
 }
 
 // begin opens a session to the first candidate that can be sent the datagram.
@@ -108,7 +122,7 @@ func (r *relay) begin(now *route, client netip.AddrPort, datagram []byte) {
 			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", t.at, "err", err)
 			continue
 		}
-		s := &session{client: client, target: t, route: now, upstream: upstream}
+		s := &session{client: client, target: t, route: now, idle: cmp.Or(now.idle, r.balancer.plane.sessionIdle), upstream: upstream}
 		r.add(s)
 		r.balancer.clients.remember(client.Addr(), t.name)
 		r.balancer.running.Go(func() { r.answer(s) })
@@ -131,6 +145,7 @@ func (r *relay) likely(candidates []target) []target {
 // add makes a session the client's only one, and makes room for it.
 func (r *relay) add(s *session) {
 	r.active.Add(1)
+	r.balancer.load.begin(s.target.name)
 	s.last.Store(int64(time.Since(r.began)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,11 +180,11 @@ func (r *relay) send(s *session, datagram []byte) bool {
 // the session ends.
 func (r *relay) answer(s *session) {
 	defer r.active.Add(-1)
+	defer r.balancer.load.end(s.target.name)
 	defer r.balancer.clients.ended(s.client.Addr(), s.target.name)
 	buffer := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(buffer)
-	idle := r.balancer.plane.sessionIdle
-	for wait := idle; wait > 0; wait = idle - (time.Since(r.began) - time.Duration(s.last.Load())) {
+	for wait := s.idle; wait > 0; wait = s.idle - (time.Since(r.began) - time.Duration(s.last.Load())) {
 		_ = s.upstream.SetReadDeadline(time.Now().Add(wait))
 		if err := r.copyBack(s, buffer[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
 			r.lose(s, err)

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -39,28 +40,38 @@ func instanceOf(in cloud.Instance) api.Instance {
 	if in.Address.IsValid() {
 		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: in.Address.String()})
 	}
+	for _, ip := range in.External {
+		addresses = append(addresses, api.Address{Type: api.AddressExternal, IP: ip.String()})
+	}
 	return api.Instance{
 		ID: in.ID, Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: api.InstanceType(in.Type), State: api.InstanceState(in.State), StateReason: text(in.StateReason),
+		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State), StateReason: text(in.StateReason),
 		Addresses: addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
 
 func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
-		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
 		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
+		// Events from before there was a choice tell of none.
+		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             each(lb.Listeners, listenerOf),
 		Targets:               each(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
 		SourceRanges:          each(lb.SourceRanges, netip.Prefix.String),
 		ClientAffinitySeconds: int(lb.Affinity.Seconds()),
+		IdleTimeoutSeconds:    int(lb.IdleTimeout.Seconds()),
+		DrainSeconds:          int(lb.Drain.Seconds()),
 		HealthCheck:           checkOf(lb.HealthCheck),
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }
 
 func listenerOf(l cloud.Listener) api.Listener {
-	return api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort, ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol)}
+	return api.Listener{
+		Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
+		ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
+	}
 }
 
 func checkOf(h *cloud.HealthCheck) *api.HealthCheck {
@@ -68,7 +79,7 @@ func checkOf(h *cloud.HealthCheck) *api.HealthCheck {
 		return nil
 	}
 	return &api.HealthCheck{
-		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path,
+		Protocol: api.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
 		IntervalSeconds: int(h.Interval.Seconds()), TimeoutSeconds: int(h.Timeout.Seconds()),
 		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
 	}
@@ -79,13 +90,21 @@ func toCheck(h *api.HealthCheck) *cloud.HealthCheck {
 		return nil
 	}
 	return &cloud.HealthCheck{
-		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path,
+		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
 		Interval: seconds(h.IntervalSeconds), Timeout: seconds(h.TimeoutSeconds),
 		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
 	}
 }
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func secondsOf(n *int) *time.Duration {
+	if n == nil {
+		return nil
+	}
+	d := seconds(*n)
+	return &d
+}
 
 func healthOf(h cloud.TargetHealth) api.TargetHealth {
 	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason)}
@@ -98,7 +117,7 @@ func healthOf(h cloud.TargetHealth) api.TargetHealth {
 
 func routeOf(r cloud.Route) api.Route {
 	return api.Route{
-		ID: r.ID, Project: r.Project, Name: r.Name, Destination: r.Destination.String(), InstanceID: r.Instance,
+		ID: r.ID, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
 		State: api.RouteState(r.State), StateReason: text(r.StateReason),
 		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
@@ -113,14 +132,17 @@ func statsOf(s cloud.ListenerStats) api.ListenerStats {
 }
 
 func toListener(l api.Listener) cloud.Listener {
-	return cloud.Listener{Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort, ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol)}
+	return cloud.Listener{
+		Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
+		ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
+	}
 }
 
 func toTarget(t api.Target) string { return t.InstanceID }
 
 func eventOf(e cloud.Event) api.Event {
 	out := api.Event{
-		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.EventResource(e.Resource),
+		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
 		ID: e.ID, Name: e.Name, From: text(e.From), To: text(e.To), Reason: text(e.Reason),
 	}
 	if e.Instance != nil {
@@ -131,9 +153,17 @@ func eventOf(e cloud.Event) api.Event {
 		lb := loadBalancerOf(*e.LoadBalancer)
 		out.LoadBalancer = &lb
 	}
+	if e.Address != nil {
+		a := addressOf(*e.Address)
+		out.Address = &a
+	}
 	if e.Route != nil {
 		r := routeOf(*e.Route)
 		out.Route = &r
+	}
+	if e.Network != nil {
+		n := networkOf(*e.Network)
+		out.Network = &n
 	}
 	return out
 }

@@ -4,25 +4,46 @@ package server
 
 import (
 	"cmp"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// StreamEvents implements api.ServerInterface. Each reader reads the event log
-// at its own pace: a slow one holds up nobody, and is cut off when a write
-// takes too long; it resumes from the last number it saw.
+const (
+	// eventTimeout bounds one write to an event stream.
+	eventTimeout = 10 * time.Second
+	// eventChunk is how much is gathered for one write.
+	eventChunk = 256 << 10
+	// eventTell is after how many events that were not for a reader it is told
+	// its place: well before they are not kept any more.
+	eventTell = 1000
+)
+
+// StreamEvents implements api.ServerInterface. A reader is given what is stored
+// straight from the log; once it has come up to what the hub's tail holds, it
+// takes the rest from there. Numbers say where one ends and the other begins.
 func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
+	f, err := eventFilterOf(callOf(r).who, params)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	t, err := s.hub.join(r.Context())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer s.hub.leave(t)
 	after := cloud.Oldest
 	if from := cmp.Or(params.LastEventID, params.After); from != nil && *from > 0 {
 		after = *from
 	}
-	more := s.cloud.MoreEvents()
-	events, next, err := s.cloud.Events(r.Context(), project(r), after)
+	first, through, err := s.cloud.Events(r.Context(), cloud.Project{ID: f.project}, after)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -30,75 +51,155 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	out := eventWriter{w: w, control: http.NewResponseController(w)}
-	if err := out.comment("connected"); err != nil {
-		return
+	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, at: max(after, 0)}
+	out.buf = append(out.buf, ": connected\n\n"...)
+	if err := s.stream(r, t, out, first, through, params.Follow == nil || *params.Follow); err != nil {
+		if errors.Is(err, errBehind) || errors.Is(err, os.ErrDeadlineExceeded) {
+			s.hub.cutOff.Add(1)
+		}
+		s.log.Debug("an event stream was cut off", "requestId", callOf(r).id, "err", err)
 	}
-	follow := params.Follow == nil || *params.Follow
-	beat := time.NewTicker(s.beat)
-	defer beat.Stop()
+}
+
+// eventFilterOf refuses what the caller may not see.
+func eventFilterOf(who *cloud.Principal, params api.StreamEventsParams) (eventFilter, error) {
+	f := eventFilter{
+		project:   who.Project.ID,
+		resources: each(value(params.Resource), func(k api.ResourceKind) cloud.Resource { return cloud.Resource(k) }),
+		ids:       value(params.ID),
+		tags:      each(value(params.Tag), tagFilter),
+	}
+	if params.Project == nil || *params.Project == f.project {
+		return f, nil
+	}
+	if !who.Role.Allows(cloud.Admin) {
+		return f, &cloud.Error{
+			Code: cloud.Forbidden, Message: fmt.Sprintf("token %q may follow its own project only: that of others is for admins", who.Token),
+			Fields: []cloud.Field{{Path: "project", Message: "is not the token's"}},
+		}
+	}
+	if f.project = *params.Project; f.project == "*" {
+		f.project = ""
+	}
+	return f, nil
+}
+
+// stream sends the events from the first batch on. No error means that the
+// stream came to its end, or that the reader went away.
+func (s *Server) stream(r *http.Request, t *tail, out *eventWriter, batch []cloud.Event, through int64, follow bool) error {
 	for {
-		if err := out.events(events); err != nil {
-			s.log.Debug("an event stream was cut off", "requestId", callOf(r).id, "err", err)
-			return
-		}
-		if len(events) == 0 {
-			if !follow || !s.await(r, more, beat, out) {
-				return
-			}
-		}
-		more = s.cloud.MoreEvents()
-		if events, next, err = s.cloud.Events(r.Context(), project(r), next); err != nil {
-			// The reader learns why when it asks again.
-			s.log.Info("an event stream ends", "requestId", callOf(r).id, "err", err)
-			return
-		}
-	}
-}
-
-// await returns when there may be more events; false when the stream ends.
-func (s *Server) await(r *http.Request, more <-chan struct{}, beat *time.Ticker, out eventWriter) bool {
-	for {
-		select {
-		case <-r.Context().Done():
-			return false
-		case <-s.stopping.Done():
-			return false
-		case <-more:
-			return true
-		case <-beat.C:
-			if err := out.comment("still here"); err != nil {
-				return false
-			}
-		}
-	}
-}
-
-type eventWriter struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (o eventWriter) comment(text string) error { return o.send(": " + text + "\n\n") }
-
-func (o eventWriter) events(events []cloud.Event) error {
-	for _, e := range events {
-		data, err := json.Marshal(eventOf(e))
+		messages, err := messagesOf(batch)
 		if err != nil {
 			return err
 		}
-		if err := o.send(fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data)); err != nil {
+		if err := out.send(messages, through); err != nil {
 			return err
 		}
+		if follow && t.holds(out.at) {
+			return s.follow(r, t, out)
+		}
+		if !follow && len(batch) == 0 {
+			return out.tell()
+		}
+		if batch, through, err = s.cloud.Events(r.Context(), cloud.Project{ID: out.filter.project}, out.at); err != nil {
+			return err // The reader learns why when it asks again.
+		}
 	}
-	return nil
 }
 
-func (o eventWriter) send(message string) error {
-	if err := o.control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+// follow sends what the tail has, until the stream ends.
+func (s *Server) follow(r *http.Request, t *tail, out *eventWriter) error {
+	beat := time.NewTicker(s.beat)
+	defer beat.Stop()
+	for {
+		messages, through, changed, err := t.after(out.at)
+		if err != nil {
+			return err
+		}
+		if err := out.send(messages, through); err != nil {
+			return err
+		}
+		select {
+		case <-r.Context().Done():
+			return nil
+		case <-s.stopping.Done():
+			return nil
+		case <-changed:
+		case <-beat.C:
+			if err := out.beat(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// eventWriter writes one reader's stream.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	filter  eventFilter
+	hub     *hub
+	buf     []byte
+	// at is the number up to which everything was looked at for this reader,
+	// told the one that it knows of.
+	at, told int64
+}
+
+// send writes those messages that the reader wants, and its place when it has
+// not heard of it for long.
+func (o *eventWriter) send(messages []message, through int64) error {
+	n := int64(0)
+	for _, m := range messages {
+		if !o.filter.wants(m) {
+			continue
+		}
+		o.buf = append(o.buf, m.data...)
+		o.told = m.seq
+		n++
+		if len(o.buf) >= eventChunk {
+			if err := o.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	o.hub.sent.Add(n)
+	if o.at = through; o.at-o.told >= eventTell {
+		return o.tell()
+	}
+	if len(o.buf) == 0 {
+		return nil
+	}
+	return o.flush()
+}
+
+// tell says up to where the reader need not look again.
+func (o *eventWriter) tell() error {
+	if o.at > o.told {
+		o.told = o.at
+		o.buf = fmt.Appendf(o.buf, "id: %d\n\n", o.at)
+	}
+	if len(o.buf) == 0 {
+		return nil
+	}
+	return o.flush()
+}
+
+// beat shows that the stream lives.
+func (o *eventWriter) beat() error {
+	if o.at > o.told {
+		return o.tell()
+	}
+	o.buf = append(o.buf, ": still here\n\n"...)
+	return o.flush()
+}
+
+func (o *eventWriter) flush() error {
+	if err := o.control.SetWriteDeadline(time.Now().Add(eventTimeout)); err != nil {
 		return err
 	}
-	if _, err := o.w.Write([]byte(message)); err != nil {
+	_, err := o.w.Write(o.buf)
+	o.buf = o.buf[:0]
+	if err != nil {
 		return err
 	}
 	return o.control.Flush()

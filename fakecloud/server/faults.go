@@ -19,23 +19,22 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-// meter counts calls, and applies faults to those that one matches.
+// meter applies faults to calls that one matches.
 func (s *Server) meter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r)
-		op, ok := s.operations.of(r)
-		if !ok || c.who == nil {
+		op := c.op
+		if !op.faulty || c.who == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
-		who := caller{project: c.who.Project.ID, token: c.who.Token, operation: op.id}
-		hit := s.faults.Apply(faults.Call{Project: who.project, Token: who.token, Operation: op.id, Resource: mux.Vars(r)["id"]})
-		c.count = func(status int) { s.calls.add(who, status, hit != nil) }
+		hit := s.faults.Apply(faults.Call{Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: mux.Vars(r)["id"]})
 		if hit == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
 		c.fault = hit.Fault
+		s.metrics.fault(hit.Effect)
 		s.apply(w, r, hit, next)
 	})
 }

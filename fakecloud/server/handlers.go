@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -37,22 +38,11 @@ func (s *Server) GetSpec(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {
 		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
 	}
-}
-
-// GetProject implements api.ServerInterface.
-func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
-	p := project(r)
-	s.reply(w, r, http.StatusOK, api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags})
-}
-
-// ListZones implements api.ServerInterface.
-func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
-	zones := each(s.cloud.Zones(), func(z cloud.Zone) api.Zone { return api.Zone{Name: z.Name, Region: z.Region} })
-	s.reply(w, r, http.StatusOK, api.ZoneList{Items: zones})
 }
 
 // ListInstances implements api.ServerInterface.
@@ -77,29 +67,33 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 }
 
 func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
-	f := cloud.Filter{Name: value(name), Limit: defaultLimit}
+	f := cloud.Filter{Name: value(name), Limit: defaultLimit, Tags: each(value(tags), tagFilter)}
 	if limit != nil {
 		f.Limit = *limit
-	}
-	for _, t := range value(tags) {
-		key, v, exact := strings.Cut(t, "=")
-		tag := cloud.TagFilter{Key: key}
-		if exact {
-			tag.Value = &v
-		}
-		f.Tags = append(f.Tags, tag)
 	}
 	if token != nil {
 		id, err := base64.RawURLEncoding.DecodeString(*token)
 		if err != nil || !strings.HasPrefix(string(id), prefix) {
-			return f, &cloud.Error{
-				Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
-				Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
-			}
+			return f, badPageToken()
 		}
 		f.After = string(id)
 	}
 	return f, nil
+}
+
+func tagFilter(s string) cloud.TagFilter {
+	key, v, exact := strings.Cut(s, "=")
+	if exact {
+		return cloud.TagFilter{Key: key, Value: &v}
+	}
+	return cloud.TagFilter{Key: key}
+}
+
+func badPageToken() error {
+	return &cloud.Error{
+		Code: cloud.InvalidRequest, Message: "pageToken is none that a list of this kind gave: start again without it",
+		Fields: []cloud.Field{{Path: "pageToken", Message: "is not valid"}},
+	}
 }
 
 func pageToken(id string) *string {
@@ -125,7 +119,7 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 	}
 	in, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
 		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
-		Address: value(body.Address), Tags: value(body.Tags),
+		Network: value(body.NetworkID), Address: value(body.Address), Tags: value(body.Tags),
 	})
 	if err == nil {
 		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)
@@ -197,8 +191,11 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		return
 	}
 	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
-		Name: body.Name, Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
+		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address),
+		Scheme: cloud.Scheme(value(body.Scheme)), Algorithm: cloud.Algorithm(value(body.Algorithm)),
+		Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
+		IdleTimeout: seconds(value(body.IdleTimeoutSeconds)), Drain: seconds(value(body.DrainSeconds)),
 		Tags: value(body.Tags),
 	})
 	if err == nil {
@@ -240,7 +237,11 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if !ok {
 		return
 	}
-	u := cloud.LoadBalancerUpdate{Name: body.Name, SourceRanges: body.SourceRanges, HealthCheck: toCheck(body.HealthCheck)}
+	u := cloud.LoadBalancerUpdate{
+		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
+		SourceRanges: body.SourceRanges, Affinity: secondsOf(body.ClientAffinitySeconds), IdleTimeout: secondsOf(body.IdleTimeoutSeconds),
+		Drain: secondsOf(body.DrainSeconds), HealthCheck: toCheck(body.HealthCheck), Tags: (*map[string]string)(body.Tags),
+	}
 	if body.Listeners != nil {
 		l := each(*body.Listeners, toListener)
 		u.Listeners = &l
@@ -248,14 +249,6 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if body.Targets != nil {
 		t := each(*body.Targets, toTarget)
 		u.Targets = &t
-	}
-	if body.ClientAffinitySeconds != nil {
-		d := seconds(*body.ClientAffinitySeconds)
-		u.Affinity = &d
-	}
-	if body.Tags != nil {
-		t := map[string]string(*body.Tags)
-		u.Tags = &t
 	}
 	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
 	if err == nil {

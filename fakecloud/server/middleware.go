@@ -6,9 +6,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,24 +24,34 @@ import (
 
 // call is what is known of a request; the layers fill it in.
 type call struct {
-	id  string
-	who *cloud.Principal // nil until authenticated
+	id    string
+	start time.Time
+	op    *operation       // noOperation until it is routed
+	who   *cloud.Principal // nil until authenticated
 	// whyNot is why there is no who.
 	whyNot error
 	fault  string // the ID of the rule that was applied, or ""
+	code   api.ProblemCode
 	// request is what the headers of a change say; nil before that is known.
 	request *cloud.Request
 	// count, when not nil, is told the status as the answer begins; 0 when the
 	// call is broken off.
 	count func(status int)
+	// entry is the call in the audit, with so many bytes; nil until counted.
+	entry   *journalEntry
+	counted int64
+	bytesIn int64
 }
+
+// noOperation is that of a path that the API does not have.
+var noOperation = &operation{id: "none", open: true}
 
 type callKey struct{}
 
 func callOf(r *http.Request) *call {
 	c, ok := r.Context().Value(callKey{}).(*call)
 	if !ok {
-		return &call{} // A request that did not come through ServeHTTP.
+		return &call{op: noOperation} // A request that did not come through ServeHTTP.
 	}
 	return c
 }
@@ -45,18 +59,20 @@ func callOf(r *http.Request) *call {
 // project is the caller's. Handlers run only for authenticated callers.
 func project(r *http.Request) cloud.Project { return callOf(r).who.Project }
 
-// recorder remembers the status for the log, and has it counted.
+// recorder remembers what was answered, and has it counted.
 type recorder struct {
 	http.ResponseWriter
 	call   *call
 	status int
+	began  time.Duration // after which the answer began
+	bytes  int64
 }
 
 func (r *recorder) begin(status int) {
 	if r.status != 0 {
 		return
 	}
-	r.status = status
+	r.status, r.began = status, time.Since(r.call.start)
 	if r.call.count != nil {
 		r.call.count(status)
 	}
@@ -69,39 +85,61 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) Write(b []byte) (int, error) {
 	r.begin(http.StatusOK)
-	return r.ResponseWriter.Write(b)
+	n, err := r.ResponseWriter.Write(b)
+	r.bytes += int64(n)
+	return n, err
 }
 
 // Unwrap lets http.ResponseController flush and set deadlines.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// observe gives the request an ID and logs how it ended.
+// observe gives the request an ID and tells the audit, the metrics and the log
+// how it ended.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
-		c := &call{id: strings.ToLower(rand.Text())}
+		c := &call{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &recorder{ResponseWriter: w, call: c}
+		s.metrics.inFlight.Inc()
 		defer func() {
-			level := slog.LevelInfo
-			if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
-				level = slog.LevelDebug
+			s.metrics.inFlight.Dec()
+			took := time.Since(c.start)
+			if rec.status == 0 {
+				rec.began = took
 			}
-			attrs := []any{
-				"method", r.Method, "path", r.URL.Path, "status", rec.status,
-				"duration", time.Since(start), "requestId", c.id, "userAgent", r.UserAgent(),
+			s.metrics.observe(c, rec)
+			if c.entry != nil && rec.bytes != c.counted {
+				s.journal.amend(c.entry, rec.bytes-c.counted, took)
 			}
-			if c.who != nil {
-				attrs = append(attrs, "token", c.who.Token, "project", c.who.Project.Name)
-			}
-			if c.fault != "" {
-				attrs = append(attrs, "fault", c.fault)
-			}
-			s.log.Log(r.Context(), level, "call", attrs...)
+			s.logCall(r, rec, took)
 		}()
 		next.ServeHTTP(rec, r)
 	})
+}
+
+// logCall logs changes and what failed at info, and reads that went well, of
+// which there are many, at debug.
+func (s *Server) logCall(r *http.Request, rec *recorder, took time.Duration) {
+	level := slog.LevelInfo
+	if rec.status != 0 && rec.status < http.StatusBadRequest && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		level = slog.LevelDebug
+	}
+	if !s.log.Enabled(r.Context(), level) {
+		return
+	}
+	c := rec.call
+	attrs := []slog.Attr{
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", rec.status),
+		slog.Duration("duration", took), slog.String("requestId", c.id), slog.String("userAgent", r.UserAgent()),
+	}
+	if c.who != nil {
+		attrs = append(attrs, slog.String("token", c.who.Token), slog.String("project", c.who.Project.Name))
+	}
+	if c.fault != "" {
+		attrs = append(attrs, slog.String("fault", c.fault))
+	}
+	s.log.LogAttrs(r.Context(), level, "call", attrs...)
 }
 
 func (s *Server) recoverPanics(next http.Handler) http.Handler {
@@ -144,6 +182,63 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// admit lets in who is known, and not more often than the limits allow; it has
+// the audit told of the call.
+func (s *Server) admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r)
+		if op := s.routes[mux.CurrentRoute(r)]; op != nil {
+			c.op = op
+		}
+		switch {
+		case c.op.open:
+			next.ServeHTTP(w, r)
+			return
+		case c.who == nil:
+			if wait := s.limits.stranger(r.RemoteAddr); wait > 0 {
+				s.metrics.throttled.WithLabelValues("address").Inc()
+				s.tooMany(w, r, wait, "calls without a valid token from this address")
+				return
+			}
+			s.fail(w, r, c.whyNot)
+			return
+		}
+		if c.op.audited {
+			c.count = func(status int) { s.audit(w, r, status) }
+		}
+		if wait := s.limits.token(c.who.Project.ID, c.who.Token); wait > 0 {
+			s.metrics.throttled.WithLabelValues("token").Inc()
+			s.tooMany(w, r, wait, fmt.Sprintf("calls of token %q", c.who.Token))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// audit records a call whose answer begins.
+func (s *Server) audit(w http.ResponseWriter, r *http.Request, status int) {
+	c := callOf(r)
+	if c.entry != nil {
+		return
+	}
+	resource := mux.Vars(r)["id"]
+	if made := w.Header().Get("Location"); resource == "" && made != "" {
+		resource = path.Base(made)
+	}
+	agent := r.UserAgent()
+	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 {
+		c.counted = size
+	}
+	c.entry = s.journal.record(cloud.AuditEntry{
+		Time: c.start.UTC(), RequestID: c.id,
+		AuditCaller: cloud.AuditCaller{
+			Project: c.who.Project.ID, Token: c.who.Token, UserAgent: strings.ToValidUTF8(agent[:min(len(agent), agentLength)], "?"), Operation: c.op.id,
+		},
+		Resource: resource, Status: status, Code: string(c.code), Fault: c.fault,
+		Duration: time.Since(c.start), BytesIn: c.bytesIn, BytesOut: c.counted,
+	})
+}
+
 func (s *Server) limitBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -151,10 +246,22 @@ func (s *Server) limitBody(next http.Handler) http.Handler {
 			if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 				s.log.Warn("cannot bound reading a body", "err", err)
 			}
+			r.Body = &countedBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), call: callOf(r)}
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// countedBody counts what is read of a request's body.
+type countedBody struct {
+	io.ReadCloser
+	call *call
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.call.bytesIn += int64(n)
+	return n, err
 }
 
 // noSuchPath names no project: nothing was looked up in one, and a client must

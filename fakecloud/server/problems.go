@@ -3,10 +3,14 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
+	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -40,6 +44,12 @@ var statuses = map[cloud.Code]int{
 	cloud.ZoneUnavailable:      http.StatusServiceUnavailable,
 }
 
+// buffers are for encoding answers whole before they are sent, so that their
+// size is known when they begin. A very large one is not kept.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const maxBuffer = 1 << 20
+
 // challenge tells whoever is not known how to become so.
 const challenge = `Bearer realm="fakecloud"`
 
@@ -71,6 +81,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, status int, cod
 }
 
 func (s *Server) newProblem(r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) api.Problem {
+	callOf(r).code = code
 	p := api.Problem{
 		Type: "urn:fakecloud:problem:" + string(code), Title: http.StatusText(status), Status: status,
 		Code: code, Detail: detail, RequestID: callOf(r).id,
@@ -94,9 +105,20 @@ func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, body 
 }
 
 func (s *Server) encode(w http.ResponseWriter, r *http.Request, status int, body any) {
+	buf := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= maxBuffer {
+			buf.Reset()
+			buffers.Put(buf)
+		}
+	}()
+	if err := json.NewEncoder(buf).Encode(body); err != nil {
+		panic(fmt.Errorf("an answer that is no JSON: %w", err)) // Our types all are.
+	}
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
+	if _, err := w.Write(buf.Bytes()); err != nil {
 		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
 	}
 }

@@ -42,6 +42,11 @@ type Config struct {
 	// Heartbeat is the pause between an event stream's comment lines; 15 s when
 	// zero.
 	Heartbeat time.Duration
+	// RateLimit is how many calls a second each token may make, and RateBurst how
+	// many at once; no limit when RateLimit is zero.
+	RateLimit, RateBurst int
+	// StoreStats, when not nil, gives the store's counters for the metrics.
+	StoreStats func() StoreStats
 }
 
 // Server serves one cloud.
@@ -56,7 +61,11 @@ type Server struct {
 
 	operations operations
 	faults     *faults.Rules
-	calls      tally
+	routes     map[*mux.Route]*operation
+	journal    *journal
+	limits     limits
+	metrics    *metrics
+	hub        hub
 }
 
 var _ api.ServerInterface = (*Server)(nil)
@@ -70,6 +79,8 @@ func New(cfg Config) (*Server, error) {
 	if s.beat == 0 {
 		s.beat = defaultBeat
 	}
+	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes}
+	s.limits = newLimits(cfg.RateLimit, cfg.RateBurst)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()
 	if err != nil {
@@ -80,8 +91,15 @@ func New(cfg Config) (*Server, error) {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
-	router.Use(s.meter, s.validator(spec), s.conditions)
+	router.Use(s.admit, s.meter, s.authorize, s.validate, s.conditions)
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
+	if s.routes, err = s.operations.byRoute(router); err != nil {
+		return nil, fmt.Errorf("the API's routes: %w", err)
+	}
+	s.metrics = newMetrics(s, cfg.StoreStats)
+	if s.journal, err = newJournal(s.cloud, s.log, s.stopping.Done()); err != nil {
+		return nil, fmt.Errorf("the audit: %w", err)
+	}
 	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
 	return s, nil
 }
@@ -115,8 +133,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	if err := h.Shutdown(end); err != nil {
-		return errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
+	err := h.Shutdown(end)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())
 	}
-	return nil
+	return errors.Join(err, s.journal.flush(end))
 }

@@ -39,6 +39,8 @@ type rig struct {
 	url            string
 	cloud          *cloud.Cloud
 	project        cloud.Project
+	srv            *server.Server
+	hop            string // an instance for routes to lead to, if withHop made one
 }
 
 const (
@@ -73,8 +75,8 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	require.NoError(t, err)
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, p, []cloud.Token{{Name: "operator", Secret: secret}, {Name: "ccm", Secret: ccmSecret}}))
-	require.NoError(t, c.SetTokens(ctx, q, []cloud.Token{{Name: "stranger", Secret: otherSecret}}))
+	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor}}))
+	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
@@ -91,7 +93,7 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	<-c.Ready()
 	return &rig{
 		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
-		url: h.URL, cloud: c, project: p,
+		url: h.URL, cloud: c, project: p, srv: srv,
 	}
 }
 
@@ -206,10 +208,19 @@ func TestProjectAndZones(t *testing.T) {
 	r := newRig(t)
 	p, err := r.Project(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, api.Project{ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}}, *p)
+	require.NotNil(t, p.Token)
+	assert.Equal(t, api.Token{Name: "operator", Project: r.project.ID, Role: api.RoleAdmin, Origin: api.TokenFromFlag, CreatedAt: p.Token.CreatedAt}, *p.Token)
+	p.Token = nil
+	assert.Equal(t, api.Project{
+		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1, CreatedAt: r.project.CreatedAt, UpdatedAt: r.project.CreatedAt,
+	}, *p)
 	zones, err := r.ListZones(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []api.Zone{{Name: "nebula-1a", Region: "nebula-1"}, {Name: "nebula-1b", Region: "nebula-1"}, {Name: "nebula-1c", Region: "nebula-1"}}, zones)
+	assert.Equal(t, []api.Zone{
+		{Name: "nebula-1a", Region: "nebula-1", State: api.ZoneAvailable},
+		{Name: "nebula-1b", Region: "nebula-1", State: api.ZoneAvailable},
+		{Name: "nebula-1c", Region: "nebula-1", State: api.ZoneAvailable},
+	}, zones)
 }
 
 func TestUnknownPathsAndMethods(t *testing.T) {
@@ -259,7 +270,23 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"GET", "/v1/instances?pageToken=%21", ``, 400, "pageToken"},
 		{"GET", "/v1/load-balancers?pageToken=aS0x", ``, 400, "pageToken"},
 		{"GET", "/v1/events?after=-1", ``, 400, "after"},
-		{"GET", "/v1/calls?token=", ``, 400, "token"},
+		{"GET", "/v1/audit?token=", ``, 400, "token"},
+		{"GET", "/v1/audit?status=200", ``, 400, "status"},
+		{"GET", "/v1/audit?since=yesterday", ``, 400, "since"},
+		{"GET", "/v1/audit?pageToken=aS0x", ``, 400, "pageToken"},
+		{"GET", "/v1/audit?pageToken=YXVkaXQtLTE", ``, 400, "pageToken"},
+		{"GET", "/v1/audit/summary?groupBy=project", ``, 400, "groupBy.0"},
+		{"GET", "/v1/audit/summary?groupBy=token&groupBy=token", ``, 400, "groupBy"},
+		{"GET", "/v1/zones?zone=a", ``, 400, "zone"},
+		{"GET", "/v1/instances?limit=1&limit=2", ``, 400, "limit"},
+		{"GET", "/v1/instances/i-1?verbose", ``, 400, "verbose"},
+		{"GET", "/v1/instances?name=%zz", ``, 400, "query"},
+		{"POST", "/v1/instances?dryRun=true", `{}`, 400, "dryRun"},
+		{"POST", "/v1/instances", `{} {}`, 400, "body"},
+		{"POST", "/v1/instances", `{"name": "a"} trailing`, 400, "body"},
+		{"POST", "/v1/instances", `{"name": "a", "name": "b"}`, 400, "name"},
+		{"POST", "/v1/instances", `{"tags": {"a": "1", "b": "2", "a": "3"}}`, 400, "tags.a"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"port":2,"targetPort":80}]}`, 400, "listeners.port"},
 		{"POST", "/v1/faults", `{"match":{"operations":["getInstance"]}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":0,"hang":false}}`, 400, "effect"},
@@ -272,7 +299,7 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/faults", `{"effect":{"body":"","contentType":"a\nb"}}`, 400, "effect.contentType"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listZones","getInstanc"]}}`, 400, "match.operations.1"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["deleteFault"]}}`, 400, "match.operations.0"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listCalls"]}}`, 400, "match.operations.0"},
+		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listAudit"]}}`, 400, "match.operations.0"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["getReady"]}}`, 400, "match.operations.0"},
 		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"operations":["getInstance"]}}`, 400, "match.operations.0"},
 		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"resource":"i-1"}}`, 400, "match.resource"},

@@ -3,55 +3,161 @@
 package server
 
 import (
-	"context"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
-	middleware "github.com/oapi-codegen/nethttp-middleware"
+	"github.com/gorilla/mux"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// validator checks each request against the spec, who may call included.
-func (s *Server) validator(spec *openapi3.T) func(http.Handler) http.Handler {
-	return middleware.OapiRequestValidatorWithOptions(spec, &middleware.Options{
-		DoNotValidateServers:  true,
-		DiscardValidatedValue: true,
-		ErrorHandlerWithOpts:  s.invalid,
-		Options: openapi3filter.Options{
-			MultiError: true,
-			// What is left out reaches the cloud as left out: it knows the defaults.
-			SkipSettingDefaults: true,
-			AuthenticationFunc: func(_ context.Context, in *openapi3filter.AuthenticationInput) error {
-				if c := callOf(in.RequestValidationInput.Request); c.who == nil {
-					return c.whyNot
-				}
-				return nil
-			},
-		},
+// validatorOptions: who may call is known by then.
+var validatorOptions = &openapi3filter.Options{
+	MultiError:         true,
+	AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
+	// What is left out reaches the cloud as left out: it knows the defaults.
+	SkipSettingDefaults: true,
+}
+
+// validate checks each request against the spec, and refuses what it does not
+// know of.
+func (s *Server) validate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op := callOf(r).op
+		query, fields := strictQuery(op, r.URL.RawQuery)
+		if len(fields) > 0 {
+			s.unfit(w, r, fields)
+			return
+		}
+		if op.json {
+			if err := strictBody(r); err != nil {
+				s.invalid(w, r, err)
+				return
+			}
+		}
+		err := openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
+			Request: r, PathParams: mux.Vars(r), QueryParams: query, Route: op.route, Options: validatorOptions,
+		})
+		if err != nil {
+			s.invalid(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 
-func (s *Server) invalid(_ context.Context, err error, w http.ResponseWriter, r *http.Request, _ middleware.ErrorHandlerOpts) {
-	var unauthenticated *openapi3filter.SecurityRequirementsError
+// strictQuery finds parameters that the operation does not take, or not so often.
+func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, []cloud.Field{{Path: "query", Message: "cannot be read: " + err.Error()}}
+	}
+	var fields []cloud.Field
+	for name, values := range query {
+		several, known := op.query[name]
+		switch {
+		case !known:
+			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation"})
+		case len(values) > 1 && !several:
+			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
+		}
+	}
+	return query, fields
+}
+
+// strictBody refuses what decoders let pass: more than one value, and keys that
+// are given twice. An empty body is the spec's business.
+func strictBody(r *http.Request) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil
+	}
+	return strictJSON(body)
+}
+
+// level is an object or array that a JSON text is in the middle of.
+type level struct {
+	name string
+	keys map[string]bool // nil for an array
+	key  string          // the one whose value comes next, or ""
+}
+
+func strictJSON(body []byte) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	var in []level
+	for started := false; !started || len(in) > 0; started = true {
+		token, err := d.Token()
+		if err != nil {
+			return nil //nolint:nilerr // The validator says it better.
+		}
+		switch at := len(in) - 1; {
+		case token == json.Delim('}') || token == json.Delim(']'):
+			in = in[:at]
+			continue
+		case at >= 0 && in[at].keys != nil && in[at].key == "":
+			key := token.(string)
+			if in[at].keys[key] {
+				return &twiceError{strings.TrimPrefix(in[at].name+"."+key, ".")}
+			}
+			in[at].keys[key] = true
+			in[at].key = "." + key
+			continue
+		}
+		name := ""
+		if at := len(in) - 1; at >= 0 {
+			name, in[at].key = strings.TrimPrefix(in[at].name+in[at].key, "."), ""
+		}
+		switch token {
+		case json.Delim('{'):
+			in = append(in, level{name: name, keys: map[string]bool{}})
+		case json.Delim('['):
+			in = append(in, level{name: name})
+		}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errTrailing
+	}
+	return nil
+}
+
+var errTrailing = errors.New("has more after its JSON value")
+
+// twiceError names a key that an object has twice.
+type twiceError struct{ path string }
+
+func (e *twiceError) Error() string { return e.path + " is given twice" }
+
+// invalid answers for a request that does not fit.
+func (s *Server) invalid(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
+	var twice *twiceError
 	switch {
-	// The validator also says so of a body it cannot read: only a caller whom
-	// we could not tell is one.
-	case callOf(r).who == nil && errors.As(err, &unauthenticated):
-		s.fail(w, r, callOf(r).whyNot)
-		return
 	case errors.As(err, &tooLarge):
 		s.problem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil)
-		return
+	case errors.As(err, &twice):
+		s.unfit(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
+	case errors.Is(err, errTrailing):
+		s.unfit(w, r, []cloud.Field{{Path: "body", Message: err.Error()}})
+	default:
+		s.unfit(w, r, offending(err, ""))
 	}
-	fields := offending(err, "")
+}
+
+func (s *Server) unfit(w http.ResponseWriter, r *http.Request, fields []cloud.Field) {
 	slices.SortFunc(fields, func(a, b cloud.Field) int { return strings.Compare(a.Path+a.Message, b.Path+b.Message) })
 	fields = slices.Compact(fields)
 	var said []string

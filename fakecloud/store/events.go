@@ -34,8 +34,8 @@ type Batch struct {
 	Through int64
 }
 
-// EventsAfter reads at most limit events of the project with a greater number.
-// A negative number starts with the oldest event kept.
+// EventsAfter reads at most limit events with a greater number: the project's
+// or, with "", everyone's. A negative number starts with the oldest event kept.
 func (s *Store) EventsAfter(ctx context.Context, project string, after, limit int64) (Batch, error) {
 	var b Batch
 	err := s.Read(ctx, func(tx *Tx) error {
@@ -54,7 +54,11 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 			return ErrEventsExpired
 		}
 		after = max(after, 0)
-		b.Events, err = tx.EventsAfter(ctx, db.EventsAfterParams{ProjectID: project, After: after, Max: limit})
+		if project == "" {
+			b.Events, err = tx.AllEventsAfter(ctx, db.AllEventsAfterParams{After: after, Max: limit})
+		} else {
+			b.Events, err = tx.EventsAfter(ctx, db.EventsAfterParams{ProjectID: project, After: after, Max: limit})
+		}
 		b.Through = newest
 		if int64(len(b.Events)) == limit {
 			b.Through = b.Events[limit-1].Seq
@@ -64,10 +68,19 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 	return b, err
 }
 
+// LastEvent is the last number given.
+func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
+	err = s.Read(ctx, func(tx *Tx) error {
+		seq, err = tx.newestEvent(ctx)
+		return err
+	})
+	return seq, err
+}
+
 // newestEvent is the last number given, or the one before the first: numbers of
 // a new log do not start at 1 (migration 2). sqlc does not know SQLite's table.
 func (tx *Tx) newestEvent(ctx context.Context) (seq int64, err error) {
-	err = tx.sql.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
+	err = tx.conn.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
 	return seq, err
 }
 

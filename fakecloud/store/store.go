@@ -5,20 +5,19 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	_ "github.com/mattn/go-sqlite3" // registers the driver "sqlite3"
 	"github.com/pressly/goose/v3"
@@ -35,16 +34,39 @@ const Memory = ":memory:"
 // contend for the same two or four cores.
 const readers = 4
 
+// everyConn is set for readers and the writer alike. Nobody else has the file
+// open; in memory, readers and the writer wait for each other.
+const everyConn = "&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=" + statements
+
 //go:embed migrations/*.sql
 var migrations embed.FS
 
 // Store is an open database. Safe for concurrent use.
 type Store struct {
-	write *sql.DB // one connection: SQLite has one writer anyway
-	read  *sql.DB
-	lock  *os.File // held while open; nil in memory
+	path    string // absolute, or Memory
+	write   *sql.DB
+	writer  conn // its one connection: SQLite has one writer anyway
+	read    *sql.DB
+	readers chan conn // those of read's connections that nobody uses
+	pinned  int       // how many there are in all
+	lock    *os.File  // held while open; nil in memory
 
-	keep int64 // newest events kept
+	pageSize int // bytes
+
+	keep     int64 // newest events kept
+	onCommit func(writes int, took time.Duration)
+	counts   counters
+
+	open   sync.RWMutex // held for reading by each write that Close waits for
+	closed bool
+	ended  chan struct{} // closed when closed is set
+
+	waiting atomic.Int64 // writes that have not had their turn
+	turn    sync.Mutex   // whose holder uses writer and what follows
+	batch   *batch       // nil when no transaction is open
+	frames  int64        // in the write-ahead log after the last commit
+
+	copying sync.Mutex // held by Backup and Restore
 
 	mu      sync.Mutex
 	commits chan struct{} // closed and replaced when events are committed
@@ -60,31 +82,36 @@ func KeepEvents(n int64) Option { return func(s *Store) { s.keep = n } }
 // schema up to date. A file that is damaged, of another program or in use is
 // an error, and is left as it was.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
-	s := &Store{keep: 10_000, commits: make(chan struct{})}
+	s := &Store{keep: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{})}
 	for _, o := range opts {
 		o(s)
 	}
-	if err := s.open(ctx, path); err != nil {
+	if err := s.start(ctx, path); err != nil {
 		return nil, errors.Join(fmt.Errorf("data file %s: %w", path, err), s.Close())
 	}
 	return s, nil
 }
 
-func (s *Store) open(ctx context.Context, path string) error {
+func (s *Store) start(ctx context.Context, path string) error {
+	s.path = path
 	if path == Memory {
 		// memdb is shared by the process's connections and locks like a file; the
 		// writer's connection never closes, so it lives as long as the store.
-		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb&_foreign_keys=on&_busy_timeout=10000"
-		return s.connect(ctx, name+"&_txlock=immediate", name+"&_query_only=on")
+		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb" + everyConn
+		return s.connect(ctx, name, name+"&_query_only=on")
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
+	s.path = abs
 	if err := s.acquire(abs); err != nil {
 		return err
 	}
 	if err := inspect(ctx, abs); err != nil {
+		return fmt.Errorf("%w; it was left untouched: move it away to start afresh, or put a backup in its place", err)
+	}
+	if err := os.RemoveAll(staging(abs)); err != nil {
 		return err
 	}
 	// SQLite would let others read a new file, and gives those it keeps beside it
@@ -93,8 +120,8 @@ func (s *Store) open(ctx context.Context, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	name := (&url.URL{Scheme: "file", Path: abs}).String() + "?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000"
-	return s.connect(ctx, name+"&_txlock=immediate", name+"&_query_only=on")
+	name := uri(abs) + "?_journal_mode=WAL&_synchronous=FULL" + everyConn
+	return s.connect(ctx, name, name+"&_query_only=on")
 }
 
 // acquire makes sure that one process at a time works on the file. The lock is
@@ -119,58 +146,6 @@ func (s *Store) acquire(path string) error {
 	return nil
 }
 
-var sqliteHeader = []byte("SQLite format 3\x00")
-
-const damaged = "is not a usable database (%s); it was left untouched: move it away to start afresh, or restore a backup"
-
-// inspect refuses a file that is no sound database of ours, before anything is
-// written to it. A missing or empty file is fine.
-func inspect(ctx context.Context, path string) error {
-	head, err := readHead(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0:
-		return nil
-	case err != nil:
-		return err
-	case !bytes.Equal(head, sqliteHeader):
-		return fmt.Errorf(damaged, "its header is not SQLite's")
-	}
-	conn, err := sql.Open("sqlite3", (&url.URL{Scheme: "file", Path: path}).String()+"?_busy_timeout=10000&_query_only=on")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	var verdict string
-	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return fmt.Errorf(damaged, err)
-	}
-	if verdict != "ok" {
-		return fmt.Errorf(damaged, verdict)
-	}
-	var foreign, ours int
-	if err := conn.QueryRowContext(ctx, "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM sqlite_schema", goose.DefaultTablename).Scan(&foreign, &ours); err != nil {
-		return fmt.Errorf(damaged, err)
-	}
-	if foreign > 0 && ours == 0 {
-		return errors.New("is a database of another program; it was left untouched: give another --data file")
-	}
-	return nil
-}
-
-func readHead(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	head := make([]byte, len(sqliteHeader))
-	n, err := io.ReadFull(f, head)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return head[:n], err
-}
-
 func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	var err error
 	if s.write, err = sql.Open("sqlite3", writeDSN); err != nil {
@@ -180,42 +155,66 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	if err := s.write.PingContext(ctx); err != nil {
 		return err
 	}
-	if err := s.migrate(ctx); err != nil {
+	if err := migrate(ctx, s.write); err != nil {
+		return err
+	}
+	if s.writer, err = pin(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpoint.
+		return err
+	}
+	if err := s.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&s.pageSize); err != nil {
+		return err
+	}
+	// A log that begins empty holds nothing of a process that crashed: see checkLog.
+	if _, _, err := s.wal("TRUNCATE"); err != nil {
 		return err
 	}
 	if s.read, err = sql.Open("sqlite3", readDSN); err != nil {
 		return err
 	}
-	s.read.SetMaxOpenConns(readers)
-	s.read.SetMaxIdleConns(readers)
-	return s.read.PingContext(ctx)
+	for range readers {
+		c, err := pin(ctx, s.read)
+		if err != nil {
+			return err
+		}
+		s.readers <- c
+		s.pinned++
+	}
+	return nil
 }
 
-func (s *Store) migrate(ctx context.Context) error {
+// migrate brings the schema up to date.
+func migrate(ctx context.Context, database *sql.DB) error {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, s.write, sub, goose.WithDisableGlobalRegistry(true))
+	p, err := goose.NewProvider(goose.DialectSQLite3, database, sub, goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
-	}
-	has, knows, err := p.GetVersions(ctx)
-	if err != nil {
-		return err
-	}
-	if has > knows {
-		return fmt.Errorf("was written by a newer fakecloud (schema %d, this one knows %d): use that one, or another --data file", has, knows)
 	}
 	_, err = p.Up(ctx)
 	return err
 }
 
-// Close closes the database. A store in memory is gone.
+// Close closes the database when the changes under way are on disk. A store in
+// memory is gone.
 func (s *Store) Close() error {
+	s.open.Lock()
+	defer s.open.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	close(s.ended)
 	var errs []error
+	for range s.pinned { // Reads under way are waited for.
+		errs = append(errs, (<-s.readers).sql.Close())
+	}
 	if s.read != nil {
 		errs = append(errs, s.read.Close())
+	}
+	if s.writer.sql != nil {
+		errs = append(errs, s.writer.sql.Close())
 	}
 	if s.write != nil {
 		errs = append(errs, s.write.Close())
@@ -229,40 +228,30 @@ func (s *Store) Close() error {
 // Tx is one transaction. Its queries see its own changes.
 type Tx struct {
 	*db.Queries
-	sql    *sql.Tx
+	conn   conn
 	keep   int64
 	events int
+
+	onRollback, afterCommit []func()
 }
+
+func newTx(c conn, keep int64) *Tx { return &Tx{Queries: db.New(c), conn: c, keep: keep} }
 
 // Read runs queries that see one state of the database. Changing it there is
-// an error.
+// an error. fn must not use its Tx after it has returned.
 func (s *Store) Read(ctx context.Context, fn func(*Tx) error) error {
-	tx, err := s.read.BeginTx(ctx, nil)
-	if err != nil {
+	var c conn
+	select {
+	case <-s.ended:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	case c = <-s.readers:
+	}
+	defer func() { s.readers <- c }()
+	if err := c.run("BEGIN"); err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // Nothing to commit.
-	return fn(&Tx{Queries: db.New(tx), sql: tx})
-}
-
-// Write runs one change: all of it is on disk when Write returns nil, none of
-// it otherwise. A caller that goes away does not undo it half way.
-func (s *Store) Write(ctx context.Context, fn func(*Tx) error) error {
-	ctx = context.WithoutCancel(ctx)
-	sqlTx, err := s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = sqlTx.Rollback() }() // Does nothing after Commit.
-	tx := &Tx{Queries: db.New(sqlTx), sql: sqlTx, keep: s.keep}
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if err := sqlTx.Commit(); err != nil {
-		return err
-	}
-	if tx.events > 0 {
-		s.announce()
-	}
-	return nil
+	defer func() { _ = c.run("ROLLBACK") }() // Nothing to commit.
+	return fn(newTx(c, s.keep))
 }

@@ -40,7 +40,7 @@ const tagMachine, noMachine = "ccmlab-machine", "none"
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
 	ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error)
-	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error)) error
+	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), filter ...client.EventFilter) error
 }
 
 // nodes tells the provider ID of the Node object of a name, "" if there is no

@@ -37,7 +37,7 @@ func (c *fakeCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route
 	return c.routes, nil
 }
 
-func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, _ func(error)) error {
+func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter) error {
 	for {
 		select {
 		case ev := <-c.events:

@@ -42,7 +42,7 @@ type Module struct {
 // on the machine and as a container's only content.
 func Own(root string) Module {
 	return Module{
-		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node"},
+		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench"},
 		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
 		Env:   []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
 		Flags: []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},

@@ -167,6 +167,16 @@ const (
 // Callers are all of them.
 var Callers = []string{CallerOperator, CallerLab, CallerCCM}
 
+// TokenFlag gives a caller's token to a cloud that is started: whoever runs the
+// lab is the cloud's admin.
+func TokenFlag(caller, file string) string {
+	role := "editor"
+	if caller == CallerOperator {
+		role = "admin"
+	}
+	return "--token=" + caller + ":" + role + "=" + file
+}
+
 // TokenFile holds a caller's token.
 func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + ".token" }
 

@@ -13,6 +13,8 @@ const addressHolder = `-- name: AddressHolder :one
 SELECT 'instance' AS kind, id, name, project_id FROM instances WHERE instances.address = CAST(?1 AS TEXT)
 UNION ALL
 SELECT 'load balancer' AS kind, id, name, project_id FROM load_balancers WHERE load_balancers.address = CAST(?1 AS TEXT)
+UNION ALL
+SELECT 'reserved address' AS kind, id, name, project_id FROM addresses WHERE addresses.ip = CAST(?1 AS TEXT)
 `
 
 type AddressHolderRow struct {
@@ -38,6 +40,8 @@ const addressesInUse = `-- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM instances WHERE address IS NOT NULL
 UNION ALL
 SELECT address FROM load_balancers
+UNION ALL
+SELECT ip FROM addresses
 `
 
 func (q *Queries) AddressesInUse(ctx context.Context) ([]string, error) {

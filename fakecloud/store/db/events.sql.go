@@ -9,6 +9,50 @@ import (
 	"context"
 )
 
+const allEventsAfter = `-- name: AllEventsAfter :many
+SELECT seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2
+`
+
+type AllEventsAfterParams struct {
+	After int64
+	Max   int64
+}
+
+func (q *Queries) AllEventsAfter(ctx context.Context, arg AllEventsAfterParams) ([]Event, error) {
+	rows, err := q.db.QueryContext(ctx, allEventsAfter, arg.After, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Event
+	for rows.Next() {
+		var i Event
+		if err := rows.Scan(
+			&i.Seq,
+			&i.ProjectID,
+			&i.Time,
+			&i.Type,
+			&i.Resource,
+			&i.ResourceID,
+			&i.Name,
+			&i.FromState,
+			&i.ToState,
+			&i.Reason,
+			&i.Body,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const eventsAfter = `-- name: EventsAfter :many
 SELECT seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body FROM events WHERE project_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3
 `

@@ -19,7 +19,7 @@ func (q *Queries) DeleteInstance(ctx context.Context, id string) error {
 }
 
 const getInstance = `-- name: GetInstance :one
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at FROM instances WHERE id = ?
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances WHERE id = ?
 `
 
 func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) {
@@ -40,13 +40,15 @@ func (q *Queries) GetInstance(ctx context.Context, id string) (Instance, error) 
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.DueAt,
+		&i.NetworkID,
+		&i.External,
 	)
 	return i, err
 }
 
 const insertInstance = `-- name: InsertInstance :exec
-INSERT INTO instances (id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO instances (id, project_id, name, region, zone, type, network_id, state, state_reason, address, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertInstanceParams struct {
@@ -56,6 +58,7 @@ type InsertInstanceParams struct {
 	Region      string
 	Zone        string
 	Type        string
+	NetworkID   string
 	State       string
 	StateReason string
 	Address     *string
@@ -74,6 +77,7 @@ func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) 
 		arg.Region,
 		arg.Zone,
 		arg.Type,
+		arg.NetworkID,
 		arg.State,
 		arg.StateReason,
 		arg.Address,
@@ -148,7 +152,7 @@ func (q *Queries) InstancesDue(ctx context.Context, now *int64) ([]string, error
 }
 
 const listInstances = `-- name: ListInstances :many
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at FROM instances
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '' OR zone = CAST(?4 AS TEXT))
@@ -206,6 +210,8 @@ func (q *Queries) ListInstances(ctx context.Context, arg ListInstancesParams) ([
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.DueAt,
+			&i.NetworkID,
+			&i.External,
 		); err != nil {
 			return nil, err
 		}
@@ -236,40 +242,6 @@ func (q *Queries) LiveInstanceNamed(ctx context.Context, arg LiveInstanceNamedPa
 	return id, err
 }
 
-const liveInstancesPerZone = `-- name: LiveInstancesPerZone :many
-SELECT zone, count(*) AS live FROM instances
-WHERE project_id = ? AND state NOT IN ('terminating', 'terminated')
-GROUP BY zone
-`
-
-type LiveInstancesPerZoneRow struct {
-	Zone string
-	Live int64
-}
-
-func (q *Queries) LiveInstancesPerZone(ctx context.Context, projectID string) ([]LiveInstancesPerZoneRow, error) {
-	rows, err := q.db.QueryContext(ctx, liveInstancesPerZone, projectID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LiveInstancesPerZoneRow
-	for rows.Next() {
-		var i LiveInstancesPerZoneRow
-		if err := rows.Scan(&i.Zone, &i.Live); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const nextInstanceDue = `-- name: NextInstanceDue :one
 SELECT due_at FROM instances WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1
 `
@@ -279,6 +251,29 @@ func (q *Queries) NextInstanceDue(ctx context.Context) (*int64, error) {
 	var due_at *int64
 	err := row.Scan(&due_at)
 	return due_at, err
+}
+
+const renameInstance = `-- name: RenameInstance :exec
+UPDATE instances SET name = ?, tags = ?, version = ?, updated_at = ? WHERE id = ?
+`
+
+type RenameInstanceParams struct {
+	Name      string
+	Tags      string
+	Version   int64
+	UpdatedAt int64
+	ID        string
+}
+
+func (q *Queries) RenameInstance(ctx context.Context, arg RenameInstanceParams) error {
+	_, err := q.db.ExecContext(ctx, renameInstance,
+		arg.Name,
+		arg.Tags,
+		arg.Version,
+		arg.UpdatedAt,
+		arg.ID,
+	)
+	return err
 }
 
 const runningAddresses = `-- name: RunningAddresses :many

@@ -64,7 +64,7 @@ func (q *Queries) DeleteTargets(ctx context.Context, loadBalancerID string) erro
 }
 
 const getLoadBalancer = `-- name: GetLoadBalancer :one
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check FROM load_balancers WHERE id = ?
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain FROM load_balancers WHERE id = ?
 `
 
 func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer, error) {
@@ -87,13 +87,18 @@ func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer,
 		&i.SourceRanges,
 		&i.Affinity,
 		&i.HealthCheck,
+		&i.AddressID,
+		&i.Scheme,
+		&i.Algorithm,
+		&i.IdleTimeout,
+		&i.Drain,
 	)
 	return i, err
 }
 
 const insertLoadBalancer = `-- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, source_ranges, affinity, health_check, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO load_balancers (id, project_id, name, region, address, address_id, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertLoadBalancerParams struct {
@@ -102,11 +107,16 @@ type InsertLoadBalancerParams struct {
 	Name         string
 	Region       string
 	Address      string
+	AddressID    *string
 	State        string
 	StateReason  string
+	Scheme       string
+	Algorithm    string
 	Listeners    string
 	SourceRanges string
 	Affinity     int64
+	IdleTimeout  int64
+	Drain        int64
 	HealthCheck  *string
 	Tags         string
 	Version      int64
@@ -122,11 +132,16 @@ func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancer
 		arg.Name,
 		arg.Region,
 		arg.Address,
+		arg.AddressID,
 		arg.State,
 		arg.StateReason,
+		arg.Scheme,
+		arg.Algorithm,
 		arg.Listeners,
 		arg.SourceRanges,
 		arg.Affinity,
+		arg.IdleTimeout,
+		arg.Drain,
 		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,
@@ -153,7 +168,7 @@ func (q *Queries) InsertTarget(ctx context.Context, arg InsertTargetParams) erro
 }
 
 const listLoadBalancers = `-- name: ListLoadBalancers :many
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check FROM load_balancers
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain FROM load_balancers
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?4 AS TEXT)) AS s))
@@ -210,6 +225,11 @@ func (q *Queries) ListLoadBalancers(ctx context.Context, arg ListLoadBalancersPa
 			&i.SourceRanges,
 			&i.Affinity,
 			&i.HealthCheck,
+			&i.AddressID,
+			&i.Scheme,
+			&i.Algorithm,
+			&i.IdleTimeout,
+			&i.Drain,
 		); err != nil {
 			return nil, err
 		}
@@ -333,16 +353,20 @@ func (q *Queries) TargetsOf(ctx context.Context, loadBalancerID string) ([]strin
 }
 
 const updateLoadBalancer = `-- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, listeners = ?, source_ranges = ?, affinity = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
 `
 
 type UpdateLoadBalancerParams struct {
 	Name         string
 	State        string
 	StateReason  string
+	Scheme       string
+	Algorithm    string
 	Listeners    string
 	SourceRanges string
 	Affinity     int64
+	IdleTimeout  int64
+	Drain        int64
 	HealthCheck  *string
 	Tags         string
 	Version      int64
@@ -356,9 +380,13 @@ func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancer
 		arg.Name,
 		arg.State,
 		arg.StateReason,
+		arg.Scheme,
+		arg.Algorithm,
 		arg.Listeners,
 		arg.SourceRanges,
 		arg.Affinity,
+		arg.IdleTimeout,
+		arg.Drain,
 		arg.HealthCheck,
 		arg.Tags,
 		arg.Version,

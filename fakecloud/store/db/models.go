@@ -4,6 +4,52 @@
 
 package db
 
+type Address struct {
+	ID         string
+	ProjectID  string
+	Name       string
+	Region     string
+	Ip         string
+	State      string
+	HolderKind string
+	HolderID   string
+	Tags       string
+	Version    int64
+	CreatedAt  int64
+	UpdatedAt  int64
+}
+
+type Audit struct {
+	ID         int64
+	Time       int64
+	RequestID  string
+	ProjectID  string
+	Token      string
+	UserAgent  string
+	Operation  string
+	ResourceID string
+	Status     int64
+	Code       string
+	Fault      string
+	Duration   int64
+	BytesIn    int64
+	BytesOut   int64
+}
+
+type AuditSum struct {
+	ProjectID string
+	Token     string
+	UserAgent string
+	Operation string
+	Calls     int64
+	Errors    int64
+	Faults    int64
+	Throttled int64
+	Duration  int64
+	BytesIn   int64
+	BytesOut  int64
+}
+
 type Clock struct {
 	One     int64
 	Virtual int64
@@ -48,6 +94,8 @@ type Instance struct {
 	CreatedAt   int64
 	UpdatedAt   int64
 	DueAt       *int64
+	NetworkID   string
+	External    *string
 }
 
 type LoadBalancer struct {
@@ -67,12 +115,29 @@ type LoadBalancer struct {
 	SourceRanges string
 	Affinity     int64
 	HealthCheck  *string
+	AddressID    *string
+	Scheme       string
+	Algorithm    string
+	IdleTimeout  int64
+	Drain        int64
 }
 
 type LoadBalancerTarget struct {
 	LoadBalancerID string
 	Position       int64
 	InstanceID     string
+}
+
+type Network struct {
+	ID        string
+	ProjectID string
+	Name      string
+	Cidr      string
+	IsDefault int64
+	Tags      string
+	Version   int64
+	CreatedAt int64
+	UpdatedAt int64
 }
 
 type Operation struct {
@@ -94,6 +159,14 @@ type Project struct {
 	Name        string
 	DefaultTags string
 	CreatedAt   int64
+	Version     int64
+	UpdatedAt   int64
+}
+
+type Quota struct {
+	ProjectID string
+	Kind      string
+	Max       int64
 }
 
 type Route struct {
@@ -108,11 +181,25 @@ type Route struct {
 	Version     int64
 	CreatedAt   int64
 	UpdatedAt   int64
+	NetworkID   string
 }
 
 type Token struct {
-	Name      string
+	Name          string
+	ProjectID     string
+	Hash          []byte
+	CreatedAt     int64
+	Role          string
+	Origin        string
+	ExpiresAt     *int64
+	RotatedAt     *int64
+	PreviousHash  []byte
+	PreviousUntil *int64
+}
+
+type Usage struct {
 	ProjectID string
-	Hash      []byte
-	CreatedAt int64
+	Kind      string
+	Zone      string
+	Used      int64
 }

@@ -9,89 +9,173 @@ import (
 	"context"
 )
 
-const deleteTokens = `-- name: DeleteTokens :exec
+const deleteProject = `-- name: DeleteProject :exec
+DELETE FROM projects WHERE id = ?
+`
+
+func (q *Queries) DeleteProject(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, deleteProject, id)
+	return err
+}
+
+const deleteProjectEvents = `-- name: DeleteProjectEvents :exec
+DELETE FROM events WHERE project_id = ?
+`
+
+func (q *Queries) DeleteProjectEvents(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteProjectEvents, projectID)
+	return err
+}
+
+const deleteProjectInstances = `-- name: DeleteProjectInstances :exec
+DELETE FROM instances WHERE project_id = ?
+`
+
+func (q *Queries) DeleteProjectInstances(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteProjectInstances, projectID)
+	return err
+}
+
+const deleteProjectNetworks = `-- name: DeleteProjectNetworks :exec
+DELETE FROM networks WHERE project_id = ?
+`
+
+func (q *Queries) DeleteProjectNetworks(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteProjectNetworks, projectID)
+	return err
+}
+
+const deleteProjectTokens = `-- name: DeleteProjectTokens :exec
 DELETE FROM tokens WHERE project_id = ?
 `
 
-func (q *Queries) DeleteTokens(ctx context.Context, projectID string) error {
-	_, err := q.db.ExecContext(ctx, deleteTokens, projectID)
+func (q *Queries) DeleteProjectTokens(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteProjectTokens, projectID)
 	return err
 }
 
-const insertToken = `-- name: InsertToken :exec
-INSERT OR REPLACE INTO tokens (name, project_id, hash, created_at) VALUES (?, ?, ?, ?)
+const getProject = `-- name: GetProject :one
+SELECT id, name, default_tags, created_at, version, updated_at FROM projects WHERE id = ?
 `
 
-type InsertTokenParams struct {
-	Name      string
-	ProjectID string
-	Hash      []byte
-	CreatedAt int64
-}
-
-func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error {
-	_, err := q.db.ExecContext(ctx, insertToken,
-		arg.Name,
-		arg.ProjectID,
-		arg.Hash,
-		arg.CreatedAt,
-	)
-	return err
-}
-
-const tokenByHash = `-- name: TokenByHash :one
-SELECT tokens.name, tokens.project_id, tokens.hash, tokens.created_at, projects.id, projects.name, projects.default_tags, projects.created_at FROM tokens
-JOIN projects ON projects.id = tokens.project_id
-WHERE tokens.hash = ?
-`
-
-type TokenByHashRow struct {
-	Token   Token
-	Project Project
-}
-
-func (q *Queries) TokenByHash(ctx context.Context, hash []byte) (TokenByHashRow, error) {
-	row := q.db.QueryRowContext(ctx, tokenByHash, hash)
-	var i TokenByHashRow
-	err := row.Scan(
-		&i.Token.Name,
-		&i.Token.ProjectID,
-		&i.Token.Hash,
-		&i.Token.CreatedAt,
-		&i.Project.ID,
-		&i.Project.Name,
-		&i.Project.DefaultTags,
-		&i.Project.CreatedAt,
-	)
-	return i, err
-}
-
-const upsertProject = `-- name: UpsertProject :one
-INSERT INTO projects (id, name, default_tags, created_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET default_tags = excluded.default_tags
-RETURNING id, name, default_tags, created_at
-`
-
-type UpsertProjectParams struct {
-	ID          string
-	Name        string
-	DefaultTags string
-	CreatedAt   int64
-}
-
-func (q *Queries) UpsertProject(ctx context.Context, arg UpsertProjectParams) (Project, error) {
-	row := q.db.QueryRowContext(ctx, upsertProject,
-		arg.ID,
-		arg.Name,
-		arg.DefaultTags,
-		arg.CreatedAt,
-	)
+func (q *Queries) GetProject(ctx context.Context, id string) (Project, error) {
+	row := q.db.QueryRowContext(ctx, getProject, id)
 	var i Project
 	err := row.Scan(
 		&i.ID,
 		&i.Name,
 		&i.DefaultTags,
 		&i.CreatedAt,
+		&i.Version,
+		&i.UpdatedAt,
 	)
 	return i, err
+}
+
+const insertProject = `-- name: InsertProject :exec
+INSERT INTO projects (id, name, default_tags, version, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+`
+
+type InsertProjectParams struct {
+	ID          string
+	Name        string
+	DefaultTags string
+	Version     int64
+	CreatedAt   int64
+	UpdatedAt   int64
+}
+
+func (q *Queries) InsertProject(ctx context.Context, arg InsertProjectParams) error {
+	_, err := q.db.ExecContext(ctx, insertProject,
+		arg.ID,
+		arg.Name,
+		arg.DefaultTags,
+		arg.Version,
+		arg.CreatedAt,
+		arg.UpdatedAt,
+	)
+	return err
+}
+
+const listProjects = `-- name: ListProjects :many
+SELECT id, name, default_tags, created_at, version, updated_at FROM projects
+WHERE id > ?1 AND (CAST(?2 AS TEXT) = '' OR name = CAST(?2 AS TEXT))
+ORDER BY id LIMIT ?3
+`
+
+type ListProjectsParams struct {
+	After string
+	Name  string
+	Max   int64
+}
+
+func (q *Queries) ListProjects(ctx context.Context, arg ListProjectsParams) ([]Project, error) {
+	rows, err := q.db.QueryContext(ctx, listProjects, arg.After, arg.Name, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Project
+	for rows.Next() {
+		var i Project
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.DefaultTags,
+			&i.CreatedAt,
+			&i.Version,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const projectNamed = `-- name: ProjectNamed :one
+SELECT id, name, default_tags, created_at, version, updated_at FROM projects WHERE name = ?
+`
+
+func (q *Queries) ProjectNamed(ctx context.Context, name string) (Project, error) {
+	row := q.db.QueryRowContext(ctx, projectNamed, name)
+	var i Project
+	err := row.Scan(
+		&i.ID,
+		&i.Name,
+		&i.DefaultTags,
+		&i.CreatedAt,
+		&i.Version,
+		&i.UpdatedAt,
+	)
+	return i, err
+}
+
+const updateProject = `-- name: UpdateProject :exec
+UPDATE projects SET name = ?, default_tags = ?, version = ?, updated_at = ? WHERE id = ?
+`
+
+type UpdateProjectParams struct {
+	Name        string
+	DefaultTags string
+	Version     int64
+	UpdatedAt   int64
+	ID          string
+}
+
+func (q *Queries) UpdateProject(ctx context.Context, arg UpdateProjectParams) error {
+	_, err := q.db.ExecContext(ctx, updateProject,
+		arg.Name,
+		arg.DefaultTags,
+		arg.Version,
+		arg.UpdatedAt,
+		arg.ID,
+	)
+	return err
 }

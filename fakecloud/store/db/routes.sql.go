@@ -19,7 +19,7 @@ func (q *Queries) DeleteRoute(ctx context.Context, id string) error {
 }
 
 const getRoute = `-- name: GetRoute :one
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at FROM routes WHERE id = ?
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes WHERE id = ?
 `
 
 func (q *Queries) GetRoute(ctx context.Context, id string) (Route, error) {
@@ -37,18 +37,20 @@ func (q *Queries) GetRoute(ctx context.Context, id string) (Route, error) {
 		&i.Version,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.NetworkID,
 	)
 	return i, err
 }
 
 const insertRoute = `-- name: InsertRoute :exec
-INSERT INTO routes (id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO routes (id, project_id, network_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertRouteParams struct {
 	ID          string
 	ProjectID   string
+	NetworkID   string
 	Name        string
 	Destination string
 	InstanceID  string
@@ -64,6 +66,7 @@ func (q *Queries) InsertRoute(ctx context.Context, arg InsertRouteParams) error 
 	_, err := q.db.ExecContext(ctx, insertRoute,
 		arg.ID,
 		arg.ProjectID,
+		arg.NetworkID,
 		arg.Name,
 		arg.Destination,
 		arg.InstanceID,
@@ -78,7 +81,7 @@ func (q *Queries) InsertRoute(ctx context.Context, arg InsertRouteParams) error 
 }
 
 const listRoutes = `-- name: ListRoutes :many
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at FROM routes
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND NOT EXISTS (
@@ -127,6 +130,7 @@ func (q *Queries) ListRoutes(ctx context.Context, arg ListRoutesParams) ([]Route
 			&i.Version,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.NetworkID,
 		); err != nil {
 			return nil, err
 		}
@@ -141,9 +145,37 @@ func (q *Queries) ListRoutes(ctx context.Context, arg ListRoutesParams) ([]Route
 	return items, nil
 }
 
-const routeDestinations = `-- name: RouteDestinations :many
-SELECT id, name, destination FROM routes WHERE project_id = ? ORDER BY id
+const renameRoute = `-- name: RenameRoute :exec
+UPDATE routes SET name = ?, tags = ?, version = ?, updated_at = ? WHERE id = ?
 `
+
+type RenameRouteParams struct {
+	Name      string
+	Tags      string
+	Version   int64
+	UpdatedAt int64
+	ID        string
+}
+
+func (q *Queries) RenameRoute(ctx context.Context, arg RenameRouteParams) error {
+	_, err := q.db.ExecContext(ctx, renameRoute,
+		arg.Name,
+		arg.Tags,
+		arg.Version,
+		arg.UpdatedAt,
+		arg.ID,
+	)
+	return err
+}
+
+const routeDestinations = `-- name: RouteDestinations :many
+SELECT id, name, destination FROM routes WHERE project_id = ? AND network_id = ? ORDER BY id
+`
+
+type RouteDestinationsParams struct {
+	ProjectID string
+	NetworkID string
+}
 
 type RouteDestinationsRow struct {
 	ID          string
@@ -151,8 +183,8 @@ type RouteDestinationsRow struct {
 	Destination string
 }
 
-func (q *Queries) RouteDestinations(ctx context.Context, projectID string) ([]RouteDestinationsRow, error) {
-	rows, err := q.db.QueryContext(ctx, routeDestinations, projectID)
+func (q *Queries) RouteDestinations(ctx context.Context, arg RouteDestinationsParams) ([]RouteDestinationsRow, error) {
+	rows, err := q.db.QueryContext(ctx, routeDestinations, arg.ProjectID, arg.NetworkID)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +223,7 @@ func (q *Queries) RouteNamed(ctx context.Context, arg RouteNamedParams) (string,
 }
 
 const routesVia = `-- name: RoutesVia :many
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at FROM routes WHERE instance_id = ? ORDER BY id
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes WHERE instance_id = ? ORDER BY id
 `
 
 func (q *Queries) RoutesVia(ctx context.Context, instanceID string) ([]Route, error) {
@@ -215,6 +247,7 @@ func (q *Queries) RoutesVia(ctx context.Context, instanceID string) ([]Route, er
 			&i.Version,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.NetworkID,
 		); err != nil {
 			return nil, err
 		}

@@ -11,3 +11,6 @@ SELECT seq FROM events ORDER BY seq LIMIT 1;
 
 -- name: EventsAfter :many
 SELECT * FROM events WHERE project_id = @project_id AND seq > @after ORDER BY seq LIMIT @max;
+
+-- name: AllEventsAfter :many
+SELECT * FROM events WHERE seq > @after ORDER BY seq LIMIT @max;

@@ -1,9 +1,12 @@
 -- name: InsertInstance :exec
-INSERT INTO instances (id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO instances (id, project_id, name, region, zone, type, network_id, state, state_reason, address, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateInstance :exec
 UPDATE instances SET state = ?, state_reason = ?, address = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?;
+
+-- name: RenameInstance :exec
+UPDATE instances SET name = ?, tags = ?, version = ?, updated_at = ? WHERE id = ?;
 
 -- name: DeleteInstance :exec
 DELETE FROM instances WHERE id = ?;
@@ -29,11 +32,6 @@ ORDER BY id LIMIT @max;
 
 -- name: LiveInstanceNamed :one
 SELECT id FROM instances WHERE project_id = ? AND name = ? AND state <> 'terminated';
-
--- name: LiveInstancesPerZone :many
-SELECT zone, count(*) AS live FROM instances
-WHERE project_id = ? AND state NOT IN ('terminating', 'terminated')
-GROUP BY zone;
 
 -- name: InstancesDue :many
 SELECT id FROM instances WHERE due_at <= @now ORDER BY due_at, id;

@@ -1,15 +1,31 @@
--- name: UpsertProject :one
-INSERT INTO projects (id, name, default_tags, created_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET default_tags = excluded.default_tags
-RETURNING *;
+-- name: InsertProject :exec
+INSERT INTO projects (id, name, default_tags, version, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: DeleteTokens :exec
+-- name: UpdateProject :exec
+UPDATE projects SET name = ?, default_tags = ?, version = ?, updated_at = ? WHERE id = ?;
+
+-- name: GetProject :one
+SELECT * FROM projects WHERE id = ?;
+
+-- name: ProjectNamed :one
+SELECT * FROM projects WHERE name = ?;
+
+-- name: ListProjects :many
+SELECT * FROM projects
+WHERE id > @after AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
+ORDER BY id LIMIT @max;
+
+-- name: DeleteProjectInstances :exec
+DELETE FROM instances WHERE project_id = ?;
+
+-- name: DeleteProjectEvents :exec
+DELETE FROM events WHERE project_id = ?;
+
+-- name: DeleteProjectNetworks :exec
+DELETE FROM networks WHERE project_id = ?;
+
+-- name: DeleteProjectTokens :exec
 DELETE FROM tokens WHERE project_id = ?;
 
--- name: InsertToken :exec
-INSERT OR REPLACE INTO tokens (name, project_id, hash, created_at) VALUES (?, ?, ?, ?);
-
--- name: TokenByHash :one
-SELECT sqlc.embed(tokens), sqlc.embed(projects) FROM tokens
-JOIN projects ON projects.id = tokens.project_id
-WHERE tokens.hash = ?;
+-- name: DeleteProject :exec
+DELETE FROM projects WHERE id = ?;

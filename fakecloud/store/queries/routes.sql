@@ -1,9 +1,12 @@
 -- name: InsertRoute :exec
-INSERT INTO routes (id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO routes (id, project_id, network_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateRoute :exec
 UPDATE routes SET state = ?, state_reason = ?, version = ?, updated_at = ? WHERE id = ?;
+
+-- name: RenameRoute :exec
+UPDATE routes SET name = ?, tags = ?, version = ?, updated_at = ? WHERE id = ?;
 
 -- name: DeleteRoute :exec
 DELETE FROM routes WHERE id = ?;
@@ -29,7 +32,7 @@ ORDER BY id LIMIT @max;
 SELECT id FROM routes WHERE project_id = ? AND name = ?;
 
 -- name: RouteDestinations :many
-SELECT id, name, destination FROM routes WHERE project_id = ? ORDER BY id;
+SELECT id, name, destination FROM routes WHERE project_id = ? AND network_id = ? ORDER BY id;
 
 -- name: RoutesVia :many
 SELECT * FROM routes WHERE instance_id = ? ORDER BY id;

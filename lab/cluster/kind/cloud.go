@@ -112,7 +112,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
 	}
 	for _, caller := range cluster.Callers {
-		args = append(args, "--token="+caller+"="+dataDir+"/"+caller+".token")
+		args = append(args, cluster.TokenFlag(caller, dataDir+"/"+caller+".token"))
 	}
 	_, err := c.engine.run(ctx, args...)
 	return err

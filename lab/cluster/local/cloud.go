@@ -29,7 +29,7 @@ func (s Site) Fakecloud(tag string) process.Spec {
 		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
 	)
 	for _, caller := range cluster.Callers {
-		spec.Args = append(spec.Args, "--token="+caller+"="+s.Cloud().TokenFile(caller))
+		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
 	}
 	return spec
 }

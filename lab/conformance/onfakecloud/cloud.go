@@ -241,7 +241,7 @@ func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
 
 // Calls implements conformance.Cloud.
 func (c *Cloud) Calls(ctx context.Context) (conformance.Calls, error) {
-	counted, err := c.API.ListCalls(ctx, c.Token)
+	counted, err := c.API.SumAudit(ctx, client.AuditFilter{Token: c.Token}, api.AuditByOperation)
 	var sum conformance.Calls
 	for _, n := range counted {
 		if changes(n.Operation) {

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestPercentileIsTheNearestRank(t *testing.T) {
+	ten := latencies{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for p, want := range map[float64]time.Duration{0: 1, 10: 1, 11: 2, 50: 5, 90: 9, 99: 10, 100: 10} {
+		assert.Equal(t, want, ten.percentile(p), "p%v", p)
+	}
+	assert.Zero(t, latencies(nil).percentile(99))
+	assert.EqualValues(t, 7, latencies{7}.percentile(50))
+}
+
+func answer(t *testing.T, text string) (int, string, error) {
+	t.Helper()
+	status, body, err := readAnswer(bufio.NewReader(strings.NewReader(text)), nil)
+	return status, string(body), err
+}
+
+func TestReadAnswer(t *testing.T) {
+	for text, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello":                                               {200, "hello"},
+		"HTTP/1.1 404 Not Found\r\ncontent-length:2\r\nX: y\r\n\r\nno, and the next answer":               {404, "no"},
+		"HTTP/1.1 204 No Content\r\n\r\n":                                                                 {204, ""},
+		"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n":                                               {201, ""},
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA\r\n, world...\r\n0\r\n\r\n": {200, "hello, world..."},
+	} {
+		status, body, err := answer(t, text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want.status, status, text)
+		assert.Equal(t, want.body, body, text)
+	}
+}
+
+func TestReadAnswerRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "unexpected EOF",
+		"HTTP/1.0 200 OK\r\n\r\n":             "no HTTP/1.1 status line",
+		"HTTP/1.1 2x0 OK\r\n\r\n":             "has no status",
+		"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n": "no header field",
+		"HTTP/1.1 200 OK\r\n\r\nhow long?":    "does not say how long it is",
+		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n":                              "is no length",
+		"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhel":                            "unexpected EOF",
+		"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n":                     "more than",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n":                "no size of a chunk",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n":        "follows a chunk",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n":        "unexpected EOF",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\nhello\r\n": "more than",
+	} {
+		_, _, err := answer(t, text)
+		assert.ErrorContains(t, err, want, text)
+	}
+}
+
+// Whatever net/http's server sends in whatever pieces is read as it was meant,
+// and nothing of the next answer is taken.
+func TestReadAnswerOfARealServer(t *testing.T) {
+	var next atomic.Pointer[[]string]
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, piece := range *next.Load() {
+			_, _ = io.WriteString(w, piece)
+			w.(http.Flusher).Flush()
+		}
+	}))
+	defer s.Close()
+	c, err := dial(t.Context(), s.Listener.Addr().String())
+	require.NoError(t, err)
+	defer c.close()
+	rapid.Check(t, func(t *rapid.T) {
+		pieces := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 4).Draw(t, "pieces")
+		next.Store(&pieces)
+		status, body, err := c.do(request("GET", "/", "here", "", nil))
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, status)
+		assert.Equal(t, strings.Join(pieces, ""), string(body))
+	})
+}
+
+func TestAccountOfAWatcher(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen                 []int64
+		got, missed, doubled int64
+	}{
+		"all":                {[]int64{11, 12, 13}, 3, 0, 0},
+		"none":               {nil, 0, 3, 0},
+		"a gap":              {[]int64{11, 13}, 2, 1, 0},
+		"the first missing":  {[]int64{12, 13}, 2, 1, 0},
+		"the last missing":   {[]int64{11, 12}, 2, 1, 0},
+		"one twice":          {[]int64{11, 12, 12, 13}, 3, 0, 1},
+		"one from before":    {[]int64{10, 11, 12, 13}, 3, 0, 1},
+		"one out of order":   {[]int64{11, 13, 12}, 2, 1, 1},
+		"more than expected": {[]int64{11, 12, 13, 14}, 4, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := account{last: 10}
+			for _, seq := range c.seen {
+				a.saw(seq, time.Millisecond)
+			}
+			a.end(13)
+			assert.Equal(t, c.got, a.got, "got")
+			assert.Equal(t, c.missed, a.missed, "missed")
+			assert.Equal(t, c.doubled, a.doubled, "doubled")
+			assert.Len(t, a.late, int(c.got))
+		})
+	}
+}
+
+// A clock that was set back makes no event early.
+func TestLatenessIsNotNegative(t *testing.T) {
+	var a account
+	a.saw(1, -time.Second)
+	assert.Equal(t, latencies{0}, a.late)
+}
+
+func TestReadMessage(t *testing.T) {
+	in := bufio.NewReader(strings.NewReader(": connected\n\n" +
+		"id: 7\nevent: created\ndata: {\"id\":\"r-1\",\"route\":{\"createdAt\":\"2020-01-01T00:00:00Z\"},\"seq\":7,\"time\":\"2026-11-21T05:00:00.25Z\",\"type\":\"created\"}\n\n" +
+		": still here\n\n" +
+		"id: 8\nevent: deleted\ndata: {\"time\":\"2026-11-21T05:00:01Z\"}\n\n"))
+	m, err := readMessage(in)
+	require.NoError(t, err)
+	assert.EqualValues(t, 7, m.seq)
+	assert.Equal(t, time.Date(2026, 11, 21, 5, 0, 0, 250_000_000, time.UTC), m.time)
+	m, err = readMessage(in)
+	require.NoError(t, err)
+	assert.EqualValues(t, 8, m.seq)
+	_, err = readMessage(in)
+	assert.ErrorIs(t, err, io.EOF)
+
+	for text, want := range map[string]string{
+		"id: x\n\n":                          "event number",
+		"id: 1\ndata: {}\n\n":                "without a time",
+		"id: 1\ndata: {\"time\":\"noon\"}\n": "cannot parse",
+	} {
+		_, err := readMessage(bufio.NewReader(strings.NewReader(text)))
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// What the load says it measured is what the server was asked.
+func TestLoadCountsWhatTheServerCounts(t *testing.T) {
+	var asked, refused atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1)%10 == 0 {
+			refused.Add(1)
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = io.WriteString(w, "fine")
+	}))
+	defer s.Close()
+	address := s.Listener.Addr().String()
+	var numbers sync.Map
+	r, err := load{Address: address, Clients: 7, Period: time.Minute, Max: 500, Next: func(_ int, n int64) call {
+		_, twice := numbers.LoadOrStore(n, true)
+		assert.False(t, twice, "call %d was made twice", n)
+		return call{request: request("GET", "/", address, "", nil), want: http.StatusOK, check: func(body []byte) error {
+			if string(body) != "fine" {
+				return fmt.Errorf("got %q", body)
+			}
+			return nil
+		}}
+	}}.run(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 500, asked.Load())
+	assert.EqualValues(t, 50, refused.Load())
+	assert.EqualValues(t, 450, r.Calls)
+	assert.EqualValues(t, 50, r.Failed)
+	assert.Contains(t, r.Failure, "GET / HTTP/1.1: status 429, not 200")
+	assert.IsNonDecreasing(t, r.Took)
+	assert.Positive(t, r.Elapsed)
+	assert.Less(t, r.Elapsed, time.Minute)
+}
+
+// Nobody listens there: each client gives up, long before the period ends.
+func TestLoadWithoutAServerEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	r, err := load{Address: l.Addr().String(), Clients: 3, Period: time.Hour, Next: func(int, int64) call { panic("no connection, no call") }}.run(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, r.Calls)
+	assert.EqualValues(t, 300, r.Failed)
+	assert.Zero(t, r.perSecond())
+}
+
+func TestLoadEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
+	defer s.Close()
+	address := s.Listener.Addr().String()
+	_, err := load{Address: address, Clients: 2, Period: time.Hour, Next: func(int, int64) call {
+		return call{request: request("GET", "/", address, "", nil), want: http.StatusOK}
+	}}.run(ctx)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestWatchers(t *testing.T) {
+	const events = 20
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, ": connected\n\n")
+		for i := range events {
+			_, _ = fmt.Fprintf(w, "id: %d\ndata: {\"time\":%q}\n\n", 101+i, time.Now().Format(time.RFC3339Nano))
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	b := bench{size: size{Watchers: 5}, cloud: cloud{address: s.Listener.Addr().String()}}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var ended sync.WaitGroup
+	watchers := b.startWatchers(ctx, &ended, 100)
+	awaitAll(ctx, watchers, 100+events)
+	stop()
+	ended.Wait()
+	var w watched
+	w.sum(watchers, 100+events+1) // One was never sent.
+	assert.EqualValues(t, 5*events, w.Delivered)
+	assert.EqualValues(t, 5, w.Missed)
+	assert.Zero(t, w.Doubled)
+	assert.Len(t, w.Late, 5*events)
+	assert.NotEmpty(t, w.Failure)
+}
+
+// A watcher that is refused holds up nobody, and has missed everything.
+func TestWatcherThatIsRefused(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	b := bench{size: size{Watchers: 2}, cloud: cloud{address: s.Listener.Addr().String()}}
+	var ended sync.WaitGroup
+	watchers := b.startWatchers(t.Context(), &ended, 10)
+	ended.Wait()
+	var w watched
+	w.sum(watchers, 13)
+	assert.EqualValues(t, 6, w.Missed)
+	assert.Contains(t, w.Failure, "status 404")
+}
+
+func TestFileSystem(t *testing.T) {
+	mounts := "1 0 254:0 / / rw - ext4 /dev/vda rw\n" +
+		"2 1 0:5 / /tmp rw shared:1 - tmpfs tmpfs rw\n" +
+		"3 1 0:6 / /tmpfiles rw - xfs /dev/vdb rw\n" +
+		"4 2 0:7 / /tmp rw - btrfs /dev/vdc rw\n" +
+		"nonsense\n"
+	assert.Equal(t, "ext4", fileSystem(mounts, "/home/me"))
+	assert.Equal(t, "btrfs", fileSystem(mounts, "/tmp/bench-1"))
+	assert.Equal(t, "xfs", fileSystem(mounts, "/tmpfiles"))
+	assert.Equal(t, "unknown", fileSystem("", "/tmp"))
+}
+
+func TestCPUOf(t *testing.T) {
+	assert.Equal(t, 1500*time.Millisecond, cpuOf("42 (a) b) S 1 1 1 0 -1 0 0 0 0 0 100 50 7 7 20 0"))
+	assert.Zero(t, cpuOf(""))
+	assert.Zero(t, cpuOf("42 (a) S 1"))
+}
+
+func TestGrouped(t *testing.T) {
+	for v, want := range map[float64]string{0: "0.0", 3.14159: "3.1", 42: "42", 999: "999", 1000: "1,000", 1234567.8: "1,234,568"} {
+		assert.Equal(t, want, grouped(v))
+	}
+}
+
+func TestCompare(t *testing.T) {
+	r := report{Rows: []row{{Name: "get", Values: map[string]float64{"perSecond": 300}}}}
+	line := row{Values: map[string]float64{"perSecond": 100}, Measured: "100/s"}
+	compare(&line, &r, "get")
+	assert.Equal(t, "100/s; fakecloud does 3.00 times that", line.Measured)
+	compare(&line, &r, "create") // It was not measured.
+	assert.Equal(t, "100/s; fakecloud does 3.00 times that", line.Measured)
+}
+
+// Whatever keeps the peer away, there is a row that says so.
+func TestPeerThatCannotBeHad(t *testing.T) {
+	b := bench{dir: t.TempDir(), peer: t.TempDir(), size: quick}
+	rows := b.measurePeer(t.Context(), &report{})
+	require.Len(t, rows, 1)
+	assert.Equal(t, "could not be measured", rows[0].Measured)
+	assert.Contains(t, rows[0].Note, "it cannot be built")
+}
+
+func TestPrintedReport(t *testing.T) {
+	yes, no := true, false
+	r := report{
+		Machine: machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: full,
+		Server: &server{Validation: true},
+		Rows: []row{
+			{Figure: "get one", Measured: "9,000/s", Target: "≥ 8,000/s", Holds: &yes},
+			{Figure: "create", Measured: "1/s", Target: "≥ 1,500/s", Holds: &no, Note: "3 calls failed"},
+			{Figure: "peer", Measured: "2/s"},
+		},
+	}
+	var out strings.Builder
+	require.NoError(t, r.print(&out, "table"))
+	for _, want := range []string{"2 cores (some), linux 6, go1", "tmpfs keeps nothing", "audit absent", "10,000 instances", "validation on"} {
+		assert.Contains(t, out.String(), want)
+	}
+	lines := strings.Split(out.String(), "\n")
+	assert.Contains(t, lines, "get one   9,000/s    ≥ 8,000/s   ✓")
+	assert.Contains(t, lines, "create    1/s        ≥ 1,500/s   ✗")
+	assert.Contains(t, lines, "peer      2/s        -           -")
+	assert.Contains(t, lines, "create: 3 calls failed")
+	out.Reset()
+	require.NoError(t, r.print(&out, "json"))
+	assert.Contains(t, out.String(), `"holds": false`)
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	var b bench
+	assert.ErrorContains(t, b.run(t.Context(), "", []string{"speed"}, "table"), "no figure \"speed\"")
+	assert.ErrorContains(t, b.run(t.Context(), "", []string{"get"}, "yaml"), "choose table or json")
+	b.binary = "no-such-program"
+	temp := t.TempDir()
+	assert.ErrorContains(t, b.run(t.Context(), temp, []string{"get"}, "table"), "no-such-program")
+	assert.Contains(t, b.dir, temp)
+	assert.NoDirExists(t, b.dir)
+}

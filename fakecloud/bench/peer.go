@@ -1,0 +1,219 @@
+// This file answers: how does another simulated cloud fare under the same load?
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+const (
+	peerBuildTimeout = 5 * time.Minute
+	// peerFillTimeout bounds filling the peer; it is measured with what it has
+	// by then.
+	peerFillTimeout = 90 * time.Second
+)
+
+// peer is a running vSphere simulator. Its requests are written out as the
+// cloud's are, so that both are asked at the same cost.
+type peer struct {
+	*process
+	address, folder, pool string
+	version               string
+	session               string
+	machines              []string // IDs of those stored
+}
+
+var peerLine = regexp.MustCompile(`(?m)^peer (\S+ is ready at \S+ folder \S+ pool \S+)$`)
+
+// measurePeer gives the peer's rows, or one that says why there are none: the
+// peer's module may be out of reach.
+func (b *bench) measurePeer(ctx context.Context, r *report) []row {
+	rows, err := b.peerRows(ctx, r)
+	if err != nil {
+		rows = append(rows, row{Name: peerRow, Figure: "peer", Measured: "could not be measured", Note: err.Error()})
+	}
+	return rows
+}
+
+func (b *bench) peerRows(ctx context.Context, r *report) ([]row, error) {
+	binary := filepath.Join(b.dir, "peer")
+	building, cancel := context.WithTimeout(ctx, peerBuildTimeout)
+	defer cancel()
+	build := exec.CommandContext(building, "go", "build", "-trimpath", "-buildvcs=false", "-o", binary, ".")
+	build.Dir, build.WaitDelay = b.peer, time.Second
+	build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("it cannot be built: %w: %.500s", errors.Join(err, building.Err()), out)
+	}
+	p, err := b.startPeer(ctx, binary)
+	if p != nil {
+		defer p.kill()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.fillPeer(ctx, p); err != nil {
+		return nil, err
+	}
+	return b.askPeer(ctx, p, r)
+}
+
+func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
+	cmd := exec.Command(binary)
+	files := filepath.Join(b.dir, "peer-files")
+	if err := os.Mkdir(files, 0o700); err != nil {
+		return nil, err
+	}
+	cmd.Env = append(os.Environ(), "TMPDIR="+files)
+	proc, err := start(cmd, filepath.Join(b.dir, "peer.log"))
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{process: proc}
+	line, err := proc.said(ctx, peerLine)
+	if err != nil {
+		return p, err
+	}
+	if _, err := fmt.Sscanf(line, "%s is ready at %s folder %s pool %s", &p.version, &p.address, &p.folder, &p.pool); err != nil {
+		return p, fmt.Errorf("%q: %w", line, err)
+	}
+	body, err := p.once(ctx, `<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`)
+	if err != nil {
+		return p, err
+	}
+	key := sessionKey.FindSubmatch(body)
+	if key == nil {
+		return p, fmt.Errorf("no session in %.500s", body)
+	}
+	p.session = string(key[1])
+	return p, nil
+}
+
+var (
+	sessionKey = regexp.MustCompile(`<key>([^<]+)</key>`)
+	machineID  = regexp.MustCompile(`>(vm-[0-9]+)<`)
+)
+
+func (p *peer) request(body string) []byte {
+	return request(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+p.session+"\r\n",
+		[]byte(`<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>`+body+`</Body></Envelope>`))
+}
+
+// once makes a single call.
+func (p *peer) once(ctx context.Context, body string) ([]byte, error) {
+	c, err := dial(ctx, p.address)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	_, err = c.ask(call{request: p.request(body), want: http.StatusOK})
+	return c.body, err
+}
+
+// create makes a virtual machine. A fault has status 500.
+func (p *peer) create(prefix string) func(int, int64) call {
+	return func(_ int, n int64) call {
+		return call{want: http.StatusOK, request: p.request(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
+			`<config><name>%s-%d</name><guestId>otherGuest</guestId><files><vmPathName>[LocalDS_0]</vmPathName></files><numCPUs>1</numCPUs><memoryMB>32</memoryMB></config>`+
+			`<pool type="ResourcePool">%s</pool></CreateVM_Task>`, p.folder, prefix, n, p.pool))}
+	}
+}
+
+// properties reads some of one object's.
+func properties(kind, id, path string) string {
+	return fmt.Sprintf(`<RetrieveProperties xmlns="urn:vim25"><_this type="PropertyCollector">propertyCollector</_this>`+
+		`<specSet><propSet><type>%[1]s</type><pathSet>%[3]s</pathSet></propSet><objectSet><obj type="%[1]s">%[2]s</obj></objectSet></specSet></RetrieveProperties>`, kind, id, path)
+}
+
+// describe asks for the summary of a machine drawn anew each time: its name,
+// configuration and state, as an instance's reply has them.
+func (p *peer) describe(int, int64) call {
+	return call{request: p.request(properties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")), want: http.StatusOK}
+}
+
+// await lists the machines until there are as many as were acknowledged: the
+// peer makes them after its reply.
+func (p *peer) await(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		body, err := p.once(ctx, properties("Folder", p.folder, "childEntity"))
+		if err != nil {
+			return err
+		}
+		found := machineID.FindAllSubmatch(body, -1)
+		if len(found) >= n {
+			p.machines = p.machines[:0]
+			for _, m := range found {
+				p.machines = append(p.machines, string(m[1]))
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d machines were acknowledged, %d are there: %w", n, len(found), ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (b *bench) fillPeer(ctx context.Context, p *peer) error {
+	b.note("creating up to %d machines at the peer", b.size.Instances)
+	res, err := load{Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances), Next: p.create("node")}.run(ctx)
+	if err != nil {
+		return err
+	}
+	if res.Failed > 0 || res.Calls == 0 {
+		return fmt.Errorf("%d calls failed: %s", res.Failed, res.Failure)
+	}
+	return p.await(ctx, int(res.Calls))
+}
+
+// askPeer measures describe and create, and compares them with the cloud's.
+func (b *bench) askPeer(ctx context.Context, p *peer, r *report) ([]row, error) {
+	l := load{Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describe}
+	stored := len(p.machines)
+	described, err := l.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.Warm, l.Max, l.Next = 0, b.size.Creates, p.create("created")
+	begin := time.Now()
+	created, err := l.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.await(ctx, stored+int(created.Calls)); err != nil {
+		return nil, err
+	}
+	created.Elapsed = time.Since(begin)
+	describe, create := row{Name: peerRow, Figure: "peer: describe one"}, row{Name: peerRow, Figure: "peer: create"}
+	rate(&describe, described)
+	rate(&create, created)
+	compare(&describe, r, "get")
+	compare(&create, r, "create")
+	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. moto is in no Debian 12.", p.version, grouped(float64(stored)))
+	describe.Note = joinNotes(about, describe.Note)
+	return []row{describe, create}, nil
+}
+
+// compare adds how many times as fast the cloud is, if that was measured.
+func compare(line *row, r *report, name string) {
+	theirs := line.Values["perSecond"]
+	for _, own := range r.Rows {
+		if own.Name == name && theirs > 0 {
+			ratio := own.Values["perSecond"] / theirs
+			line.Values["ratio"] = ratio
+			line.Measured += fmt.Sprintf("; fakecloud does %.2f times that", ratio)
+		}
+	}
+}

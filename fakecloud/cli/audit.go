@@ -1,0 +1,143 @@
+// This file answers: how is seen who called what, and what that cost?
+
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+func (a *app) audit() *cobra.Command {
+	return group("audit", "Who called what, and what that cost", `  fakecloud audit list --token ccm --status 4xx
+  fakecloud audit sum --by token,operation`, a.auditList(), a.auditSum())
+}
+
+// auditFlags are those that list and sum share.
+func auditFlags(cmd *cobra.Command, f *client.AuditFilter) {
+	cmd.Flags().StringVar(&f.Token, "token", "", "only calls of the token of this name")
+	cmd.Flags().StringVar(&f.UserAgent, "user-agent", "", "only calls whose User-Agent begins like this")
+	cmd.Flags().StringVar(&f.Operation, "operation", "", "only calls of this operation, by its operationId")
+	err := cmd.RegisterFlagCompletionFunc("operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		operations, _ := server.AuditedOperations() // None to offer, if any error.
+		return operations, cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+}
+
+func (a *app) auditList() *cobra.Command {
+	var f client.AuditFilter
+	var status string
+	var since time.Duration
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list", Short: "List calls, newest first", Args: cobra.NoArgs,
+		Long: `List calls, newest first. Calls with the project's tokens are in it, refused
+ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
+		Example: `  fakecloud audit list --limit 20
+  fakecloud audit list --token ccm --status 4xx --since 10m
+  fakecloud audit list --resource i-01jd3n6f0c5w3y -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 || since < 0 {
+				return misuse("--limit and --since cannot be negative")
+			}
+			if f.Status = api.ListAuditParamsStatus(status); status != "" && !f.Status.Valid() {
+				return misuse("--status %q: choose 2xx, 3xx, 4xx, 5xx or none", status)
+			}
+			if since > 0 {
+				f.Since = time.Now().Add(-since)
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			items, err := c.ListAudit(cmd.Context(), f, limit)
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, e := range items {
+				rows = append(rows, []string{
+					e.Time.Local().Format("15:04:05.000"), e.Token, cmp.Or(e.UserAgent, "-"), e.Operation, orDash(e.Resource),
+					outcome(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
+				})
+			}
+			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN USER-AGENT OPERATION RESOURCE OUTCOME TOOK IN OUT", rows)
+		},
+	}
+	a.addOutput(cmd)
+	auditFlags(cmd, &f)
+	cmd.Flags().StringVar(&f.Resource, "resource", "", "only calls about the resource of this ID")
+	cmd.Flags().StringVar(&status, "status", "", "only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off")
+	cmd.Flags().DurationVar(&since, "since", 0, "only calls of the last so long, e.g. 10m")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all that are kept")
+	noFiles(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
+	return cmd
+}
+
+// outcome is how a call ended, in a word or three.
+func outcome(e api.AuditEntry) string {
+	text := fmt.Sprint(e.Status)
+	if e.Status == 0 {
+		text = "broken-off"
+	}
+	if e.Code != nil {
+		text += " " + *e.Code
+	}
+	if e.Fault != nil {
+		text += " " + *e.Fault
+	}
+	return text
+}
+
+func (a *app) auditSum() *cobra.Command {
+	var f client.AuditFilter
+	var by []string
+	cmd := &cobra.Command{
+		Use: "sum", Short: "Sum calls by caller and operation, since the cloud's data was created", Args: cobra.NoArgs,
+		Example: `  fakecloud audit sum
+  fakecloud audit sum --by user-agent
+  fakecloud audit sum --token ccm --by operation -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var groups []api.AuditGroup
+			for _, name := range by {
+				g, ok := auditGroups[name]
+				if !ok {
+					return misuse("--by %q: choose of token, user-agent and operation", name)
+				}
+				groups = append(groups, g)
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			items, err := c.SumAudit(cmd.Context(), f, groups...)
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, s := range items {
+				rows = append(rows, []string{
+					cmp.Or(s.Token, "-"), cmp.Or(s.UserAgent, "-"), cmp.Or(s.Operation, "-"), fmt.Sprint(s.Calls), fmt.Sprint(s.Errors), fmt.Sprint(s.Faults),
+					fmt.Sprint(s.Throttled), fmt.Sprintf("%.1fms", s.DurationMilliseconds), fmt.Sprint(s.BytesIn), fmt.Sprint(s.BytesOut),
+				})
+			}
+			return a.print(cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)}, "TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows)
+		},
+	}
+	a.addOutput(cmd)
+	auditFlags(cmd, &f)
+	cmd.Flags().StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
+	noFiles(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
+	return cmd
+}
+
+var auditGroups = map[string]api.AuditGroup{"token": api.AuditByToken, "user-agent": api.AuditByUserAgent, "operation": api.AuditByOperation}

@@ -1,0 +1,364 @@
+// This file answers: what can a load balancer be asked for on the command line?
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// balancerOptions are what a new load balancer can be asked for, and an old one
+// be given instead.
+type balancerOptions struct {
+	listeners, targets, sources          []string
+	scheme, algorithm                    string
+	proxyProtocol, check, expectedCodes  string
+	affinity, idle, drain                time.Duration
+	interval, checkTimeout               time.Duration
+	healthyThreshold, unhealthyThreshold int
+	connectionLimit                      int
+	tags                                 map[string]string
+}
+
+func (a *app) balancerFlags(cmd *cobra.Command, o *balancerOptions) {
+	f := cmd.Flags()
+	f.StringArrayVar(&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable")
+	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
+	f.StringVar(&o.scheme, "scheme", "", "public or internal, which is a label here (default public)")
+	f.StringVar(&o.algorithm, "algorithm", "", "round-robin, least-connections or source-hash (default round-robin)")
+	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
+	f.IntVar(&o.connectionLimit, "connection-limit", 0, "refuse what is beyond so many connections at a time, of each listener (default: no limit)")
+	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
+	f.DurationVar(&o.affinity, "client-affinity", 0, "keep a client's address on one target until it has been silent for so long, e.g. 10m")
+	f.DurationVar(&o.idle, "idle-timeout", 0, "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)")
+	f.DurationVar(&o.drain, "drain", 0, "break tcp connections so long after their listener or target was taken out, e.g. 30s (default: never)")
+	f.StringVar(&o.check, "health-check", "", "tcp:PORT, http:PORT[/PATH] or none: send traffic only to targets that pass")
+	f.StringVar(&o.expectedCodes, "expected-codes", "", "statuses that pass an http check, e.g. 200-299,301 (default 200)")
+	f.DurationVar(&o.interval, "health-check-interval", 0, "from one check to the next (default 5s)")
+	f.DurationVar(&o.checkTimeout, "health-check-timeout", 0, "how long one check may take (default 2s)")
+	f.IntVar(&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)")
+	f.IntVar(&o.unhealthyThreshold, "unhealthy-threshold", 0, "so many bad checks in a row make a target unhealthy (default 2)")
+	f.StringToStringVar(&o.tags, "tag", nil, "KEY=VALUE; repeatable")
+	noFiles(cmd, map[string][]string{
+		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"}, "algorithm": {"round-robin", "least-connections", "source-hash"},
+	})
+	completeFlag(cmd, "target", a.completeInstances())
+}
+
+func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return with(cmd, nil, prefix)
+	}); err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+}
+
+// update asks for what was given on the command line, but for the targets, which
+// have to be looked up.
+func (o *balancerOptions) update(cmd *cobra.Command, has api.LoadBalancer) (api.LoadBalancerUpdate, error) {
+	var u api.LoadBalancerUpdate
+	given := cmd.Flags().Changed
+	var err error
+	if given("listener") || given("proxy-protocol") || given("connection-limit") {
+		if u.Listeners, err = o.withListeners(given, has.Listeners); err != nil {
+			return u, err
+		}
+	}
+	if u.HealthCheck, err = o.withCheck(given, has.HealthCheck); err != nil {
+		return u, err
+	}
+	for _, option := range []struct {
+		flag string
+		is   time.Duration
+		to   **int
+	}{
+		{"client-affinity", o.affinity, &u.ClientAffinitySeconds},
+		{"idle-timeout", o.idle, &u.IdleTimeoutSeconds},
+		{"drain", o.drain, &u.DrainSeconds},
+	} {
+		if !given(option.flag) {
+			continue
+		}
+		seconds, err := wholeSeconds(option.flag, option.is)
+		if err != nil {
+			return u, err
+		}
+		*option.to = &seconds
+	}
+	if given("scheme") {
+		u.Scheme = (*api.LoadBalancerScheme)(&o.scheme)
+	}
+	if given("algorithm") {
+		u.Algorithm = (*api.LoadBalancerAlgorithm)(&o.algorithm)
+	}
+	if given("source-range") {
+		ranges := orEmpty(o.sources)
+		u.SourceRanges = &ranges
+	}
+	if len(o.tags) > 0 {
+		u.Tags = (*api.Tags)(&o.tags)
+	}
+	return u, nil
+}
+
+// withListeners are the listeners given, or those that are there, with the
+// options of listeners that were given.
+func (o *balancerOptions) withListeners(given func(string) bool, has []api.Listener) (*api.Listeners, error) {
+	listeners, err := parseListeners(o.listeners)
+	if err != nil {
+		return nil, err
+	}
+	if !given("listener") {
+		listeners = slices.Clone(has)
+	}
+	for i := range listeners {
+		if given("proxy-protocol") && listeners[i].Protocol == api.ProtocolTCP {
+			listeners[i].ProxyProtocol = api.ProxyProtocol(o.proxyProtocol)
+		}
+		if given("connection-limit") {
+			listeners[i].ConnectionLimit = o.connectionLimit
+		}
+	}
+	return &listeners, nil
+}
+
+func parseListeners(given []string) ([]api.Listener, error) {
+	var out []api.Listener
+	for _, s := range given {
+		ports, protocol, named := strings.Cut(s, "/")
+		if !named {
+			protocol = string(api.ProtocolTCP)
+		}
+		from, to, _ := strings.Cut(ports, ":")
+		port, err1 := strconv.Atoi(from)
+		target, err2 := strconv.Atoi(to)
+		if err := errors.Join(err1, err2); err != nil || !api.Protocol(protocol).Valid() {
+			return nil, misuse("--listener %q: want PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp", s)
+		}
+		out = append(out, api.Listener{Protocol: api.Protocol(protocol), Port: port, TargetPort: target})
+	}
+	return out, nil
+}
+
+// withCheck is the check given, or the one that is there, with the options of
+// checks that were given; nil if none was.
+func (o *balancerOptions) withCheck(given func(string) bool, has *api.HealthCheck) (*api.HealthCheck, error) {
+	some := slices.ContainsFunc([]string{
+		"expected-codes", "health-check-interval", "health-check-timeout", "healthy-threshold", "unhealthy-threshold",
+	}, given)
+	var h api.HealthCheck
+	switch {
+	case given("health-check"):
+		var err error
+		if h, err = parseCheck(o.check); err != nil {
+			return nil, err
+		}
+	case !some:
+		return nil, nil
+	case has == nil:
+		return nil, misuse("there is no check to set this for: give --health-check too")
+	default:
+		h = *has
+	}
+	interval, err1 := wholeSeconds("health-check-interval", o.interval)
+	timeout, err2 := wholeSeconds("health-check-timeout", o.checkTimeout)
+	h.IntervalSeconds, h.TimeoutSeconds = cmp.Or(interval, h.IntervalSeconds), cmp.Or(timeout, h.TimeoutSeconds)
+	h.HealthyThreshold = cmp.Or(o.healthyThreshold, h.HealthyThreshold)
+	h.UnhealthyThreshold = cmp.Or(o.unhealthyThreshold, h.UnhealthyThreshold)
+	if given("expected-codes") {
+		h.ExpectedCodes = o.expectedCodes
+	}
+	return &h, cmp.Or(err1, err2)
+}
+
+func parseCheck(s string) (api.HealthCheck, error) {
+	if s == string(api.HealthCheckNone) {
+		return api.HealthCheck{Protocol: api.HealthCheckNone}, nil
+	}
+	protocol, rest, _ := strings.Cut(s, ":")
+	number, path, hasPath := strings.Cut(rest, "/")
+	port, err := strconv.Atoi(number)
+	h := api.HealthCheck{Protocol: api.HealthCheckProtocol(protocol), Port: port}
+	if err != nil || h.Protocol != api.HealthCheckTCP && h.Protocol != api.HealthCheckHTTP {
+		return h, misuse("--health-check %q: want tcp:PORT or http:PORT[/PATH], e.g. http:10256/healthz, or none", s)
+	}
+	if hasPath {
+		h.Path = "/" + path
+	}
+	return h, nil
+}
+
+// wholeSeconds is how the API counts.
+func wholeSeconds(flag string, d time.Duration) (int, error) {
+	if d%time.Second != 0 {
+		return 0, misuse("--%s %s: want whole seconds", flag, d)
+	}
+	return int(d / time.Second), nil
+}
+
+// lookUp finds the targets given; nil if none was.
+func (o *balancerOptions) lookUp(ctx context.Context, c *client.Client) (*api.Targets, error) {
+	var found api.Targets
+	for _, ref := range o.targets {
+		in, err := resolveInstance(ctx, c, ref)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, api.Target{InstanceID: in.ID})
+	}
+	if found == nil {
+		return nil, nil
+	}
+	return &found, nil
+}
+
+func (a *app) balancersCreate() *cobra.Command {
+	var o balancerOptions
+	var w waiter
+	var address string
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a load balancer", Args: cobra.ExactArgs(1),
+		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
+  fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
+  fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
+  fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(o.listeners) == 0 {
+				return misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
+			}
+			u, err := o.update(cmd, api.LoadBalancer{})
+			if err != nil {
+				return err
+			}
+			body := api.LoadBalancerCreate{
+				Name: args[0], Listeners: *u.Listeners, Scheme: u.Scheme, Algorithm: u.Algorithm, SourceRanges: u.SourceRanges,
+				ClientAffinitySeconds: u.ClientAffinitySeconds, IdleTimeoutSeconds: u.IdleTimeoutSeconds, DrainSeconds: u.DrainSeconds,
+				HealthCheck: u.HealthCheck, Tags: u.Tags,
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			if address != "" {
+				r, err := resolveAddress(cmd.Context(), c, address)
+				if err != nil {
+					return err
+				}
+				body.AddressID = &r.ID
+			}
+			if body.Targets, err = o.lookUp(cmd.Context(), c); err != nil {
+				return err
+			}
+			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) { return c.CreateLoadBalancer(ctx, body) })
+		},
+	}
+	a.addOutput(cmd)
+	w.flags(cmd)
+	a.balancerFlags(cmd, &o)
+	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
+	completeFlag(cmd, "address", a.completeAddresses())
+	return cmd
+}
+
+// changeBalancer makes a change, waits for it if that is wanted, and shows what
+// became of the balancer.
+func (a *app) changeBalancer(cmd *cobra.Command, c *client.Client, w *waiter, change func(context.Context) (*api.LoadBalancer, error)) error {
+	changed := make([]api.LoadBalancer, 1)
+	err := w.note(cmd.Context(), func(ctx context.Context) (string, error) {
+		lb, err := change(ctx)
+		if err != nil {
+			return "", err
+		}
+		changed[0] = *lb
+		return lb.ID, nil
+	})
+	if err != nil {
+		return err
+	}
+	err = w.awaitBalancers(cmd, c, changed)
+	return errors.Join(err, a.printBalancers(cmd, changed[0], changed))
+}
+
+func (a *app) balancersUpdate() *cobra.Command {
+	var o balancerOptions
+	var w waiter
+	var name string
+	var noTargets bool
+	cmd := &cobra.Command{
+		Use: "update NAME|ID", Short: "Change a load balancer", Args: cobra.ExactArgs(1),
+		Long: "Change a load balancer. What is given replaces what it has: all listeners, all targets, all source ranges\n" +
+			"(--source-range \"\" lets everyone in), all tags. What is not given stays as it is.",
+		Example: `  fakecloud load-balancers update web --target node-1 --target node-3 --drain 30s
+  fakecloud load-balancers update web --algorithm source-hash --connection-limit 100
+  fakecloud load-balancers update web --health-check none`,
+		ValidArgsFunction: a.completeBalancers(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if noTargets && len(o.targets) > 0 {
+				return misuse("--no-targets, and a --target: give one of the two")
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			lb, err := resolveBalancer(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			u, err := o.update(cmd, *lb)
+			if err != nil {
+				return err
+			}
+			if u.Targets, err = o.lookUp(cmd.Context(), c); err != nil {
+				return err
+			}
+			if noTargets {
+				u.Targets = &api.Targets{}
+			}
+			if name != "" {
+				u.Name = &name
+			}
+			if u == (api.LoadBalancerUpdate{}) {
+				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
+			}
+			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) { return c.UpdateLoadBalancer(ctx, lb.ID, u) })
+		},
+	}
+	a.addOutput(cmd)
+	w.flags(cmd)
+	a.balancerFlags(cmd, &o)
+	cmd.Flags().StringVar(&name, "name", "", "the new name")
+	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")
+	return cmd
+}
+
+// showOptions names what is not as it is by default.
+func showOptions(lb api.LoadBalancer) string {
+	var out []string
+	if lb.Scheme == api.SchemeInternal {
+		out = append(out, string(lb.Scheme))
+	}
+	if lb.Algorithm != api.AlgorithmRoundRobin {
+		out = append(out, string(lb.Algorithm))
+	}
+	for _, o := range []struct {
+		name    string
+		seconds int
+	}{{"affinity", lb.ClientAffinitySeconds}, {"idle", lb.IdleTimeoutSeconds}, {"drain", lb.DrainSeconds}} {
+		if o.seconds > 0 {
+			out = append(out, fmt.Sprintf("%s=%ds", o.name, o.seconds))
+		}
+	}
+	return cmp.Or(strings.Join(out, ","), "-")
+}

@@ -1,0 +1,67 @@
+// This file answers: do those who follow the events of a cloud that is killed
+// again and again miss any, or see one twice?
+
+package cli_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func TestReadersOverSIGKILL(t *testing.T) {
+	const readers, rounds = 12, 4
+	dir := t.TempDir()
+	seen := make([][]int64, readers)
+	for range rounds {
+		p := serve(t, dir, "--profile", "instant")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for {
+					in, err := p.client.CreateInstance(ctx, api.InstanceCreate{})
+					if err != nil {
+						return // The cloud is gone, as it was to be.
+					}
+					if _, err := p.client.TerminateInstance(ctx, in.ID); err != nil {
+						return
+					}
+				}
+			})
+		}
+		for i := range readers {
+			wg.Go(func() {
+				var after int64
+				if n := len(seen[i]); n > 0 {
+					after = seen[i][n-1]
+				}
+				_ = p.client.Watch(ctx, after, true, func(e api.Event) error { seen[i] = append(seen[i], e.Seq); return nil })
+			})
+		}
+		target := int64(20 + rand.IntN(200))
+		require.Eventually(t, func() bool {
+			var n int64
+			err := p.client.Watch(t.Context(), client.FromOldest, false, func(api.Event) error { n++; return nil })
+			return err == nil && n >= target
+		}, patience, 5*time.Millisecond)
+		p.kill()
+		wg.Wait()
+		cancel()
+	}
+	p := serve(t, dir, "--profile", "instant")
+	var log []int64
+	require.NoError(t, p.client.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
+	for i := range readers {
+		require.NotEmpty(t, seen[i])
+		assert.Equal(t, log[:len(seen[i])], seen[i], "reader %d", i)
+	}
+}

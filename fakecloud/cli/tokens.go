@@ -1,0 +1,239 @@
+// This file answers: what can be done with tokens from the command line?
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func (a *app) tokens() *cobra.Command {
+	return group("tokens", "Bearer tokens, and what they may do; for admins", `  fakecloud tokens list
+  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
+  fakecloud tokens rotate ci --grace 5m --out ci.token
+  fakecloud tokens delete ci`,
+		a.tokensList(), a.tokensGet(), a.tokensCreate(), a.tokensRotate(), a.tokensDelete())
+}
+
+func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) error {
+	var rows [][]string
+	for _, t := range items {
+		expires := "-"
+		if t.ExpiresAt != nil {
+			expires = t.ExpiresAt.Format(time.RFC3339)
+		}
+		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, age(t.CreatedAt)})
+	}
+	return a.print(cmd.OutOrStdout(), value, "NAME ROLE ORIGIN EXPIRES AGE", rows)
+}
+
+func (a *app) tokensList() *cobra.Command {
+	var project string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List a project's tokens, expired ones included", Args: cobra.NoArgs,
+		Example: "  fakecloud tokens list --project team-a",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			items, err := c.ListTokens(cmd.Context(), p.ID)
+			if err != nil {
+				return err
+			}
+			return a.printTokens(cmd, api.TokenList{Items: orEmpty(items)}, items)
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	return cmd
+}
+
+func (a *app) completeTokens(project *string) cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		p, err := resolveProject(ctx, c, *project)
+		if err != nil {
+			return nil, err
+		}
+		items, err := c.ListTokens(ctx, p.ID)
+		for _, t := range items {
+			names = append(names, t.Name)
+		}
+		return names, err
+	})
+}
+
+func (a *app) tokensGet() *cobra.Command {
+	var project string
+	cmd := &cobra.Command{
+		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: cobra.MinimumNArgs(1),
+		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.completeTokens(&project),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			found, err := each(args, func(name string) (*api.Token, error) { return c.GetToken(cmd.Context(), p.ID, name) })
+			switch {
+			case len(found) == 0:
+				return err
+			case len(args) == 1:
+				return a.printTokens(cmd, found[0], found)
+			}
+			return errors.Join(err, a.printTokens(cmd, api.TokenList{Items: found}, found))
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	return cmd
+}
+
+// keepSecret writes a new secret to a file and shows the token, or shows both.
+// In a table the secret is all there is, for scripts to take.
+func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret) error {
+	switch {
+	case out != "":
+		if err := writeSecret(out, []byte(t.Secret+"\n")); err != nil {
+			return fmt.Errorf("token %s has a new secret that could not be kept: %w; `fakecloud tokens rotate %s --out FILE` gives another", t.Token.Name, err, t.Token.Name)
+		}
+		return a.printTokens(cmd, t.Token, []api.Token{t.Token})
+	case a.output == "table":
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Secret)
+		return err
+	}
+	return a.print(cmd.OutOrStdout(), t, "", nil)
+}
+
+func (a *app) tokensCreate() *cobra.Command {
+	var project, role, out, at string
+	var in time.Duration
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a token, and print its secret once or write it to a file", Args: cobra.ExactArgs(1),
+		Example: `  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
+  fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body := api.TokenCreate{Name: args[0], Role: api.Role(role)}
+			if !body.Role.Valid() {
+				return misuse("--role %q: choose viewer, editor or admin", role)
+			}
+			var err error
+			if body.ExpiresAt, err = expiry(cmd, in, at); err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			made, err := c.CreateToken(cmd.Context(), p.ID, body)
+			if err != nil {
+				return err
+			}
+			return a.keepSecret(cmd, out, made)
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	cmd.Flags().StringVar(&role, "role", string(api.RoleEditor), "viewer, editor or admin")
+	cmd.Flags().DurationVar(&in, "expires-in", 0, "how long it is valid (default: for ever)")
+	cmd.Flags().StringVar(&at, "expires-at", "", "when it ends, such as 2027-01-31T12:00:00Z")
+	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
+	noFiles(cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil})
+	return cmd
+}
+
+// expiry is when a token shall end, or nil.
+func expiry(cmd *cobra.Command, in time.Duration, at string) (*time.Time, error) {
+	inGiven, atGiven := cmd.Flags().Changed("expires-in"), cmd.Flags().Changed("expires-at")
+	switch {
+	case inGiven && atGiven:
+		return nil, misuse("--expires-in and --expires-at: give one")
+	case inGiven && in <= 0:
+		return nil, misuse("--expires-in %s: give more than 0s", in)
+	case inGiven:
+		t := time.Now().Add(in).UTC().Truncate(time.Second)
+		return &t, nil
+	case !atGiven:
+		return nil, nil
+	}
+	t, err := time.Parse(time.RFC3339, at)
+	if err != nil {
+		return nil, misuse("--expires-at %q: want a time such as 2027-01-31T12:00:00Z", at)
+	}
+	return &t, nil
+}
+
+func (a *app) tokensRotate() *cobra.Command {
+	var project, out string
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use: "rotate NAME", Short: "Give a token a new secret, and print it once or write it to a file", Args: cobra.ExactArgs(1),
+		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.completeTokens(&project),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if grace < 0 || grace%time.Second != 0 {
+				return misuse("--grace %s: give whole seconds", grace)
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			rotated, err := c.RotateToken(cmd.Context(), p.ID, args[0], api.TokenRotate{GraceSeconds: int(grace.Seconds())})
+			if err != nil {
+				return err
+			}
+			return a.keepSecret(cmd, out, rotated)
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	cmd.Flags().DurationVar(&grace, "grace", 0, "how long the secret before stays valid")
+	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
+	return cmd
+}
+
+func (a *app) tokensDelete() *cobra.Command {
+	var project string
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Short: "Delete tokens; they are not valid any more", Args: cobra.MinimumNArgs(1),
+		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.completeTokens(&project),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			_, err = each(args, func(name string) (*struct{}, error) {
+				return &struct{}{}, c.DeleteToken(cmd.Context(), p.ID, name)
+			})
+			return err
+		},
+	}
+	a.projectFlag(cmd, &project)
+	return cmd
+}

@@ -1,0 +1,350 @@
+// This file answers: are reserved addresses held as a simple model says,
+// whatever is asked for, and whoever ends?
+
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// modelAddress is a reserved address; modelHolder is who may hold some.
+type modelAddress struct{ name, ip, holder string }
+
+type modelHolder struct {
+	own string    // a balancer's address, if it is no reserved one
+	end time.Time // when it gives its addresses back; zero while it lives
+}
+
+// estate runs the cloud and its model side by side.
+type estate struct {
+	t     *rapid.T
+	file  string
+	clock *clockwork.FakeClock
+	store *store.Store
+	cloud *Cloud
+	proj  Project
+	opens int64
+
+	addresses            map[string]*modelAddress
+	instances, balancers map[string]*modelHolder
+	versions             map[string]int64 // of every address there ever was
+}
+
+func (e *estate) open() {
+	var err error
+	e.opens++
+	e.store, err = store.Open(e.t.Context(), e.file)
+	require.NoError(e.t, err)
+	profile, err := ProfileNamed("fast")
+	require.NoError(e.t, err)
+	e.cloud, err = New(Config{
+		Store: e.store, DataPlane: newFakePlane(), Profile: profile, Clock: e.clock,
+		LoadBalancerCIDR: netip.MustParsePrefix("127.60.0.0/29"), Retention: time.Second, Seed: e.opens,
+	})
+	require.NoError(e.t, err)
+	e.proj, err = e.cloud.EnsureProject(e.t.Context(), "default", nil)
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.cloud.restore(e.t.Context()))
+}
+
+// settle makes everything happen that is due.
+func (e *estate) settle() {
+	for {
+		next, err := e.cloud.step(e.t.Context())
+		require.NoError(e.t, err)
+		if next.IsZero() || next.After(e.clock.Now()) {
+			break
+		}
+	}
+	for _, holders := range []map[string]*modelHolder{e.instances, e.balancers} {
+		for id, h := range holders {
+			if h.end.IsZero() || h.end.After(e.clock.Now()) {
+				continue
+			}
+			for a, m := range e.addresses {
+				if m.holder == id {
+					m.holder = ""
+					e.versions[a]++
+				}
+			}
+			h.own = ""
+		}
+	}
+}
+
+// ended tells that a holder is gone, or as good as.
+func (e *estate) ended(h *modelHolder) bool { return !h.end.IsZero() && !h.end.After(e.clock.Now()) }
+
+func (e *estate) taken(with func(*modelAddress) bool) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(e.addresses)), with)
+}
+
+func (e *estate) used(ip string) bool {
+	return e.taken(func(m *modelAddress) bool { return m.ip == ip }) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(e.balancers)), func(h *modelHolder) bool { return h.own == ip })
+}
+
+func (e *estate) lowest() string {
+	for n := 1; n <= 6; n++ {
+		if ip := fmt.Sprintf("127.60.0.%d", n); !e.used(ip) {
+			return ip
+		}
+	}
+	return ""
+}
+
+var addressNames = []string{"a", "b", "c", "d", "e"}
+
+func (e *estate) reserve(t *rapid.T) {
+	m := modelAddress{name: rapid.SampledFrom(addressNames).Draw(t, "name")}
+	want := rapid.SampledFrom([]string{"", "", "127.60.0.0", "127.60.0.1", "127.60.0.3", "127.60.0.6", "127.60.0.7", "10.0.0.1"}).Draw(t, "ip")
+	a, err := e.cloud.ReserveAddress(t.Context(), e.proj, AddressSpec{Name: m.name, IP: want})
+	if m.ip = want; want == "" {
+		m.ip = e.lowest()
+	}
+	switch {
+	case e.taken(func(o *modelAddress) bool { return o.name == m.name }):
+		requireCode(t, NameTaken, err)
+	case want == "127.60.0.0" || want == "127.60.0.7" || want == "10.0.0.1":
+		requireCode(t, InvalidRequest, err)
+	case m.ip == "":
+		requireCode(t, AddressPoolExhausted, err)
+	case e.used(m.ip):
+		requireCode(t, AddressInUse, err)
+	default:
+		require.NoError(t, err)
+		e.addresses[a.ID], e.versions[a.ID] = &m, 1
+	}
+}
+
+func (e *estate) rename(t *rapid.T) {
+	id := drawKey(t, e.addresses)
+	name := rapid.SampledFrom(addressNames).Draw(t, "name")
+	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, AddressUpdate{Name: &name})
+	m := e.addresses[id]
+	switch {
+	case m.name == name:
+		require.NoError(t, err)
+	case e.taken(func(o *modelAddress) bool { return o.name == name }):
+		requireCode(t, NameTaken, err)
+	default:
+		require.NoError(t, err)
+		m.name = name
+		e.versions[id]++
+	}
+}
+
+func (e *estate) attach(t *rapid.T) {
+	id, instance := drawKey(t, e.addresses), drawKey(t, e.instances)
+	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, instance)
+	m, in := e.addresses[id], e.instances[instance]
+	held := 0
+	for _, o := range e.addresses {
+		if o.holder == instance {
+			held++
+		}
+	}
+	switch {
+	case e.ended(in):
+		requireCode(t, UnknownInstance, err)
+	case !in.end.IsZero():
+		requireCode(t, WrongState, err)
+	case m.holder == instance:
+		require.NoError(t, err)
+	case held == maxExternal:
+		requireCode(t, WrongState, err)
+	case m.holder != "":
+		requireCode(t, InUse, err)
+	default:
+		require.NoError(t, err)
+		m.holder = instance
+		e.versions[id]++
+	}
+}
+
+func (e *estate) detach(t *rapid.T) {
+	id := drawKey(t, e.addresses)
+	_, err := e.cloud.DetachAddress(t.Context(), e.proj, id)
+	m := e.addresses[id]
+	switch {
+	case e.balancers[m.holder] != nil:
+		requireCode(t, InUse, err)
+	default:
+		require.NoError(t, err)
+		if m.holder != "" {
+			m.holder = ""
+			e.versions[id]++
+		}
+	}
+}
+
+func (e *estate) release(t *rapid.T) {
+	id := drawKey(t, e.addresses)
+	err := e.cloud.ReleaseAddress(t.Context(), e.proj, id)
+	if e.addresses[id].holder != "" {
+		requireCode(t, InUse, err)
+		return
+	}
+	require.NoError(t, err)
+	delete(e.addresses, id)
+	e.versions[id]++
+}
+
+func (e *estate) createBalancer(t *rapid.T) {
+	spec := LoadBalancerSpec{Name: "lb-" + e.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}}
+	var m *modelAddress
+	if len(e.addresses) > 0 && rapid.Bool().Draw(t, "reserved") {
+		spec.AddressID = drawKey(t, e.addresses)
+		m = e.addresses[spec.AddressID]
+	}
+	id := spec.AddressID
+	if m != nil && rapid.Bool().Draw(t, "by IP") {
+		spec.AddressID, spec.Address = "", m.ip
+	}
+	own := e.lowest()
+	lb, err := e.cloud.CreateLoadBalancer(t.Context(), e.proj, spec)
+	switch {
+	case m != nil && m.holder != "":
+		requireCode(t, AddressInUse, err)
+	case m != nil:
+		require.NoError(t, err)
+		require.Equal(t, m.ip, lb.Address.String())
+		require.Equal(t, id, lb.AddressID)
+		e.balancers[lb.ID] = &modelHolder{}
+		m.holder = lb.ID
+		e.versions[id]++
+	case own == "":
+		requireCode(t, AddressPoolExhausted, err)
+	default:
+		require.NoError(t, err)
+		require.Equal(t, own, lb.Address.String())
+		require.Empty(t, lb.AddressID)
+		e.balancers[lb.ID] = &modelHolder{own: own}
+	}
+}
+
+func (e *estate) deleteBalancer(t *rapid.T) {
+	id := drawKey(t, e.balancers)
+	_, err := e.cloud.DeleteLoadBalancer(t.Context(), e.proj, id)
+	switch m := e.balancers[id]; {
+	case e.ended(m):
+		requireCode(t, NotFound, err)
+	default:
+		require.NoError(t, err)
+		if m.end.IsZero() {
+			m.end = e.clock.Now().Add(100 * time.Millisecond)
+		}
+	}
+}
+
+func (e *estate) createInstance(t *rapid.T) {
+	in, err := e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{})
+	require.NoError(t, err)
+	e.instances[in.ID] = &modelHolder{}
+}
+
+func (e *estate) terminate(t *rapid.T) {
+	id := drawKey(t, e.instances)
+	if e.ended(e.instances[id]) {
+		t.Skip("it has ended")
+	}
+	_, err := e.cloud.TerminateInstance(t.Context(), e.proj, id)
+	require.NoError(t, err)
+	if m := e.instances[id]; m.end.IsZero() {
+		m.end = e.clock.Now().Add(200 * time.Millisecond)
+	}
+}
+
+// check compares the two, from the address's side and from the instance's.
+func (e *estate) check() {
+	ctx := e.t.Context()
+	list, _, err := e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500})
+	require.NoError(e.t, err)
+	require.Len(e.t, list, len(e.addresses))
+	external := map[string][]string{}
+	for _, a := range list {
+		require.NotNil(e.t, e.addresses[a.ID])
+		require.Equal(e.t, *e.addresses[a.ID], modelAddress{a.Name, a.IP.String(), a.Holder.ID})
+		require.Equal(e.t, a.Holder.ID != "", a.State == AddressHeld)
+		require.Equal(e.t, e.versions[a.ID], a.Version)
+		if a.Holder.Kind == InstanceResource {
+			external[a.Holder.ID] = append(external[a.Holder.ID], a.IP.String())
+		}
+	}
+	instances, _, err := e.cloud.ListInstances(ctx, e.proj, Filter{Limit: 500})
+	require.NoError(e.t, err)
+	for _, in := range instances {
+		var shown []string
+		for _, ip := range in.External {
+			shown = append(shown, ip.String())
+		}
+		require.ElementsMatch(e.t, external[in.ID], shown)
+	}
+}
+
+// checkEvents wants an event of every version of every address, in order.
+func (e *estate) checkEvents() {
+	seen := map[string]int64{}
+	last := map[string]string{}
+	cursor := Oldest
+	for {
+		events, next, err := e.cloud.Events(e.t.Context(), e.proj, cursor)
+		require.NoError(e.t, err)
+		if len(events) == 0 {
+			break
+		}
+		for _, ev := range events {
+			if ev.Resource != AddressResource {
+				continue
+			}
+			seen[ev.ID]++
+			require.Equal(e.t, seen[ev.ID], ev.Address.Version)
+			require.Equal(e.t, last[ev.ID], ev.From)
+			last[ev.ID] = ev.To
+		}
+		cursor = next
+	}
+	require.Equal(e.t, e.versions, seen)
+}
+
+func TestAddressesDoAsTheirModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "fakecloud-addresses-")
+		require.NoError(t, err)
+		e := &estate{
+			t: t, file: filepath.Join(dir, "cloud.db"), clock: clockwork.NewFakeClockAt(epoch), versions: map[string]int64{},
+			addresses: map[string]*modelAddress{}, instances: map[string]*modelHolder{}, balancers: map[string]*modelHolder{},
+		}
+		e.open()
+		defer func() { require.NoError(t, errors.Join(e.store.Close(), os.RemoveAll(dir))) }()
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach, "release": e.release,
+			"createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
+			"createInstance": e.createInstance, "terminate": e.terminate,
+			"advance": func(t *rapid.T) {
+				e.clock.Advance(time.Duration(rapid.IntRange(1, 500).Draw(t, "ms")) * time.Millisecond)
+				e.settle()
+			},
+			"reopen": func(*rapid.T) {
+				require.NoError(e.t, e.store.Close())
+				e.open()
+			},
+			"": func(*rapid.T) { e.check() },
+		})
+		e.checkEvents()
+	})
+}

@@ -1,0 +1,106 @@
+package cloud
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// Whatever is taken and given up, in transactions that hold or come to nothing,
+// the lowest free address is the one that a search from the start would find.
+func TestTheLowestFreeAddressIsGiven(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Memory)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	pools := []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/30"), netip.MustParsePrefix("10.0.0.0/25"),
+		netip.MustParsePrefix("10.0.15.128/25"), netip.MustParsePrefix("10.0.16.0/29"), netip.MustParsePrefix("255.255.255.248/29"),
+	}
+	lowest := func(taken map[netip.Addr]bool, pool netip.Prefix) netip.Addr {
+		for a := pool.Addr().Next(); pool.Contains(a.Next()); a = a.Next() {
+			if !taken[a] {
+				return a
+			}
+		}
+		return netip.Addr{}
+	}
+	undone := errors.New("undone")
+	rapid.Check(t, func(t *rapid.T) {
+		set := addressSet{pages: map[uint32]*page{}}
+		taken := map[netip.Addr]bool{}
+		if pool := pools[2]; rapid.Bool().Draw(t, "all before is taken") {
+			for a := netip.MustParseAddr("10.0.0.0"); a.Less(pool.Addr()); a = a.Next() {
+				set.set(number(a), true)
+				taken[a] = true
+			}
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "transactions") {
+			holds := rapid.Bool().Draw(t, "holds")
+			after := map[netip.Addr]bool{}
+			for a := range taken {
+				after[a] = true
+			}
+			err := s.Write(t.Context(), func(tx *store.Tx) error {
+				for range rapid.IntRange(1, 30).Draw(t, "changes") {
+					pool := rapid.SampledFrom(pools).Draw(t, "pool")
+					if rapid.IntRange(0, 3).Draw(t, "release") == 0 {
+						a := netip.AddrFrom4([4]byte{10, 0, byte(rapid.SampledFrom([]int{0, 15, 16}).Draw(t, "block")), rapid.Byte().Draw(t, "host")})
+						set.release(tx, a)
+						delete(after, a)
+						continue
+					}
+					want := lowest(after, pool)
+					got, err := set.takeLowest(tx, pool)
+					require.Equal(t, want, got)
+					if !want.IsValid() {
+						require.Error(t, err)
+						continue
+					}
+					after[got] = true
+				}
+				if !holds {
+					return undone
+				}
+				return nil
+			})
+			if holds {
+				require.NoError(t, err)
+				taken = after
+			} else {
+				require.ErrorIs(t, err, undone)
+			}
+		}
+		for _, pool := range pools {
+			n, ok := set.lowest(number(pool.Addr().Next()), number(pool.Addr())+1<<(32-pool.Bits())-2)
+			want := lowest(taken, pool)
+			require.Equal(t, want.IsValid(), ok)
+			if ok {
+				require.Equal(t, number(want), n)
+			}
+		}
+	})
+}
+
+// A create that comes to nothing leaves its address to the next.
+func TestFailedCreatesTakeNoAddress(t *testing.T) {
+	c, p := newCloud(t, nil)
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
+	require.NoError(t, err)
+	ids := c.random // An ID that is there already: the insert fails after the address was chosen.
+	c.random = newRandom(3, 0)
+	seeded, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "b"})
+	require.NoError(t, err)
+	c.random = newRandom(3, 0)
+	_, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "c"})
+	require.ErrorContains(t, err, "UNIQUE constraint failed: instances.id")
+	c.random = ids
+	next, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "d"})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"127.30.16.1", "127.30.16.2", "127.30.16.3"}, []string{in.Address.String(), seeded.Address.String(), next.Address.String()})
+}

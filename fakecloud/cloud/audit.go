@@ -1,0 +1,200 @@
+// This file answers: what is kept of who called what?
+
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// auditKept is how many of the newest calls are kept; their sums are kept for
+// ever.
+const auditKept = 100_000
+
+// AuditEntry is one call.
+type AuditEntry struct {
+	ID        int64 // given when it is stored, in that order
+	Time      time.Time
+	RequestID string
+	AuditCaller
+	Resource string // an ID, or ""
+	Status   int    // 0 when the call was broken off
+	Code     string // the refusal's, or ""
+	Fault    string // the ID of the rule that was applied, or ""
+	Duration time.Duration
+	BytesIn  int64
+	BytesOut int64
+}
+
+// AuditCaller is whose calls of what are summed together.
+type AuditCaller struct {
+	Project, Token, UserAgent, Operation string
+}
+
+// AuditSum sums calls.
+type AuditSum struct {
+	AuditCaller
+	Calls, Errors, Faults, Throttled int64
+	Duration                         time.Duration
+	BytesIn, BytesOut                int64
+}
+
+// Add adds another's sums to these.
+func (s *AuditSum) Add(o AuditSum) {
+	s.Calls += o.Calls
+	s.Errors += o.Errors
+	s.Faults += o.Faults
+	s.Throttled += o.Throttled
+	s.Duration += o.Duration
+	s.BytesIn += o.BytesIn
+	s.BytesOut += o.BytesOut
+}
+
+// AuditBatch is what is stored together.
+type AuditBatch struct {
+	Entries []AuditEntry
+	// Amended are entries, stored before, whose duration and bytes out are
+	// different by now.
+	Amended []AuditEntry
+	// Sums are added to those stored.
+	Sums []AuditSum
+}
+
+// AppendAudit stores a batch, and drops the oldest entries beyond those that
+// are kept. It gives the ID of the batch's first entry; the others' follow it.
+func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err error) {
+	err = c.store.Write(ctx, func(tx *store.Tx) error {
+		last, err := tx.LastAudit(ctx)
+		if err != nil {
+			return err
+		}
+		first = last + 1
+		for i, e := range b.Entries {
+			if err := tx.InsertAudit(ctx, auditRow(e, first+int64(i))); err != nil {
+				return err
+			}
+		}
+		for _, e := range b.Amended {
+			if err := tx.AmendAudit(ctx, db.AmendAuditParams{Duration: e.Duration.Microseconds(), BytesOut: e.BytesOut, ID: e.ID, RequestID: e.RequestID}); err != nil {
+				return err
+			}
+		}
+		for _, s := range b.Sums {
+			if err := tx.AddAuditSum(ctx, auditSumRow(s)); err != nil {
+				return err
+			}
+		}
+		return tx.PruneAudit(ctx, last+int64(len(b.Entries))-auditKept)
+	})
+	return first, err
+}
+
+func auditRow(e AuditEntry, id int64) db.InsertAuditParams {
+	return db.InsertAuditParams{
+		ID: id, Time: e.Time.UnixMilli(), RequestID: e.RequestID, ProjectID: e.Project, Token: e.Token, UserAgent: e.UserAgent,
+		Operation: e.Operation, ResourceID: e.Resource, Status: int64(e.Status), Code: e.Code, Fault: e.Fault,
+		Duration: e.Duration.Microseconds(), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+	}
+}
+
+func auditSumRow(s AuditSum) db.AddAuditSumParams {
+	return db.AddAuditSumParams{
+		ProjectID: s.Project, Token: s.Token, UserAgent: s.UserAgent, Operation: s.Operation,
+		Calls: s.Calls, Errors: s.Errors, Faults: s.Faults, Throttled: s.Throttled,
+		Duration: s.Duration.Microseconds(), BytesIn: s.BytesIn, BytesOut: s.BytesOut,
+	}
+}
+
+// AuditFilter narrows; zero fields do not.
+type AuditFilter struct {
+	Token     string
+	UserAgent string // how it begins
+	Operation string
+	// What follows is for entries only.
+	Resource string
+	Class    *int // of the status: its first digit, 0 for calls broken off
+	Since    time.Time
+	Before   int64 // the ID of the last entry of the page before
+	Limit    int   // at least 1
+}
+
+// ListAudit gives one page of a project's calls, newest first, and whether there
+// are more.
+func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page []AuditEntry, more bool, err error) {
+	params := db.ListAuditParams{
+		ProjectID: p.ID, Before: cmp.Or(f.Before, math.MaxInt64), Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation,
+		ResourceID: f.Resource, Class: -1, Max: int64(f.Limit) + 1,
+	}
+	if f.Class != nil {
+		params.Class = int64(*f.Class)
+	}
+	if !f.Since.IsZero() {
+		params.Since = f.Since.UnixMilli()
+	}
+	var rows []db.Audit
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err = tx.ListAudit(ctx, params)
+		return err
+	})
+	if more = len(rows) > f.Limit; more {
+		rows = rows[:f.Limit]
+	}
+	for _, r := range rows {
+		page = append(page, AuditEntry{
+			ID: r.ID, Time: fromMillis(r.Time), RequestID: r.RequestID,
+			AuditCaller: AuditCaller{Project: r.ProjectID, Token: r.Token, UserAgent: r.UserAgent, Operation: r.Operation},
+			Resource:    r.ResourceID, Status: int(r.Status), Code: r.Code, Fault: r.Fault,
+			Duration: time.Duration(r.Duration) * time.Microsecond, BytesIn: r.BytesIn, BytesOut: r.BytesOut,
+		})
+	}
+	return page, more, err
+}
+
+// SumAudit sums a project's calls by the fields that group keeps of a caller,
+// sorted.
+func (c *Cloud) SumAudit(ctx context.Context, p Project, f AuditFilter, group func(AuditCaller) AuditCaller) ([]AuditSum, error) {
+	var rows []db.AuditSum
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		rows, err = tx.AuditSums(ctx, db.AuditSumsParams{ProjectID: p.ID, Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation})
+		return err
+	})
+	at := map[AuditCaller]int{}
+	var sums []AuditSum
+	for _, r := range rows {
+		who := group(AuditCaller{Project: r.ProjectID, Token: r.Token, UserAgent: r.UserAgent, Operation: r.Operation})
+		i, ok := at[who]
+		if !ok {
+			i = len(sums)
+			at[who] = i
+			sums = append(sums, AuditSum{AuditCaller: who})
+		}
+		sums[i].Add(AuditSum{
+			Calls: r.Calls, Errors: r.Errors, Faults: r.Faults, Throttled: r.Throttled,
+			Duration: time.Duration(r.Duration) * time.Microsecond, BytesIn: r.BytesIn, BytesOut: r.BytesOut,
+		})
+	}
+	slices.SortFunc(sums, func(a, b AuditSum) int {
+		return cmp.Or(cmp.Compare(a.Token, b.Token), cmp.Compare(a.UserAgent, b.UserAgent), cmp.Compare(a.Operation, b.Operation))
+	})
+	return sums, err
+}
+
+// AuditAgents gives the user agents that are told apart; of each caller only
+// project, token and user agent are set.
+func (c *Cloud) AuditAgents(ctx context.Context) ([]AuditCaller, error) {
+	var all []AuditCaller
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.AuditAgents(ctx)
+		for _, r := range rows {
+			all = append(all, AuditCaller{Project: r.ProjectID, Token: r.Token, UserAgent: r.UserAgent})
+		}
+		return err
+	})
+	return all, err
+}

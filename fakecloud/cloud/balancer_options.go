@@ -1,0 +1,138 @@
+// This file answers: what can a load balancer be asked for beside listeners and
+// targets, and what of that makes no sense?
+
+package cloud
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Scheme says who a balancer is for. Nothing but a reserved address depends on
+// it: both kinds take theirs from the same pool.
+type Scheme string
+
+// The schemes. An internal balancer takes no reserved address.
+const (
+	Public   Scheme = "public"
+	Internal Scheme = "internal"
+)
+
+// Algorithm says which target a new connection goes to.
+type Algorithm string
+
+// The algorithms: the next in turn; the one with the fewest connections; one
+// that follows from the client's address.
+const (
+	RoundRobin       Algorithm = "round-robin"
+	LeastConnections Algorithm = "least-connections"
+	SourceHash       Algorithm = "source-hash"
+)
+
+const (
+	maxIdle            = 24 * time.Hour
+	maxDrain           = 24 * time.Hour
+	maxConnectionLimit = 1_000_000
+)
+
+// balancerOptions are those that an update can change one by one.
+type balancerOptions struct {
+	scheme                Scheme
+	algorithm             Algorithm
+	affinity, idle, drain time.Duration
+}
+
+func (o balancerOptions) check() error {
+	var errs []error
+	if o.scheme != Public && o.scheme != Internal {
+		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).at("scheme", "is none there is"))
+	}
+	if !slices.Contains([]Algorithm{RoundRobin, LeastConnections, SourceHash}, o.algorithm) {
+		errs = append(errs, refuse(InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm).at("algorithm", "is none there is"))
+	}
+	return together(append(errs,
+		inRange("client affinity", "clientAffinitySeconds", o.affinity, maxAffinity),
+		inRange("an idle timeout", "idleTimeoutSeconds", o.idle, maxIdle),
+		inRange("draining", "drainSeconds", o.drain, maxDrain))...)
+}
+
+func inRange(what, field string, d, most time.Duration) error {
+	if d < 0 || d > most {
+		return refuse(InvalidRequest, "%s of %s: want at least 0 and at most %s", what, d, most).at(field, "is out of range")
+	}
+	return nil
+}
+
+// options gives the defaults to what is left zero.
+func (spec LoadBalancerSpec) options() balancerOptions {
+	return balancerOptions{cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain}
+}
+
+func (lb *LoadBalancer) options() balancerOptions {
+	return balancerOptions{lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain}
+}
+
+func (lb *LoadBalancer) set(o balancerOptions) {
+	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
+}
+
+// updated puts an update's options in place of those that are there.
+func (o balancerOptions) updated(u LoadBalancerUpdate) balancerOptions {
+	replace(&o.scheme, u.Scheme)
+	replace(&o.algorithm, u.Algorithm)
+	replace(&o.affinity, u.Affinity)
+	replace(&o.idle, u.IdleTimeout)
+	replace(&o.drain, u.Drain)
+	return o
+}
+
+func replace[T any](has, by *T) {
+	if by != nil {
+		*has = *by
+	}
+}
+
+// checkDrain refuses draining where there is nothing to drain.
+func checkDrain(drain time.Duration, listeners []Listener) error {
+	if drain > 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Protocol == TCP }) {
+		return refuse(InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0").at("drainSeconds", "is for tcp only")
+	}
+	return nil
+}
+
+func checkConnectionLimit(l Listener, field string) error {
+	if l.ConnectionLimit < 0 || l.ConnectionLimit > maxConnectionLimit {
+		return refuse(InvalidRequest, "port %d: want a connection limit from 1 to %d, or 0 for none", l.Port, maxConnectionLimit).at(field, "is out of range")
+	}
+	return nil
+}
+
+// Expects tells whether a target that answers with the status is well.
+func (h *HealthCheck) Expects(status int) bool {
+	ranges, err := parseCodes(h.ExpectedCodes)
+	return err == nil && slices.ContainsFunc(ranges, func(r codeRange) bool { return r.first <= status && status <= r.last })
+}
+
+type codeRange struct{ first, last int }
+
+// parseCodes reads statuses such as "200-299,301"; "" is 200.
+func parseCodes(s string) ([]codeRange, error) {
+	var all []codeRange
+	for part := range strings.SplitSeq(cmp.Or(s, "200"), ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || len(first) != 3 || len(last) != 3 || from < 200 || to > 599 || from > to {
+			return nil, fmt.Errorf("%q is neither a status from 200 to 599 nor a range of them", part)
+		}
+		all = append(all, codeRange{from, to})
+	}
+	return all, nil
+}

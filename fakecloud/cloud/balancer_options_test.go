@@ -1,0 +1,112 @@
+package cloud
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestExpectedCodes(t *testing.T) {
+	for codes, want := range map[string][]int{
+		"":                {200},
+		"204":             {204},
+		"200-202,301,599": {200, 201, 202, 301, 599},
+	} {
+		h := HealthCheck{Protocol: CheckHTTP, ExpectedCodes: codes}
+		var well []int
+		for status := 100; status < 700; status++ {
+			if h.Expects(status) {
+				well = append(well, status)
+			}
+		}
+		assert.Equal(t, want, well, codes)
+	}
+	for _, codes := range []string{",", "200,", "20", "2000", "199", "600", "301-300", "200-", "-200", "200 ", "+20", "a"} {
+		_, err := parseCodes(codes)
+		require.Error(t, err, codes)
+		assert.False(t, (&HealthCheck{ExpectedCodes: codes}).Expects(200))
+	}
+}
+
+func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
+	c, p := newCloud(t, nil)
+	spec := LoadBalancerSpec{
+		Name: "web", Scheme: "x", Algorithm: "x", Drain: -1, SourceRanges: []string{"x", "y"}, AddressID: "a", Address: "b",
+		Listeners:   []Listener{{Protocol: TCP, Port: 1, TargetPort: 1, ConnectionLimit: -1, ProxyProtocol: "x"}, {}},
+		HealthCheck: &HealthCheck{Protocol: CheckTCP, ExpectedCodes: "200"}, Targets: []string{"i-1", "i-2"},
+	}
+	fields := func(err error) (paths []string) {
+		var refused *Error
+		require.ErrorAs(t, err, &refused)
+		for _, f := range refused.Fields {
+			paths = append(paths, f.Path)
+		}
+		return paths
+	}
+	_, err := c.CreateLoadBalancer(t.Context(), p, spec)
+	assert.ElementsMatch(t, []string{
+		"address", "listeners.0.proxyProtocol", "listeners.0.connectionLimit", "listeners.1", "sourceRanges.0", "sourceRanges.1",
+		"scheme", "algorithm", "drainSeconds", "healthCheck.expectedCodes", "healthCheck.port",
+	}, fields(err))
+	lb, in := newBalancer(t, c, p)
+	_, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		Name: lb.Name, Listeners: lb.Listeners, AddressID: "a-none", Targets: []string{"i-1", in.ID, in.ID, "i-2"},
+	})
+	assert.ElementsMatch(t, []string{"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId"}, fields(err))
+}
+
+func TestOptionsReachTheDataPlane(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := newBalancer(t, c, p)
+	assert.Equal(t, balancerOptions{scheme: Public, algorithm: RoundRobin}, lb.options())
+	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
+	for _, u := range []LoadBalancerUpdate{
+		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)}, {Drain: orNil(time.Hour)}, {Listeners: &listeners},
+		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
+	} {
+		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
+		require.NoError(t, err)
+		changed, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+		require.NoError(t, err)
+		assert.Equal(t, before.Version+1, changed.Version)
+		same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+		require.NoError(t, err)
+		assert.Equal(t, changed.Version, same.Version, "a change of nothing")
+	}
+	advance(t, c, time.Minute)
+	f := plane.applied[lb.ID]
+	assert.Equal(t, SourceHash, f.Algorithm)
+	assert.Equal(t, time.Minute, f.IdleTimeout)
+	assert.Equal(t, time.Hour, f.Drain)
+	assert.Equal(t, listeners, f.Listeners)
+	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
+	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour}, stored.options())
+}
+
+func TestOptionsThatDoNotGoTogether(t *testing.T) {
+	c, p := newCloud(t, nil)
+	a, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
+	require.NoError(t, err)
+	tcp, udp := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}
+	for field, spec := range map[string]LoadBalancerSpec{
+		"addressId":    {Scheme: Internal, AddressID: a.ID, Listeners: tcp},
+		"address":      {Scheme: Internal, Address: a.IP.String(), Listeners: tcp},
+		"drainSeconds": {Drain: time.Second, Listeners: udp},
+	} {
+		spec.Name = "web"
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+	}
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
+	require.NoError(t, err)
+	for field, u := range map[string]LoadBalancerUpdate{
+		"scheme":       {Scheme: orNil(Internal)},
+		"drainSeconds": {Listeners: &udp},
+	} {
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+	}
+}

@@ -1,0 +1,287 @@
+// This file answers: which networks are there, and what can be done with them?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// The sizes that a network can have, as lengths of its prefix.
+const (
+	largestNetwork  = 16
+	smallestNetwork = 30
+)
+
+// Network is where instances get their addresses from. A project's default one
+// has the cloud's Config.InstanceCIDR, which all default networks share: the
+// addresses are this machine's own.
+type Network struct {
+	ID        string            `json:"id"`
+	Project   string            `json:"project"` // the project's ID
+	Name      string            `json:"name"`
+	CIDR      netip.Prefix      `json:"cidr"`
+	Default   bool              `json:"default"`
+	Tags      map[string]string `json:"tags"`
+	Version   int64             `json:"version"`
+	CreatedAt time.Time         `json:"createdAt"`
+	UpdatedAt time.Time         `json:"updatedAt"`
+}
+
+// NetworkSpec asks for a network.
+type NetworkSpec struct {
+	Name string
+	CIDR string
+	Tags map[string]string
+}
+
+// ResourceUpdate replaces what is not nil, of a resource of which nothing else
+// can be.
+type ResourceUpdate struct {
+	Name *string
+	Tags *map[string]string
+}
+
+// applied gives the name and tags after the update, and whether they differ.
+func (u ResourceUpdate) applied(name string, tags map[string]string) (string, map[string]string, bool, error) {
+	newName, newTags := name, tags
+	if u.Name != nil {
+		newName = *u.Name
+	}
+	if u.Tags != nil {
+		newTags = tagsOrEmpty(*u.Tags)
+	}
+	if err := errors.Join(checkName(newName), checkTags(newTags)); err != nil {
+		return "", nil, false, err
+	}
+	return newName, newTags, newName != name || !maps.Equal(newTags, tags), nil
+}
+
+// CreateNetwork gives the new network.
+func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, error) {
+	cidr, err := parseCIDR("cidr", spec.CIDR)
+	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
+		err = refuse(InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork).at("cidr", "has no size that a network can have")
+	}
+	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
+		return Network{}, err
+	}
+	var n Network
+	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return once(ctx, tx, p, now, &n, func() (err error) {
+			n, err = c.newNetwork(ctx, tx, p, spec, cidr, now)
+			return err
+		})
+	})
+	return n, err
+}
+
+func (c *Cloud) newNetwork(ctx context.Context, tx *store.Tx, p Project, spec NetworkSpec, cidr netip.Prefix, now time.Time) (Network, error) {
+	if err := withinQuota(ctx, tx, p, QuotaNetworks); err != nil {
+		return Network{}, err
+	}
+	if err := checkNetworkName(ctx, tx, p, spec.Name); err != nil {
+		return Network{}, err
+	}
+	if err := c.checkNetworkCIDR(ctx, tx, p, cidr); err != nil {
+		return Network{}, err
+	}
+	id, err := c.random.id("n", now)
+	if err != nil {
+		return Network{}, err
+	}
+	n := Network{
+		ID: id, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+	}
+	err = tx.InsertNetwork(ctx, db.InsertNetworkParams{
+		ID: n.ID, ProjectID: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Tags: toJSON(n.Tags),
+		Version: n.Version, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
+	})
+	if err != nil {
+		return Network{}, err
+	}
+	return n, networkEvent(ctx, tx, Created, n)
+}
+
+func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
+	id, err := tx.NetworkNamed(ctx, db.NetworkNamedParams{ProjectID: p.ID, Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "network %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+}
+
+// checkNetworkCIDR keeps a project's networks apart, and from the load
+// balancers' addresses.
+func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, cidr netip.Prefix) error {
+	if pool := c.cfg.LoadBalancerCIDR; pool.Overlaps(cidr) {
+		return refuse(NetworkConflict, "%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool).
+			at("cidr", "overlaps with the load balancers' %s", pool)
+	}
+	rows, err := tx.NetworksOf(ctx, p.ID)
+	if err != nil {
+		return err
+	}
+	has, err := mapAll(rows, c.networkFrom)
+	if err != nil {
+		return err
+	}
+	for _, n := range has {
+		if n.CIDR.Overlaps(cidr) {
+			return refuse(NetworkConflict, "network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name, n.ID, n.CIDR, cidr).
+				at("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
+		}
+	}
+	return nil
+}
+
+// GetNetwork reads one network.
+func (c *Cloud) GetNetwork(ctx context.Context, p Project, id string) (Network, error) {
+	var n Network
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		n, err = c.loadNetwork(ctx, tx, p, id)
+		return err
+	})
+	return n, err
+}
+
+// ListNetworks gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []Network, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListNetworks(ctx, db.ListNetworksParams{
+			ProjectID: p.ID, After: f.After, Name: f.Name, Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, c.networkFrom)
+		return err
+	})
+	return page, more, err
+}
+
+// UpdateNetwork replaces what is given.
+func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
+	var n Network
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if n, err = c.loadNetwork(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, n.ID, n.Version); err != nil {
+			return err
+		}
+		name, tags, differs, err := u.applied(n.Name, n.Tags)
+		if err != nil || !differs {
+			return err
+		}
+		if name != n.Name {
+			if err := checkNetworkName(ctx, tx, p, name); err != nil {
+				return err
+			}
+		}
+		n.Name, n.Tags, n.UpdatedAt = name, tags, now
+		n.Version++
+		err = tx.UpdateNetwork(ctx, db.UpdateNetworkParams{ID: n.ID, Name: n.Name, Tags: toJSON(n.Tags), Version: n.Version, UpdatedAt: now.UnixMilli()})
+		if err != nil {
+			return err
+		}
+		return networkEvent(ctx, tx, Updated, n)
+	})
+	return n, err
+}
+
+// DeleteNetwork ends a network that no instance is in. The default one stays.
+func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		n, err := c.loadNetwork(ctx, tx, p, id)
+		if err != nil {
+			return err
+		}
+		if err := unchanged(ctx, n.ID, n.Version); err != nil {
+			return err
+		}
+		if n.Default {
+			return refuse(InUse, "network %q (%s) is the project's default one: it goes with the project", n.Name, n.ID)
+		}
+		switch in, err := tx.InstanceInNetwork(ctx, n.ID); {
+		case err == nil:
+			return refuse(InUse, "network %q (%s) has instances, %s among them: terminate them first", n.Name, n.ID, in)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		if err := tx.DeleteNetwork(ctx, n.ID); err != nil {
+			return err
+		}
+		n.Version++
+		n.UpdatedAt = now
+		return networkEvent(ctx, tx, Deleted, n)
+	})
+}
+
+// instanceNetwork is the network asked for, or the project's default one.
+func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
+	if want == "" {
+		row, err := tx.DefaultNetwork(ctx, p.ID)
+		if err != nil {
+			return Network{}, fmt.Errorf("default network of project %s: %w", p.ID, err)
+		}
+		return c.networkFrom(row)
+	}
+	n, err := c.loadNetwork(ctx, tx, p, want)
+	var refused *Error
+	if errors.As(err, &refused) {
+		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).at("networkId", "is no network of the project")
+	}
+	return n, err
+}
+
+// loadNetwork reads a network; another project's is not found.
+func (c *Cloud) loadNetwork(ctx context.Context, tx *store.Tx, p Project, id string) (Network, error) {
+	row, err := tx.GetNetwork(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
+		return Network{}, refuse(NotFound, "no network %q in project %q", id, p.Name)
+	}
+	if err != nil {
+		return Network{}, err
+	}
+	return c.networkFrom(row)
+}
+
+func (c *Cloud) networkFrom(row db.Network) (Network, error) {
+	n := Network{
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, CIDR: c.cfg.InstanceCIDR, Default: row.IsDefault == 1,
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+	}
+	err := json.Unmarshal([]byte(row.Tags), &n.Tags)
+	if !n.Default {
+		var parseErr error
+		n.CIDR, parseErr = netip.ParsePrefix(row.Cidr)
+		err = errors.Join(err, parseErr)
+	}
+	if err != nil {
+		return Network{}, fmt.Errorf("stored network %s: %w", row.ID, err)
+	}
+	return n, nil
+}
+
+func networkEvent(ctx context.Context, tx *store.Tx, t EventType, n Network) error {
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: n.Project, Time: n.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(NetworkResource),
+		ResourceID: n.ID, Name: n.Name, Body: toJSON(n),
+	})
+}

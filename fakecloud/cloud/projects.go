@@ -1,0 +1,247 @@
+// This file answers: which projects are there, and what can be done with them?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// ProjectSpec asks for a project.
+type ProjectSpec struct {
+	Name        string
+	DefaultTags map[string]string
+}
+
+// ProjectUpdate replaces what is not nil.
+type ProjectUpdate struct {
+	Name        *string
+	DefaultTags *map[string]string
+}
+
+// EnsureProject creates the project, or sets the default tags of the one of
+// that name.
+func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
+	if name == "" {
+		return Project{}, refuse(InvalidRequest, "a project needs a name").at("name", "must not be empty")
+	}
+	if err := checkTags(defaultTags); err != nil {
+		return Project{}, err
+	}
+	var p Project
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		row, err := tx.ProjectNamed(ctx, name)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			p, err = c.newProject(ctx, tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, now)
+			return err
+		case err != nil:
+			return err
+		}
+		if p, err = projectFrom(row); err != nil || maps.Equal(p.DefaultTags, defaultTags) {
+			return err
+		}
+		p.DefaultTags = tagsOrEmpty(defaultTags)
+		return saveProject(ctx, tx, &p, now)
+	})
+	return p, err
+}
+
+// newProject inserts a project with its default network. No event tells of
+// that one: nobody can have been watching.
+func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, now time.Time) (Project, error) {
+	id, err := c.random.id("p", now)
+	if err != nil {
+		return Project{}, err
+	}
+	p := Project{ID: id, Name: spec.Name, DefaultTags: tagsOrEmpty(spec.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now}
+	err = tx.InsertProject(ctx, db.InsertProjectParams{
+		ID: p.ID, Name: p.Name, DefaultTags: toJSON(p.DefaultTags), Version: p.Version, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
+	})
+	if err != nil {
+		return Project{}, err
+	}
+	return p, tx.InsertNetwork(ctx, db.InsertNetworkParams{
+		// As the migration that made networks for the projects there were.
+		ID: "n" + strings.TrimPrefix(p.ID, "p"), ProjectID: p.ID, Name: "default", IsDefault: 1, Tags: "{}",
+		Version: 1, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
+	})
+}
+
+// CreateProject gives the new project. Its idempotency key, if any, is the
+// caller's project's.
+func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectSpec) (Project, error) {
+	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
+		return Project{}, err
+	}
+	var p Project
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return once(ctx, tx, caller, now, &p, func() (err error) {
+			if err := checkProjectName(ctx, tx, spec.Name); err != nil {
+				return err
+			}
+			p, err = c.newProject(ctx, tx, spec, now)
+			return err
+		})
+	})
+	return p, err
+}
+
+func checkProjectName(ctx context.Context, tx *store.Tx, name string) error {
+	row, err := tx.ProjectNamed(ctx, name)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "project %s already has the name %q: choose another", row.ID, name).at("name", "is taken")
+}
+
+// ProjectByID reads one project.
+func (c *Cloud) ProjectByID(ctx context.Context, id string) (Project, error) {
+	var p Project
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		p, err = loadProject(ctx, tx, id)
+		return err
+	})
+	return p, err
+}
+
+// ListProjects gives one page, oldest first, and whether more follow. Of the
+// filter, tags and the like do not count.
+func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListProjects(ctx, db.ListProjectsParams{After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, projectFrom)
+		return err
+	})
+	return page, more, err
+}
+
+// UpdateProject replaces what is given.
+func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (Project, error) {
+	var p Project
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if p, err = loadProject(ctx, tx, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, p.ID, p.Version); err != nil {
+			return err
+		}
+		old := p
+		if u.Name != nil && *u.Name != p.Name {
+			if err := errors.Join(checkName(*u.Name), checkProjectName(ctx, tx, *u.Name)); err != nil {
+				return err
+			}
+			p.Name = *u.Name
+		}
+		if u.DefaultTags != nil {
+			if err := checkTags(*u.DefaultTags); err != nil {
+				return err
+			}
+			p.DefaultTags = tagsOrEmpty(*u.DefaultTags)
+		}
+		if p.Name == old.Name && maps.Equal(p.DefaultTags, old.DefaultTags) {
+			return nil
+		}
+		return saveProject(ctx, tx, &p, now)
+	})
+	return p, err
+}
+
+// DeleteProject ends a project in which nothing lives, with all that is left of
+// it. The caller's own cannot be deleted.
+func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+		p, err := loadProject(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if err := unchanged(ctx, p.ID, p.Version); err != nil {
+			return err
+		}
+		if p.ID == caller.ID {
+			return refuse(InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name)
+		}
+		if err := nothingLives(ctx, tx, p); err != nil {
+			return err
+		}
+		for _, drop := range []func(context.Context, string) error{
+			tx.DeleteProjectInstances, tx.DeleteProjectEvents, tx.DeleteProjectNetworks, tx.DeleteProjectTokens,
+			tx.DeleteProject, // Takes along what refers to it and to nothing else.
+		} {
+			if err := drop(ctx, p.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// nothingLives refuses to delete a project that owns more than its default
+// network.
+func nothingLives(ctx context.Context, tx *store.Tx, p Project) error {
+	rows, err := tx.UsageOf(ctx, p.ID)
+	if err != nil {
+		return err
+	}
+	var has []string
+	for _, row := range rows {
+		what := strings.ReplaceAll(row.Kind, "-", " ")
+		switch {
+		case row.Kind == string(QuotaNetworks) && row.Used > 1:
+			has = append(has, fmt.Sprintf("%d %s beside the default one", row.Used-1, what))
+		case row.Kind != string(QuotaNetworks) && row.Used > 0:
+			has = append(has, fmt.Sprintf("%d %s", row.Used, what))
+		}
+	}
+	if len(has) == 0 {
+		return nil
+	}
+	return refuse(InUse, "project %q still has %s: terminate or delete those first, with a token of that project", p.Name, strings.Join(has, ", "))
+}
+
+// loadProject reads a project for an admin, who may know of every one.
+func loadProject(ctx context.Context, tx *store.Tx, id string) (Project, error) {
+	row, err := tx.GetProject(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Project{}, refuse(NotFound, "no project %q in this cloud", id)
+	}
+	if err != nil {
+		return Project{}, err
+	}
+	return projectFrom(row)
+}
+
+// saveProject writes what can change of a project as its next version.
+func saveProject(ctx context.Context, tx *store.Tx, p *Project, now time.Time) error {
+	p.Version++
+	p.UpdatedAt = now
+	return tx.UpdateProject(ctx, db.UpdateProjectParams{
+		ID: p.ID, Name: p.Name, DefaultTags: toJSON(p.DefaultTags), Version: p.Version, UpdatedAt: now.UnixMilli(),
+	})
+}
+
+func projectFrom(row db.Project) (Project, error) {
+	p := Project{ID: row.ID, Name: row.Name, Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt)}
+	if err := json.Unmarshal([]byte(row.DefaultTags), &p.DefaultTags); err != nil {
+		return Project{}, fmt.Errorf("project %s: stored tags: %w", row.ID, err)
+	}
+	return p, nil
+}

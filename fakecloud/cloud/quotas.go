@@ -1,0 +1,115 @@
+// This file answers: how much may a project have, and how much has it?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// Quota is a kind of thing of which a project may have so many.
+type Quota string
+
+// What is limited. The names are those in the store.
+const (
+	QuotaInstances     Quota = "instances" // that are not terminated
+	QuotaLoadBalancers Quota = "load-balancers"
+	QuotaRoutes        Quota = "routes"
+	QuotaNetworks      Quota = "networks" // the default one is among them
+	QuotaAddresses     Quota = "addresses"
+)
+
+// Quotas are all kinds, in the order in which they are shown.
+var Quotas = []Quota{QuotaInstances, QuotaLoadBalancers, QuotaRoutes, QuotaNetworks, QuotaAddresses}
+
+// DefaultQuotas hold for a project for which nothing else was set.
+var DefaultQuotas = map[Quota]int64{
+	QuotaInstances:     12_000,
+	QuotaLoadBalancers: 1_200,
+	QuotaRoutes:        12_000,
+	QuotaNetworks:      50,
+	QuotaAddresses:     500,
+}
+
+// MaxQuota is the highest limit that can be set.
+const MaxQuota = 1_000_000
+
+// QuotaUse is how much of a kind a project may have, and has. It has more than
+// it may when the limit was lowered.
+type QuotaUse struct {
+	Quota       Quota
+	Limit, Used int64
+}
+
+// withinQuota refuses one more of a kind, if the project has as many as it may.
+func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
+	room, err := tx.Room(ctx, db.RoomParams{ProjectID: p.ID, Kind: string(q), DefaultMax: DefaultQuotas[q]})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return refuse(NotFound, "project %q was deleted", p.Name)
+	case err != nil:
+		return err
+	case room.Used < room.Max:
+		return nil
+	}
+	what := strings.ReplaceAll(string(q), "-", " ")
+	return refuse(QuotaExceeded, "project %q has %d %s, and its quota allows %d: delete what is not needed, or have an admin raise the quota (PATCH /v1/projects/%s/quotas, or `fakecloud quotas set --project %s --%s N`)",
+		p.Name, room.Used, what, room.Max, p.ID, p.Name, q)
+}
+
+// ProjectQuotas gives what a project may have, and has.
+func (c *Cloud) ProjectQuotas(ctx context.Context, project string) ([]QuotaUse, error) {
+	var all []QuotaUse
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		all, err = quotasOf(ctx, tx, project)
+		return err
+	})
+	return all, err
+}
+
+// SetQuotas sets limits of a project, and leaves the others. One below what the
+// project has stops creates only.
+func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]int64) ([]QuotaUse, error) {
+	for q, limit := range limits {
+		if !slices.Contains(Quotas, q) || limit < 0 || limit > MaxQuota {
+			return nil, refuse(InvalidRequest, "quota %s of %d: want one of %v, from 0 to %d", q, limit, Quotas, MaxQuota)
+		}
+	}
+	var all []QuotaUse
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+		if _, err := loadProject(ctx, tx, project); err != nil {
+			return err
+		}
+		for q, limit := range limits {
+			if err := tx.SetQuota(ctx, db.SetQuotaParams{ProjectID: project, Kind: string(q), Max: limit}); err != nil {
+				return err
+			}
+		}
+		var err error
+		all, err = quotasOf(ctx, tx, project)
+		return err
+	})
+	return all, err
+}
+
+func quotasOf(ctx context.Context, tx *store.Tx, project string) ([]QuotaUse, error) {
+	if _, err := loadProject(ctx, tx, project); err != nil {
+		return nil, err
+	}
+	var all []QuotaUse
+	for _, q := range Quotas {
+		room, err := tx.Room(ctx, db.RoomParams{ProjectID: project, Kind: string(q), DefaultMax: DefaultQuotas[q]})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, QuotaUse{Quota: q, Limit: room.Max, Used: room.Used})
+	}
+	return all, nil
+}

@@ -1,0 +1,482 @@
+// This file answers: what can be done with reserved addresses, and who holds
+// them?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// maxExternal is how many reserved addresses one instance may hold.
+const maxExternal = 5
+
+// ReservedAddress is one of the load balancers' pool that a project keeps,
+// whatever holds it.
+type ReservedAddress struct {
+	ID        string            `json:"id"`
+	Project   string            `json:"project"` // the project's ID
+	Name      string            `json:"name"`
+	Region    string            `json:"region"`
+	IP        netip.Addr        `json:"ip"`
+	State     AddressState      `json:"state"`
+	Holder    AddressHolder     `json:"holder"` // zero while it is available
+	Tags      map[string]string `json:"tags"`
+	Version   int64             `json:"version"`
+	CreatedAt time.Time         `json:"createdAt"`
+	UpdatedAt time.Time         `json:"updatedAt"`
+}
+
+// AddressHolder is an instance or a load balancer.
+type AddressHolder struct {
+	Kind Resource `json:"kind"`
+	ID   string   `json:"id"`
+}
+
+// AddressSpec asks for an address; the cloud chooses what is left zero.
+type AddressSpec struct {
+	Name string
+	IP   string
+	Tags map[string]string
+}
+
+// AddressUpdate replaces what is not nil.
+type AddressUpdate struct {
+	Name *string
+	Tags *map[string]string
+}
+
+// ReserveAddress gives an address of the load balancers' pool to the project.
+func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, error) {
+	var a ReservedAddress
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return once(ctx, tx, p, now, &a, func() (err error) {
+			a, err = c.newAddress(ctx, tx, p, spec, now)
+			return err
+		})
+	})
+	return a, err
+}
+
+func (c *Cloud) newAddress(ctx context.Context, tx *store.Tx, p Project, spec AddressSpec, now time.Time) (ReservedAddress, error) {
+	if err := withinQuota(ctx, tx, p, QuotaAddresses); err != nil {
+		return ReservedAddress{}, err
+	}
+	ip, ipErr := c.reservable(ctx, tx, p, spec.IP)
+	name, nameErr := c.addressName(ctx, tx, p, spec.Name)
+	if err := together(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
+		return ReservedAddress{}, err
+	}
+	id, err := c.random.id("a", now)
+	if err != nil {
+		return ReservedAddress{}, err
+	}
+	rule, _ := find(AddressRules, addressNone, Create)
+	a := ReservedAddress{
+		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+	}
+	return a, insertAddress(ctx, tx, a)
+}
+
+// reservable is the address asked for, if it is free, or the lowest free one.
+func (c *Cloud) reservable(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
+	pool := c.cfg.LoadBalancerCIDR
+	if want == "" {
+		return c.addresses.takeLowest(tx, pool)
+	}
+	ip, err := netip.ParseAddr(want)
+	if err != nil || !pool.Contains(ip) || ip == pool.Addr() || !pool.Contains(ip.Next()) {
+		return ip, refuse(InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last", want, pool).
+			at("ip", "is not in the pool, %s", pool)
+	}
+	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
+}
+
+// addressName checks the name asked for, or makes one up.
+func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
+	if want != "" {
+		return want, checkAddressName(ctx, tx, p, "", want)
+	}
+	for {
+		name := "address-" + c.random.letters(6)
+		if _, err := tx.AddressNamed(ctx, db.AddressNamedParams{ProjectID: p.ID, Name: name}); err != nil {
+			if errors.Is(err, sql.ErrNoRows) {
+				err = nil
+			}
+			return name, err
+		}
+	}
+}
+
+// checkAddressName makes sure that it is a name, and that no other address than
+// self has it.
+func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	id, err := tx.AddressNamed(ctx, db.AddressNamedParams{ProjectID: p.ID, Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "address %s in project %q already has the name %q: choose another, or release that one first", id, p.Name, name).at("name", "is taken")
+}
+
+// GetAddress reads one reserved address.
+func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
+	var a ReservedAddress
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		a, err = loadAddress(ctx, tx, p, id)
+		return err
+	})
+	return a, err
+}
+
+// ListAddresses gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []ReservedAddress, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ListAddresses(ctx, db.ListAddressesParams{
+			ProjectID: p.ID, After: f.After, Name: f.Name, States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		page, err = mapAll(rows, addressFrom)
+		return err
+	})
+	return page, more, err
+}
+
+// UpdateAddress replaces what is given. What changes nothing leaves the version
+// alone.
+func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u AddressUpdate) (ReservedAddress, error) {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+		changed := *a
+		var errs []error
+		if u.Name != nil {
+			changed.Name = *u.Name
+			errs = append(errs, checkAddressName(ctx, tx, p, a.ID, *u.Name))
+		}
+		if u.Tags != nil {
+			changed.Tags = tagsOrEmpty(*u.Tags)
+			errs = append(errs, checkTags(*u.Tags))
+		}
+		if err := together(errs...); err != nil || changed.Name == a.Name && maps.Equal(changed.Tags, a.Tags) {
+			return err
+		}
+		*a = changed
+		return saveAddress(ctx, tx, a.State, a, now)
+	})
+}
+
+// AttachAddress gives an available address to an instance that is not about to
+// end; the instance that has it already keeps it.
+func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+		in, err := addressee(ctx, tx, p, instance)
+		holder := AddressHolder{InstanceResource, instance}
+		switch {
+		case err != nil || a.Holder == holder:
+			return err
+		case len(in.External) >= maxExternal:
+			return refuse(WrongState, "instance %q (%s) has %d reserved addresses, which are the most: detach one first", in.Name, in.ID, maxExternal).
+				at("instanceId", "has %d addresses", maxExternal)
+		}
+		if err := takeAddress(ctx, tx, a, holder, now); err != nil {
+			return err
+		}
+		return setExternal(ctx, tx, &in, append(in.External, a.IP), now)
+	})
+}
+
+// addressee finds the instance that an address is to be attached to.
+func addressee(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
+	in, err := loadInstance(ctx, tx, p, id)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).at("instanceId", "is no instance of the project")
+	case err != nil:
+		return in, err
+	case in.State == InstanceTerminated:
+		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id).at("instanceId", "is terminated")
+	case in.State == InstanceTerminating:
+		return in, refuse(WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id).at("instanceId", "is terminating")
+	}
+	return in, nil
+}
+
+// DetachAddress takes an address from its instance; an available one stays so.
+func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+		switch a.Holder.Kind {
+		case InstanceResource:
+		case LoadBalancerResource:
+			return a.inUse("a balancer keeps its address for life: delete it first")
+		default:
+			return nil
+		}
+		in, err := loadInstance(ctx, tx, p, a.Holder.ID)
+		if err != nil {
+			return fmt.Errorf("holder of address %s: %w", a.ID, err)
+		}
+		if err := giveBackAddress(ctx, tx, a, now); err != nil {
+			return err
+		}
+		return setExternal(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP }), now)
+	})
+}
+
+// ReleaseAddress ends a reservation at once, unless something holds the address.
+func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
+	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+		if _, ok := find(AddressRules, a.State, Delete); !ok {
+			return a.inUse("detach it, or delete the balancer, first")
+		}
+		if err := tx.DeleteAddress(ctx, a.ID); err != nil {
+			return err
+		}
+		c.addresses.release(tx, a.IP)
+		a.Version++
+		a.UpdatedAt = now
+		return addressEvent(ctx, tx, Deleted, a.State, *a)
+	})
+	return err
+}
+
+// changeAddress runs do with an address at the version that the caller means,
+// and gives it as do leaves it.
+func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error) (ReservedAddress, error) {
+	var a ReservedAddress
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		if a, err = loadAddress(ctx, tx, p, id); err != nil {
+			return err
+		}
+		if err := unchanged(ctx, a.ID, a.Version); err != nil {
+			return err
+		}
+		return do(ctx, tx, &a, now)
+	})
+	if err != nil {
+		return ReservedAddress{}, err
+	}
+	return a, nil
+}
+
+func (a *ReservedAddress) inUse(instead string) *Error {
+	return refuse(InUse, "address %q (%s) is in use by %s %s: %s", a.Name, a.IP, a.Holder.Kind, a.Holder.ID, instead)
+}
+
+// takeAddress gives an available address to a holder.
+func takeAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
+	rule, ok := find(AddressRules, a.State, Attach)
+	if !ok {
+		return a.inUse("detach it first, or choose another")
+	}
+	from := a.State
+	a.State, a.Holder = rule.To, holder
+	return saveAddress(ctx, tx, from, a, now)
+}
+
+// giveBackAddress makes an address that is held available.
+func giveBackAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+	rule, ok := find(AddressRules, a.State, Detach)
+	if !ok || rule.Same {
+		return fmt.Errorf("address %s is %s and cannot be given back", a.ID, a.State)
+	}
+	from := a.State
+	a.State, a.Holder = rule.To, AddressHolder{}
+	return saveAddress(ctx, tx, from, a, now)
+}
+
+// giveBackAll makes what a holder has available, as that ends.
+func giveBackAll(ctx context.Context, tx *store.Tx, holder string, now time.Time) error {
+	rows, err := tx.AddressesHeldBy(ctx, holder)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		a, err := addressFrom(row)
+		if err != nil {
+			return err
+		}
+		if err := giveBackAddress(ctx, tx, &a, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setExternal writes which addresses an instance holds, as its next version.
+func setExternal(ctx context.Context, tx *store.Tx, in *Instance, ips []netip.Addr, now time.Time) error {
+	in.External = ips
+	if err := storeExternal(ctx, tx, *in); err != nil {
+		return err
+	}
+	return saveInstance(ctx, tx, in.State, in, now)
+}
+
+// dropExternal gives an instance's addresses back, as it ends.
+func dropExternal(ctx context.Context, tx *store.Tx, in *Instance, now time.Time) error {
+	if len(in.External) == 0 {
+		return nil
+	}
+	in.External = nil
+	if err := giveBackAll(ctx, tx, in.ID, now); err != nil {
+		return err
+	}
+	return storeExternal(ctx, tx, *in)
+}
+
+func storeExternal(ctx context.Context, tx *store.Tx, in Instance) error {
+	var list *string
+	if len(in.External) > 0 {
+		s := toJSON(in.External)
+		list = &s
+	}
+	return tx.SetExternal(ctx, db.SetExternalParams{ID: in.ID, External: list})
+}
+
+// balancerAddress is the reserved one that a new balancer asks for, or else the
+// lowest free one and nil.
+func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec) (netip.Addr, *ReservedAddress, error) {
+	if spec.AddressID == "" && spec.Address == "" {
+		ip, err := c.addresses.takeLowest(tx, c.cfg.LoadBalancerCIDR)
+		return ip, nil, err
+	}
+	field, look, want := "addressId", tx.GetAddress, spec.AddressID
+	if spec.AddressID == "" {
+		field, look, want = "address", tx.AddressByIP, spec.Address
+	}
+	row, err := look(ctx, want)
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID:
+		return netip.Addr{}, nil, refuse(UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name, want).
+			at(field, "is no reserved address of the project")
+	case err != nil:
+		return netip.Addr{}, nil, err
+	}
+	a, err := addressFrom(row)
+	if err == nil && a.State != AddressAvailable {
+		err = refuse(AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind, a.Holder.ID).at(field, "is in use")
+	}
+	return a.IP, &a, err
+}
+
+// checkAddressChoice refuses what names an address in two ways.
+func checkAddressChoice(spec LoadBalancerSpec) error {
+	if spec.AddressID != "" && spec.Address != "" {
+		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").at("address", "cannot be given beside addressId")
+	}
+	if spec.Scheme == Internal && spec.AddressID+spec.Address != "" {
+		field := "addressId"
+		if spec.AddressID == "" {
+			field = "address"
+		}
+		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").at(field, "is not for an internal balancer")
+	}
+	return nil
+}
+
+// checkReservable refuses to make a balancer internal that holds a reserved
+// address.
+func checkReservable(lb LoadBalancer) error {
+	if lb.Scheme == Internal && lb.AddressID != "" {
+		return refuse(InvalidRequest, "load balancer %q has the reserved address %s, which is public: create another balancer for internal use", lb.Name, lb.Address).
+			at("scheme", "must be public, as is its reserved address")
+	}
+	return nil
+}
+
+// checkSameAddress refuses an update that names another address than a
+// balancer's own.
+func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
+	final := func(field string) error {
+		return refuse(InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer", lb.Name, lb.Address).at(field, "is final")
+	}
+	var errs []error
+	if u.AddressID != nil && *u.AddressID != lb.AddressID {
+		errs = append(errs, final("addressId"))
+	}
+	if u.Address != nil && *u.Address != lb.Address.String() {
+		errs = append(errs, final("address"))
+	}
+	return together(errs...)
+}
+
+// loadAddress reads an address; another project's is not found.
+func loadAddress(ctx context.Context, tx *store.Tx, p Project, id string) (ReservedAddress, error) {
+	row, err := tx.GetAddress(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
+		return ReservedAddress{}, refuse(NotFound, "no reserved address %q in project %q", id, p.Name)
+	}
+	if err != nil {
+		return ReservedAddress{}, err
+	}
+	return addressFrom(row)
+}
+
+func addressFrom(row db.Address) (ReservedAddress, error) {
+	a := ReservedAddress{
+		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, State: AddressState(row.State),
+		Holder:  AddressHolder{Resource(row.HolderKind), row.HolderID},
+		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+	}
+	var err error
+	a.IP, err = netip.ParseAddr(row.Ip)
+	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &a.Tags)); err != nil {
+		return ReservedAddress{}, fmt.Errorf("stored address %s: %w", row.ID, err)
+	}
+	return a, nil
+}
+
+// insertAddress writes a new address and its event.
+func insertAddress(ctx context.Context, tx *store.Tx, a ReservedAddress) error {
+	err := tx.InsertAddress(ctx, db.InsertAddressParams{
+		ID: a.ID, ProjectID: a.Project, Name: a.Name, Region: a.Region, Ip: a.IP.String(), State: string(a.State),
+		HolderKind: string(a.Holder.Kind), HolderID: a.Holder.ID, Tags: toJSON(a.Tags), Version: a.Version,
+		CreatedAt: a.CreatedAt.UnixMilli(), UpdatedAt: a.UpdatedAt.UnixMilli(),
+	})
+	if err != nil {
+		return err
+	}
+	return addressEvent(ctx, tx, Created, addressNone, a)
+}
+
+// saveAddress writes what can change of an address, as its next version, and
+// the event.
+func saveAddress(ctx context.Context, tx *store.Tx, from AddressState, a *ReservedAddress, now time.Time) error {
+	a.Version++
+	a.UpdatedAt = now
+	err := tx.UpdateAddress(ctx, db.UpdateAddressParams{
+		ID: a.ID, Name: a.Name, State: string(a.State), HolderKind: string(a.Holder.Kind), HolderID: a.Holder.ID,
+		Tags: toJSON(a.Tags), Version: a.Version, UpdatedAt: now.UnixMilli(),
+	})
+	if err != nil {
+		return err
+	}
+	return addressEvent(ctx, tx, Updated, from, *a)
+}
+
+func addressEvent(ctx context.Context, tx *store.Tx, t EventType, from AddressState, a ReservedAddress) error {
+	return appendEvent(ctx, tx, db.InsertEventParams{
+		ProjectID: a.Project, Time: a.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(AddressResource),
+		ResourceID: a.ID, Name: a.Name, FromState: string(from), ToState: stateAfter(t, a.State), Body: toJSON(a),
+	})
+}

@@ -1,0 +1,252 @@
+// This file answers: which tokens are there, and what can be done with them?
+
+package cloud
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+const (
+	// minSecret is the least length of a token, in bytes.
+	minSecret = 16
+	// maxGrace is how long a secret can outlive its rotation.
+	maxGrace = 7 * 24 * time.Hour
+)
+
+// NewSecret makes up a token's secret.
+func NewSecret() string { return "fc_" + strings.ToLower(rand.Text()+rand.Text()) }
+
+// Token is what is known of a token: all but its secret.
+type Token struct {
+	Name    string
+	Project string // the project's ID
+	Role    Role
+	// Given is for tokens of SetTokens, which is done at every start.
+	Given     bool
+	CreatedAt time.Time
+	ExpiresAt *time.Time // nil when it does not
+	RotatedAt *time.Time // nil when it never was
+	// PreviousUntil is how long the secret before the last rotation is good.
+	PreviousUntil *time.Time
+}
+
+// TokenSpec asks for a token.
+type TokenSpec struct {
+	Name      string
+	Role      Role
+	ExpiresAt *time.Time // nil when it shall not
+}
+
+// GivenToken is a secret that opens a project, and the name it goes by in logs.
+type GivenToken struct {
+	Name, Secret string
+	Role         Role
+}
+
+// SetTokens makes these the project's tokens, and no others that were set so
+// before; those that CreateToken made stay.
+func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) error {
+	if err := checkGiven(tokens); err != nil {
+		return err
+	}
+	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if err := tx.DeleteFlagTokens(ctx, p.ID); err != nil {
+			return err
+		}
+		for _, t := range tokens {
+			hash := sha256.Sum256([]byte(t.Secret))
+			// A name or secret of another token becomes this one's.
+			err := tx.ReplaceToken(ctx, db.ReplaceTokenParams{Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: now.UnixMilli()})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func checkGiven(tokens []GivenToken) error {
+	names := map[string]bool{}
+	bySecret := map[string]string{}
+	for _, t := range tokens {
+		if names[t.Name] {
+			return refuse(InvalidRequest, "two tokens have the name %q: give each one of its own", t.Name)
+		}
+		names[t.Name] = true
+		if err := checkRole(t.Role); err != nil {
+			return err
+		}
+		if len(t.Secret) < minSecret {
+			return refuse(InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name, len(t.Secret), minSecret)
+		}
+		if other, twice := bySecret[t.Secret]; twice {
+			return refuse(InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name)
+		}
+		bySecret[t.Secret] = t.Name
+	}
+	return nil
+}
+
+func checkRole(r Role) error {
+	if !slices.Contains(Roles, r) {
+		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).at("role", "is none")
+	}
+	return nil
+}
+
+// CreateToken gives a new token of the project, and its secret, which is not
+// kept.
+func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec) (Token, string, error) {
+	if err := errors.Join(checkName(spec.Name), checkRole(spec.Role)); err != nil {
+		return Token{}, "", err
+	}
+	secret := NewSecret()
+	var t Token
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		p, err := loadProject(ctx, tx, project)
+		if err != nil {
+			return err
+		}
+		if isDue(spec.ExpiresAt, now) {
+			return refuse(InvalidRequest, "a token that expires at %s would have expired already: by the cloud's clock it is %s", spec.ExpiresAt.Format(time.RFC3339), now.Format(time.RFC3339)).
+				at("expiresAt", "is not in the future")
+		}
+		switch _, err := tx.GetToken(ctx, spec.Name); {
+		case err == nil:
+			return refuse(NameTaken, "this cloud already has a token %q, in this project or another: choose another name", spec.Name).at("name", "is taken")
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		hash := sha256.Sum256([]byte(secret))
+		err = tx.InsertToken(ctx, db.InsertTokenParams{
+			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role), ExpiresAt: millis(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
+		})
+		if err != nil {
+			return err
+		}
+		t, err = loadToken(ctx, tx, project, spec.Name)
+		return err
+	})
+	if err != nil {
+		return Token{}, "", err
+	}
+	return t, secret, nil
+}
+
+// RotateToken gives a token a new secret, which is not kept; the one before
+// stays valid for the grace.
+func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace time.Duration) (Token, string, error) {
+	if grace < 0 || grace > maxGrace {
+		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).at("graceSeconds", "is out of range")
+	}
+	secret := NewSecret()
+	var t Token
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if _, err := loadProject(ctx, tx, project); err != nil {
+			return err
+		}
+		old, err := loadToken(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		if isDue(old.ExpiresAt, now) {
+			return refuse(WrongState, "token %q expired at %s, and a new secret would not change that: create another token", name, old.ExpiresAt.Format(time.RFC3339))
+		}
+		row, err := tx.GetToken(ctx, name)
+		if err != nil {
+			return err
+		}
+		hash, until := sha256.Sum256([]byte(secret)), now.Add(grace)
+		err = tx.RotateToken(ctx, db.RotateTokenParams{Name: name, Hash: hash[:], RotatedAt: millis(&now), PreviousHash: row.Hash, PreviousUntil: millis(&until)})
+		if err != nil {
+			return err
+		}
+		t, err = loadToken(ctx, tx, project, name)
+		return err
+	})
+	if err != nil {
+		return Token{}, "", err
+	}
+	return t, secret, nil
+}
+
+// GetToken reads one token of the project.
+func (c *Cloud) GetToken(ctx context.Context, project, name string) (Token, error) {
+	var t Token
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		if _, err = loadProject(ctx, tx, project); err == nil {
+			t, err = loadToken(ctx, tx, project, name)
+		}
+		return err
+	})
+	return t, err
+}
+
+// ListTokens gives one page, by name, and whether more follow. Filter.After is
+// a name; tags and the like do not count.
+func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page []Token, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		if _, err := loadProject(ctx, tx, project); err != nil {
+			return err
+		}
+		rows, err := tx.ListTokens(ctx, db.ListTokensParams{ProjectID: project, After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
+		if err != nil {
+			return err
+		}
+		if more = len(rows) > f.Limit; more {
+			rows = rows[:f.Limit]
+		}
+		for _, row := range rows {
+			page = append(page, tokenFrom(row))
+		}
+		return nil
+	})
+	return page, more, err
+}
+
+// DeleteToken ends a token. The last admin's stays: nobody could make another.
+func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if _, err := loadProject(ctx, tx, project); err != nil {
+			return err
+		}
+		t, err := loadToken(ctx, tx, project, name)
+		if err != nil {
+			return err
+		}
+		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millis(&now)})
+		switch {
+		case err != nil:
+			return err
+		case t.Role == Admin && others == 0:
+			return refuse(InUse, "token %q is the cloud's last admin: create another admin's first", name)
+		}
+		return tx.DeleteToken(ctx, name)
+	})
+}
+
+// loadToken reads a token; another project's is not found.
+func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, error) {
+	row, err := tx.GetToken(ctx, name)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != project {
+		return Token{}, refuse(NotFound, "no token %q in project %s", name, project)
+	}
+	return tokenFrom(row), err
+}
+
+func tokenFrom(row db.Token) Token {
+	return Token{
+		Name: row.Name, Project: row.ProjectID, Role: Role(row.Role), Given: row.Origin == "flag",
+		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: dueFrom(row.ExpiresAt), RotatedAt: dueFrom(row.RotatedAt), PreviousUntil: dueFrom(row.PreviousUntil),
+	}
+}

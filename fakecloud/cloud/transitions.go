@@ -1,0 +1,71 @@
+// This file answers: how often did what go from which state to which?
+
+package cloud
+
+import (
+	"context"
+	"maps"
+	"sync"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// Transition is a change of state. From is empty when a resource is created, To
+// when it is deleted; they are equal when something else of it changed.
+type Transition struct {
+	Resource Resource
+	From, To string
+}
+
+// transitions counts those that were committed since the process started.
+type transitions struct {
+	mu   sync.Mutex
+	many map[Transition]int64
+}
+
+func (t *transitions) count(all []Transition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.many == nil {
+		t.many = map[Transition]int64{}
+	}
+	for _, one := range all {
+		t.many[one]++
+	}
+}
+
+// Transitions tells how often each was made since the process started.
+func (c *Cloud) Transitions() map[Transition]int64 {
+	c.transitions.mu.Lock()
+	defer c.transitions.mu.Unlock()
+	return maps.Clone(c.transitions.many)
+}
+
+// appendEvent is how a change writes an event: the transition that it tells of
+// is counted when the change is committed.
+func appendEvent(ctx context.Context, tx *store.Tx, e db.InsertEventParams) error {
+	o := noting(ctx)
+	o.transitions = append(o.transitions, Transition{Resource: Resource(e.Resource), From: e.FromState, To: e.ToState})
+	return tx.AppendEvent(ctx, e)
+}
+
+// ResourceCount is how many resources of a kind are in a state.
+type ResourceCount struct {
+	Resource Resource
+	State    string
+	Count    int64
+}
+
+// CountResources counts the resources of all projects.
+func (c *Cloud) CountResources(ctx context.Context) ([]ResourceCount, error) {
+	var all []ResourceCount
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.CountResources(ctx)
+		for _, r := range rows {
+			all = append(all, ResourceCount{Resource: Resource(r.Resource), State: r.State, Count: r.Count})
+		}
+		return err
+	})
+	return all, err
+}

@@ -1,0 +1,164 @@
+// This file answers: which TCP connections are there, and when are they broken?
+
+package dataplane
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// flow is a client's connection and, once there is one, its target's.
+type flow struct {
+	at     place // its listener's
+	client *net.TCPConn
+	target *net.TCPConn
+	to     target
+	left   time.Time   // since when its listener or target is none any more; zero while they are
+	end    *time.Timer // breaks it when it has drained long enough
+}
+
+// cut breaks both connections.
+func (f *flow) cut() {
+	reset(f.client)
+	reset(f.target)
+}
+
+// flows are a balancer's. Safe for concurrent use.
+type flows struct {
+	mu    sync.Mutex
+	all   map[*flow]struct{} // nil once the balancer is removed
+	drain time.Duration
+	// What is in force; other flows drain.
+	places   map[place]bool
+	backends map[cloud.Backend]bool
+}
+
+// add remembers a flow to close with the balancer; false if that is gone
+// already.
+func (s *flows) add(f *flow) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		return false
+	}
+	s.all[f] = struct{}{}
+	return true
+}
+
+// lead notes where a flow leads, which may be out of force by now; false if the
+// balancer is gone.
+func (s *flows) lead(f *flow, conn *net.TCPConn, to target) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		return false
+	}
+	f.target, f.to = conn, to
+	s.settle(f)
+	return true
+}
+
+func (s *flows) remove(f *flow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.end != nil {
+		f.end.Stop()
+	}
+	delete(s.all, f)
+}
+
+// follow has flows drain that do not go by what is in force now, and lets those
+// be that do again.
+func (s *flows) follow(f cloud.Forwarding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain, s.places, s.backends = f.Drain, map[place]bool{}, map[cloud.Backend]bool{}
+	for _, l := range f.Listeners {
+		s.places[placeOf(f, l)] = true
+	}
+	for _, b := range f.Backends {
+		s.backends[b] = true
+	}
+	for flow := range s.all {
+		s.settle(flow)
+	}
+}
+
+// settle gives a flow the end that it is to have. The caller holds mu.
+func (s *flows) settle(f *flow) {
+	if f.end != nil {
+		f.end.Stop()
+		f.end = nil
+	}
+	switch {
+	case f.target == nil: // It leads nowhere yet.
+	case s.places[f.at] && s.backends[cloud.Backend{Target: f.to.name, Address: f.to.at.Addr()}]:
+		f.left = time.Time{}
+	default:
+		if f.left.IsZero() {
+			f.left = time.Now()
+		}
+		if s.drain > 0 {
+			f.end = time.AfterFunc(time.Until(f.left.Add(s.drain)), f.cut)
+		}
+	}
+}
+
+// close ends all, and those that are still to be added.
+func (s *flows) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.all {
+		_ = f.client.Close()
+		if f.target != nil {
+			_ = f.target.Close()
+		}
+	}
+	s.all = nil
+}
+
+// silence is how long nothing has been heard.
+type silence struct {
+	limit time.Duration
+	began time.Time
+	last  atomic.Int64 // when something was heard, since it began
+}
+
+func newSilence(limit time.Duration) *silence { return &silence{limit: limit, began: time.Now()} }
+
+func (s *silence) heard() { s.last.Store(int64(time.Since(s.began))) }
+
+// lasted waits until the silence has lasted to its limit; false if done is
+// closed before.
+func (s *silence) lasted(done <-chan struct{}) bool {
+	for wait := s.limit; wait > 0; wait = s.limit - (time.Since(s.began) - time.Duration(s.last.Load())) {
+		timer := time.NewTimer(wait)
+		select {
+		case <-done:
+			timer.Stop()
+			return false
+		case <-timer.C:
+		}
+	}
+	return true
+}
+
+// listening reads, and breaks the silence. It hides what else the reader can:
+// nobody hears what the kernel splices.
+type listening struct {
+	from    io.Reader
+	silence *silence
+}
+
+func (l listening) Read(p []byte) (int, error) {
+	n, err := l.from.Read(p)
+	if n > 0 {
+		l.silence.heard()
+	}
+	return n, err
+}

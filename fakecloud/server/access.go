@@ -1,0 +1,189 @@
+// This file answers: who may do what, and how are projects and tokens run?
+
+package server
+
+import (
+	"net/http"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// authorize lets through who may; who is not known is told so by the validator.
+func (s *Server) authorize(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r)
+		who, need := c.who, c.op.role
+		if who != nil && !c.op.open && !who.Role.Allows(need) {
+			s.problem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+", and token \""+who.Token+"\" has the role "+string(who.Role)+": use another token, or ask an admin of this cloud for one", nil)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// GetProject implements api.ServerInterface.
+func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
+	who := callOf(r).who
+	p, t := projectOf(who.Project), tokenOf(who.Details)
+	p.Token = &t
+	s.reply(w, r, http.StatusOK, p)
+}
+
+// ListProjects implements api.ServerInterface.
+func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
+	f, err := filter("p-", params.Name, nil, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	items, more, err := s.cloud.ListProjects(r.Context(), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.ProjectList{Items: each(items, projectOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].ID)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+// CreateProject implements api.ServerInterface.
+func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.CreateProjectParams) {
+	body, ok := decode[api.ProjectCreate](s, w, r)
+	if !ok {
+		return
+	}
+	p, err := s.cloud.CreateProject(r.Context(), project(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: value(body.DefaultTags)})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/projects/"+p.ID)
+	s.resource(w, r, http.StatusCreated, p.Version, projectOf(p))
+}
+
+// GetProjectByID implements api.ServerInterface.
+func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+	p, err := s.cloud.ProjectByID(r.Context(), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.resource(w, r, http.StatusOK, p.Version, projectOf(p))
+}
+
+// UpdateProject implements api.ServerInterface.
+func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.UpdateProjectParams) {
+	body, ok := decode[api.ProjectUpdate](s, w, r)
+	if !ok {
+		return
+	}
+	p, err := s.cloud.UpdateProject(r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.resource(w, r, http.StatusOK, p.Version, projectOf(p))
+}
+
+// DeleteProject implements api.ServerInterface.
+func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.DeleteProjectParams) {
+	if err := s.cloud.DeleteProject(r.Context(), project(r), id); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// ListTokens implements api.ServerInterface.
+func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.ProjectID, params api.ListTokensParams) {
+	f, err := filter("", params.Name, nil, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	items, more, err := s.cloud.ListTokens(r.Context(), id, f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.TokenList{Items: each(items, tokenOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].Name)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+// CreateToken implements api.ServerInterface.
+func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
+	body, ok := decode[api.TokenCreate](s, w, r)
+	if !ok {
+		return
+	}
+	t, secret, err := s.cloud.CreateToken(r.Context(), id, cloud.TokenSpec{Name: body.Name, Role: cloud.Role(body.Role), ExpiresAt: body.ExpiresAt})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/projects/"+t.Project+"/tokens/"+t.Name)
+	s.reply(w, r, http.StatusCreated, api.TokenWithSecret{Token: tokenOf(t), Secret: secret})
+}
+
+// GetToken implements api.ServerInterface.
+func (s *Server) GetToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+	t, err := s.cloud.GetToken(r.Context(), id, name)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, tokenOf(t))
+}
+
+// DeleteToken implements api.ServerInterface.
+func (s *Server) DeleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+	if err := s.cloud.DeleteToken(r.Context(), id, name); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// RotateToken implements api.ServerInterface.
+func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
+	body, ok := decode[api.TokenRotate](s, w, r)
+	if !ok {
+		return
+	}
+	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, seconds(body.GraceSeconds))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret})
+}
+
+func projectOf(p cloud.Project) api.Project {
+	return api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt}
+}
+
+func tokenOf(t cloud.Token) api.Token {
+	origin := api.TokenFromAPI
+	if t.Given {
+		origin = api.TokenFromFlag
+	}
+	return api.Token{
+		Name: t.Name, Project: t.Project, Role: api.Role(t.Role), Origin: origin,
+		CreatedAt: t.CreatedAt, ExpiresAt: t.ExpiresAt, RotatedAt: t.RotatedAt, PreviousValidUntil: t.PreviousUntil,
+	}
+}
+
+// toTags is nil for those left out.
+func toTags(t *api.Tags) *map[string]string {
+	if t == nil {
+		return nil
+	}
+	tags := map[string]string(*t)
+	return &tags
+}

@@ -1,0 +1,298 @@
+package server_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// withToken gives a client with a new token of the project.
+func (r *rig) withToken(t *testing.T, project, name string, role api.Role) *client.Client {
+	t.Helper()
+	made, err := r.CreateToken(t.Context(), project, api.TokenCreate{Name: name, Role: role})
+	require.NoError(t, err)
+	return newClient(t, r.url, made.Secret)
+}
+
+// Every operation that the spec has is asked for with every role: whoever may
+// not is told so before anything else of the call is looked at, and whoever may
+// is told anything but that.
+func TestEveryOperationNeedsItsRole(t *testing.T) {
+	r := newRig(t)
+	secrets := map[cloud.Role]string{}
+	for _, role := range cloud.Roles {
+		made, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: string(role), Role: api.Role(role)})
+		require.NoError(t, err)
+		secrets[role] = made.Secret
+	}
+	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
+	require.NoError(t, err)
+	needs := map[cloud.Role]int{}
+	for path, item := range spec.Paths.Map() {
+		url := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "none")
+		for method, op := range item.Operations() {
+			need := cloud.Editor
+			switch {
+			case op.Security != nil:
+				continue
+			case op.Extensions["x-role"] != nil:
+				require.Equal(t, "admin", op.Extensions["x-role"], op.OperationID)
+				need = cloud.Admin
+			case method == http.MethodGet:
+				need = cloud.Viewer
+			}
+			needs[need]++
+			if op.OperationID == "streamEvents" {
+				url += "?follow=false"
+			}
+			answer, p := r.call(t, method, url, "{", "Authorization", "Bearer nonsense")
+			assert.Equal(t, 401, answer.StatusCode, op.OperationID)
+			assert.Equal(t, api.Unauthenticated, p.Code)
+			for _, role := range cloud.Roles {
+				answer, p := r.call(t, method, url, "{", "Authorization", "Bearer "+secrets[role])
+				if role.Allows(need) {
+					assert.NotEqual(t, 403, answer.StatusCode, "%s as %s", op.OperationID, role)
+					assert.NotEqual(t, 401, answer.StatusCode, "%s as %s", op.OperationID, role)
+					continue
+				}
+				assert.Equal(t, 403, answer.StatusCode, "%s as %s", op.OperationID, role)
+				assert.Equal(t, api.Forbidden, p.Code)
+				assert.Contains(t, p.Detail, "needs the role "+string(need))
+				assert.Contains(t, p.Detail, `token "`+string(role)+`"`)
+			}
+		}
+	}
+	for _, role := range cloud.Roles {
+		assert.Positive(t, needs[role], role)
+	}
+}
+
+func TestProjects(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	made, err := r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}})
+	require.NoError(t, err)
+	_, err = r.CreateProject(ctx, api.ProjectCreate{Name: "team-a"})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	keyed := client.IdempotencyKey(ctx, "k")
+	first, err := r.CreateProject(keyed, api.ProjectCreate{Name: "team-b"})
+	require.NoError(t, err)
+	again, err := r.CreateProject(keyed, api.ProjectCreate{Name: "team-b"})
+	require.NoError(t, err)
+	assert.Equal(t, first, again)
+
+	all, err := r.ListProjects(ctx, "")
+	require.NoError(t, err)
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	assert.Equal(t, []string{"default", "other", "team-a", "team-b"}, names)
+	one, err := r.ListProjects(ctx, "team-a")
+	require.NoError(t, err)
+	assert.Equal(t, []api.Project{*made}, one)
+	answer, _ := r.call(t, "GET", "/v1/projects?limit=3", "")
+	var page api.ProjectList
+	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
+	require.NotNil(t, page.NextPageToken)
+	answer, _ = r.call(t, "GET", "/v1/projects?limit=3&pageToken="+*page.NextPageToken, "")
+	var rest api.ProjectList
+	require.NoError(t, json.Unmarshal([]byte(answer.Body), &rest))
+	assert.Equal(t, all, append(page.Items, rest.Items...))
+	assert.Nil(t, rest.NextPageToken)
+
+	renamed, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: ptr("team-c")})
+	require.NoError(t, err)
+	assert.EqualValues(t, 2, renamed.Version)
+	assert.Equal(t, api.Tags{"team": "a"}, renamed.DefaultTags)
+	_, err = r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: ptr("team-d")})
+	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
+	_, err = r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: ptr("default")})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	same, err := r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: ptr("team-c")})
+	require.NoError(t, err)
+	assert.Equal(t, renamed, same, "nothing changed")
+	got, err := r.GetProject(ctx, made.ID)
+	require.NoError(t, err)
+	assert.Equal(t, renamed, got)
+	for _, id := range []string{"none", "p-none"} {
+		_, err = r.GetProject(ctx, id)
+		assert.True(t, client.IsNotFound(err), err)
+		_, err = r.UpdateProject(ctx, id, api.ProjectUpdate{Name: ptr("x")})
+		assert.True(t, client.IsNotFound(err), err)
+		assert.True(t, client.IsNotFound(r.DeleteProject(ctx, id)))
+	}
+	// What a token's project is called is known at once.
+	theirs := r.withToken(t, made.ID, "theirs", api.RoleEditor)
+	_, err = theirs.Project(ctx)
+	require.NoError(t, err)
+	_, err = r.UpdateProject(ctx, made.ID, api.ProjectUpdate{DefaultTags: &api.Tags{"team": "c"}})
+	require.NoError(t, err)
+	in, err := theirs.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	assert.Equal(t, api.Tags{"team": "c"}, in.Tags)
+}
+
+func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	p, err := r.CreateProject(ctx, api.ProjectCreate{Name: "short"})
+	require.NoError(t, err)
+	theirs := r.withToken(t, p.ID, "theirs", api.RoleEditor)
+	in, err := theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{})
+	require.NoError(t, err)
+	lb, err := theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 80}}})
+	require.NoError(t, err)
+	route, err := theirs.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
+	require.NoError(t, err)
+	refused := func(what string) {
+		t.Helper()
+		err := r.DeleteProject(ctx, p.ID)
+		require.True(t, client.HasCode(err, api.InUse), err)
+		assert.ErrorContains(t, err, what)
+	}
+	refused("1 instances, 1 load balancers, 1 routes")
+	_, err = theirs.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	_, err = theirs.DeleteLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := theirs.GetLoadBalancer(ctx, lb.ID)
+		got, inErr := theirs.GetInstance(ctx, in.ID)
+		return client.IsNotFound(err) && inErr == nil && got.State == api.InstanceTerminated
+	}, patience, 2*time.Millisecond)
+	refused("1 routes")
+	require.NoError(t, theirs.DeleteRoute(ctx, route.ID))
+
+	_, err = r.GetProject(ctx, p.ID)
+	require.NoError(t, err)
+	require.NoError(t, r.DeleteProject(ctx, p.ID))
+	_, err = r.GetProject(ctx, p.ID)
+	assert.True(t, client.IsNotFound(err), err)
+	_, err = theirs.Project(ctx)
+	assert.True(t, client.HasCode(err, api.Unauthenticated), err)
+	_, err = r.CreateProject(ctx, api.ProjectCreate{Name: "short"})
+	require.NoError(t, err, "the name is free again")
+
+	err = r.DeleteProject(ctx, r.project.ID)
+	require.True(t, client.HasCode(err, api.InUse), err)
+	assert.ErrorContains(t, err, "your token's own")
+}
+
+func TestAnAdminSeesNoResourcesOfOtherProjects(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	_, err = r.GetInstance(ctx, in.ID)
+	assert.True(t, client.IsNotFound(err), err)
+	q, err := r.other.Project(ctx)
+	require.NoError(t, err)
+	there := r.withToken(t, q.ID, "mine-there", api.RoleViewer)
+	got, err := there.GetInstance(ctx, in.ID)
+	require.NoError(t, err, "with a token there")
+	assert.Equal(t, in.ID, got.ID)
+	_, err = there.TerminateInstance(ctx, in.ID)
+	assert.True(t, client.HasCode(err, api.Forbidden), err)
+}
+
+func TestTokens(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	made, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: &expires})
+	require.NoError(t, err)
+	assert.Equal(t, api.Token{Name: "ci", Project: r.project.ID, Role: api.RoleViewer, Origin: api.TokenFromAPI, CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires}, made.Token)
+	ci := newClient(t, r.url, made.Secret)
+	p, err := ci.Project(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, &made.Token, p.Token)
+
+	all, err := r.ListTokens(ctx, r.project.ID)
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	assert.Equal(t, []string{"ccm", "ci", "operator"}, []string{all[0].Name, all[1].Name, all[2].Name})
+	got, err := r.GetToken(ctx, r.project.ID, "ci")
+	require.NoError(t, err)
+	assert.Equal(t, made.Token, *got)
+	for _, path := range []string{"/tokens", "/tokens/ci"} {
+		answer, _ := r.call(t, "GET", "/v1/projects/"+r.project.ID+path, "")
+		assert.Equal(t, 200, answer.StatusCode)
+		assert.NotContains(t, answer.Body, made.Secret)
+		assert.NotContains(t, answer.Body, "ecret")
+	}
+
+	_, err = r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "stranger", Role: api.RoleViewer})
+	assert.True(t, client.HasCode(err, api.NameTaken), "unique in the cloud: %v", err)
+	past := time.Now().Add(-time.Second)
+	_, err = r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleViewer, ExpiresAt: &past})
+	assert.True(t, client.HasCode(err, api.InvalidRequest), err)
+	_, err = r.CreateToken(ctx, "p-none", api.TokenCreate{Name: "lost", Role: api.RoleViewer})
+	assert.True(t, client.IsNotFound(err), err)
+	for _, body := range []string{`{"name":"x"}`, `{"role":"viewer"}`, `{"name":"X","role":"viewer"}`, `{"name":"x","role":"owner"}`, `{"name":"x","role":"viewer","secret":"0123456789abcdef"}`, `{"name":"x","role":"viewer","expiresAt":"soon"}`} {
+		answer, _ := r.call(t, "POST", "/v1/projects/"+r.project.ID+"/tokens", body)
+		assert.Equal(t, 400, answer.StatusCode, body)
+	}
+
+	q, err := r.other.Project(ctx)
+	require.NoError(t, err)
+	_, err = r.GetToken(ctx, q.ID, "ci")
+	assert.True(t, client.IsNotFound(err), "of another project: %v", err)
+	_, err = r.RotateToken(ctx, q.ID, "ci", api.TokenRotate{})
+	assert.True(t, client.IsNotFound(err), err)
+	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, q.ID, "ci")))
+
+	require.NoError(t, r.DeleteToken(ctx, r.project.ID, "ci"))
+	_, err = ci.Project(ctx)
+	assert.True(t, client.HasCode(err, api.Unauthenticated), "at once: %v", err)
+	assert.True(t, client.IsNotFound(r.DeleteToken(ctx, r.project.ID, "ci")))
+}
+
+func TestRotatedTokens(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	made, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer})
+	require.NoError(t, err)
+	valid := func(secret string) bool {
+		_, err := newClient(t, r.url, secret).Project(ctx)
+		if err != nil {
+			require.True(t, client.HasCode(err, api.Unauthenticated), err)
+		}
+		return err == nil
+	}
+	require.True(t, valid(made.Secret))
+	second, err := r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600})
+	require.NoError(t, err)
+	assert.NotNil(t, second.Token.RotatedAt)
+	assert.NotEqual(t, made.Secret, second.Secret)
+	assert.True(t, valid(made.Secret) && valid(second.Secret), "both, for a while")
+	third, err := r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{})
+	require.NoError(t, err)
+	assert.True(t, valid(third.Secret))
+	assert.False(t, valid(second.Secret), "no grace")
+	assert.False(t, valid(made.Secret), "only one secret before is kept")
+	_, p := r.call(t, "GET", "/v1/project", "", "Authorization", "Bearer "+second.Secret)
+	assert.Contains(t, p.Detail, `token "ci" was rotated`)
+	answer, _ := r.call(t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{"graceSeconds":604801}`)
+	assert.Equal(t, 400, answer.StatusCode)
+}
+
+func TestTheLastAdminStays(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	q, err := r.other.Project(ctx)
+	require.NoError(t, err)
+	require.NoError(t, r.DeleteToken(ctx, q.ID, "stranger"), "another admin is left")
+	err = r.DeleteToken(ctx, r.project.ID, "operator")
+	require.True(t, client.HasCode(err, api.InUse), err)
+	assert.ErrorContains(t, err, "last admin")
+	second := r.withToken(t, r.project.ID, "second", api.RoleAdmin)
+	require.NoError(t, r.DeleteToken(ctx, r.project.ID, "operator"), "its own, but not the last")
+	_, err = second.ListProjects(ctx, "")
+	require.NoError(t, err)
+	assert.True(t, client.HasCode(second.DeleteToken(ctx, r.project.ID, "second"), api.InUse))
+}

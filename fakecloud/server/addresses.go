@@ -1,0 +1,103 @@
+// This file answers: what do the operations on reserved addresses do?
+
+package server
+
+import (
+	"net/http"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+func addressOf(a cloud.ReservedAddress) api.ReservedAddress {
+	out := api.ReservedAddress{
+		ID: a.ID, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(), State: api.AddressState(a.State),
+		Tags: a.Tags, Version: a.Version, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+	}
+	if a.Holder != (cloud.AddressHolder{}) {
+		out.Holder = &api.AddressHolder{Kind: api.AddressHolderKind(a.Holder.Kind), ID: a.Holder.ID}
+	}
+	return out
+}
+
+// ListAddresses implements api.ServerInterface.
+func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
+	f, err := filter("a-", params.Name, params.Tag, params.Limit, params.PageToken)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	f.States = each(value(params.State), func(v api.AddressState) string { return string(v) })
+	items, more, err := s.cloud.ListAddresses(r.Context(), project(r), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.ReservedAddressList{Items: each(items, addressOf)}
+	if more {
+		list.NextPageToken = pageToken(items[len(items)-1].ID)
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+// ReserveAddress implements api.ServerInterface.
+func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.ReserveAddressParams) {
+	body, ok := decode[api.ReservedAddressCreate](s, w, r)
+	if !ok {
+		return
+	}
+	a, err := s.cloud.ReserveAddress(r.Context(), project(r), cloud.AddressSpec{Name: value(body.Name), IP: value(body.IP), Tags: value(body.Tags)})
+	if err == nil {
+		w.Header().Set("Location", "/v1/addresses/"+a.ID)
+	}
+	s.address(w, r, http.StatusCreated, a, err)
+}
+
+// GetAddress implements api.ServerInterface.
+func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
+	a, err := s.cloud.GetAddress(r.Context(), project(r), id)
+	s.address(w, r, http.StatusOK, a, err)
+}
+
+// UpdateAddress implements api.ServerInterface.
+func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.UpdateAddressParams) {
+	body, ok := decode[api.ReservedAddressUpdate](s, w, r)
+	if !ok {
+		return
+	}
+	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.AddressUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
+	s.address(w, r, http.StatusOK, a, err)
+}
+
+// AttachAddress implements api.ServerInterface.
+func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.AttachAddressParams) {
+	body, ok := decode[api.AddressAttach](s, w, r)
+	if !ok {
+		return
+	}
+	a, err := s.cloud.AttachAddress(r.Context(), project(r), id, body.InstanceID)
+	s.address(w, r, http.StatusOK, a, err)
+}
+
+// DetachAddress implements api.ServerInterface.
+func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.DetachAddressParams) {
+	a, err := s.cloud.DetachAddress(r.Context(), project(r), id)
+	s.address(w, r, http.StatusOK, a, err)
+}
+
+// ReleaseAddress implements api.ServerInterface.
+func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.ReleaseAddressParams) {
+	if err := s.cloud.ReleaseAddress(r.Context(), project(r), id); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) address(w http.ResponseWriter, r *http.Request, status int, a cloud.ReservedAddress, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.resource(w, r, status, a.Version, addressOf(a))
+}

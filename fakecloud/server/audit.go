@@ -1,0 +1,106 @@
+// This file answers: what can be asked about who called what?
+
+package server
+
+import (
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// ListAudit implements api.ServerInterface.
+func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
+	f := cloud.AuditFilter{
+		Token: value(params.Token), UserAgent: value(params.UserAgent), Operation: value(params.Operation), Resource: value(params.Resource),
+		Since: value(params.Since), Limit: defaultLimit,
+	}
+	if params.Limit != nil {
+		f.Limit = *params.Limit
+	}
+	if params.Status != nil {
+		class, _ := strconv.Atoi((string)(*params.Status)[:1]) // "none" is no digit: 0.
+		f.Class = &class
+	}
+	if params.PageToken != nil {
+		var err error
+		if f.Before, err = auditPosition(*params.PageToken); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+	}
+	if err := s.journal.flush(r.Context()); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	items, more, err := s.cloud.ListAudit(r.Context(), project(r), f)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	list := api.AuditList{Items: each(items, auditOf)}
+	if more {
+		list.NextPageToken = pageToken("audit-" + strconv.FormatInt(items[len(items)-1].ID, 10))
+	}
+	s.reply(w, r, http.StatusOK, list)
+}
+
+func auditPosition(token string) (int64, error) {
+	var id int64
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil && len(text) > len("audit-") && string(text[:len("audit-")]) == "audit-" {
+		id, err = strconv.ParseInt(string(text[len("audit-"):]), 10, 64)
+	}
+	if err != nil || id < 1 {
+		return 0, badPageToken()
+	}
+	return id, nil
+}
+
+// SumAudit implements api.ServerInterface.
+func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams) {
+	if err := s.journal.flush(r.Context()); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	by := func(g api.AuditGroup) bool { return params.GroupBy == nil || slices.Contains(*params.GroupBy, g) }
+	keep := func(g api.AuditGroup, v string) string {
+		if by(g) {
+			return v
+		}
+		return ""
+	}
+	f := cloud.AuditFilter{Token: value(params.Token), UserAgent: value(params.UserAgent), Operation: value(params.Operation)}
+	sums, err := s.cloud.SumAudit(r.Context(), project(r), f, func(c cloud.AuditCaller) cloud.AuditCaller {
+		return cloud.AuditCaller{
+			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent), Operation: keep(api.AuditByOperation, c.Operation),
+		}
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)})
+}
+
+func auditOf(e cloud.AuditEntry) api.AuditEntry {
+	return api.AuditEntry{
+		Time: e.Time, RequestID: e.RequestID, Token: e.Token, UserAgent: e.UserAgent, Operation: e.Operation,
+		Resource: text(e.Resource), Status: e.Status, Code: text(e.Code), Fault: text(e.Fault),
+		DurationMilliseconds: milliseconds(e.Duration), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+	}
+}
+
+func auditSumOf(s cloud.AuditSum) api.AuditSum {
+	return api.AuditSum{
+		Token: s.Token, UserAgent: s.UserAgent, Operation: s.Operation,
+		Calls: s.Calls, Errors: s.Errors, Faults: s.Faults, Throttled: s.Throttled,
+		BytesIn: s.BytesIn, BytesOut: s.BytesOut, DurationMilliseconds: milliseconds(s.Duration),
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,269 @@
+// This file answers: is every call in the audit, with what it cost?
+
+package server_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// counts drops what cannot be known beforehand.
+func counts(sums []api.AuditSum) []api.AuditSum {
+	for i := range sums {
+		sums[i].BytesIn, sums[i].BytesOut, sums[i].DurationMilliseconds = 0, 0, 0
+	}
+	return sums
+}
+
+func TestCallsAreCounted(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	none, err := r.SumAudit(ctx, client.AuditFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, none)
+
+	_, err = r.ListZones(ctx)
+	require.NoError(t, err)
+	_, err = r.ccm.ListZones(ctx)
+	require.NoError(t, err)
+	_, err = r.ccm.GetInstance(ctx, "i-none")
+	require.True(t, client.IsNotFound(err), err)
+	resp, _ := r.asCCM(t, "POST", "/v1/instances", `{"nom":"x"}`)
+	require.Equal(t, 400, resp.StatusCode)
+	_, err = r.other.ListZones(ctx)
+	require.NoError(t, err)
+	stream, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = stream.Body.Close() })
+
+	f := r.breakCCM(t, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true}})
+	for range 2 {
+		_, err = r.ccm.ListRoutes(ctx, client.RouteFilter{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Drop: true}})
+	_, err = r.ccm.CreateRoute(ctx, api.RouteCreate{})
+	require.Error(t, err)
+	resp, _ = r.call(t, "GET", "/v1/nonsense", "")
+	require.Equal(t, 404, resp.StatusCode)
+	resp, _ = r.call(t, "GET", "/v1/zones", "", "Authorization", "Bearer nonsense")
+	require.Equal(t, 401, resp.StatusCode)
+
+	ccm := []api.AuditSum{
+		{Token: "ccm", Operation: "createInstance", Calls: 1, Errors: 1},
+		{Token: "ccm", Operation: "createRoute", Calls: 1, Errors: 1, Faults: 1},
+		{Token: "ccm", Operation: "getInstance", Calls: 1, Errors: 1},
+		{Token: "ccm", Operation: "listRoutes", Calls: 2, Faults: 1},
+		{Token: "ccm", Operation: "listZones", Calls: 1},
+	}
+	operator := []api.AuditSum{
+		{Token: "operator", Operation: "listZones", Calls: 1},
+		{Token: "operator", Operation: "streamEvents", Calls: 1},
+	}
+	for token, want := range map[string][]api.AuditSum{"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {}} {
+		got, err := r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation)
+		require.NoError(t, err)
+		assert.Equal(t, want, counts(got), token)
+	}
+	theirs, err := r.other.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken)
+	require.NoError(t, err)
+	assert.Equal(t, []api.AuditSum{{Token: "stranger", Calls: 1}}, counts(theirs))
+	agents, err := r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent)
+	require.NoError(t, err)
+	assert.Equal(t, []api.AuditSum{{UserAgent: "Go-http-client/1.1", Calls: 1, Errors: 1}, {UserAgent: "test", Calls: 5, Errors: 2, Faults: 2}}, counts(agents))
+	begins, err := r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"})
+	require.NoError(t, err)
+	assert.Equal(t, []api.AuditSum{{Token: "ccm", UserAgent: "test", Operation: "listRoutes", Calls: 2, Faults: 1}}, counts(begins))
+}
+
+func TestTheAuditTellsOfEachCall(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	before := time.Now().Add(-time.Second)
+	body := `{"name": "node-1"}`
+	made, _ := r.call(t, "POST", "/v1/instances", body, "User-Agent", "tool/1")
+	require.Equal(t, 201, made.StatusCode)
+	id := made.Header.Get("Location")[len("/v1/instances/"):]
+	got, _ := r.call(t, "GET", "/v1/instances/"+id, "", "User-Agent", strings.Repeat("é", 200))
+	unchanged, _ := r.call(t, "GET", "/v1/instances/"+id, "", "If-None-Match", got.Header.Get("ETag"))
+	require.Equal(t, 304, unchanged.StatusCode)
+	absent, p := r.call(t, "GET", "/v1/instances/i-none", "")
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
+	faulty, _ := r.asCCM(t, "GET", "/v1/zones", "")
+
+	all, err := r.ListAudit(ctx, client.AuditFilter{Since: before}, 0)
+	require.NoError(t, err)
+	for i := range all {
+		assert.WithinDuration(t, time.Now(), all[i].Time, patience)
+		assert.Positive(t, all[i].DurationMilliseconds)
+		all[i].Time, all[i].DurationMilliseconds = time.Time{}, 0
+	}
+	entry := func(a answer, token, agent, operation string, in int) api.AuditEntry {
+		return api.AuditEntry{
+			RequestID: a.Header.Get("X-Request-Id"), Token: token, UserAgent: agent, Operation: operation, Status: a.StatusCode,
+			BytesIn: int64(in), BytesOut: int64(len(a.Body)),
+		}
+	}
+	want := []api.AuditEntry{
+		entry(faulty, "ccm", "Go-http-client/1.1", "listZones", 0), entry(absent, "operator", "Go-http-client/1.1", "getInstance", 0),
+		entry(unchanged, "operator", "Go-http-client/1.1", "getInstance", 0),
+		entry(got, "operator", strings.Repeat("é", 128), "getInstance", 0), entry(made, "operator", "tool/1", "createInstance", len(body)),
+	}
+	want[0].Code, want[0].Fault = ptr("unavailable"), &f.ID
+	want[1].Code, want[1].Resource = ptr(string(p.Code)), ptr("i-none")
+	want[2].Resource, want[3].Resource, want[4].Resource = &id, &id, &id
+	assert.Equal(t, want, all)
+
+	for name, tc := range map[string]struct {
+		f    client.AuditFilter
+		want int
+	}{
+		"token":     {client.AuditFilter{Token: "ccm"}, 1},
+		"agent":     {client.AuditFilter{UserAgent: "tool/"}, 1},
+		"operation": {client.AuditFilter{Operation: "getInstance"}, 3},
+		"resource":  {client.AuditFilter{Resource: id}, 3},
+		"2xx":       {client.AuditFilter{Status: api.AuditStatus2Xx}, 2},
+		"3xx":       {client.AuditFilter{Status: api.AuditStatus3Xx}, 1},
+		"4xx":       {client.AuditFilter{Status: api.AuditStatus4Xx}, 1},
+		"5xx":       {client.AuditFilter{Status: api.AuditStatus5Xx}, 1},
+		"none":      {client.AuditFilter{Status: api.AuditStatusNone}, 0},
+		"since":     {client.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
+	} {
+		items, err := r.ListAudit(ctx, tc.f, 0)
+		require.NoError(t, err)
+		assert.Len(t, items, tc.want, name)
+	}
+	two, err := r.ListAudit(ctx, client.AuditFilter{}, 2)
+	require.NoError(t, err)
+	assert.Len(t, two, 2)
+	theirs, err := r.other.ListAudit(ctx, client.AuditFilter{}, 0)
+	require.NoError(t, err)
+	assert.Empty(t, theirs)
+}
+
+func TestTheAuditPages(t *testing.T) {
+	r := newRig(t)
+	for range 7 {
+		r.call(t, "GET", "/v1/zones", "")
+	}
+	var seen []string
+	token := ""
+	for {
+		resp, _ := r.call(t, "GET", "/v1/audit?limit=3"+token, "")
+		require.Equal(t, 200, resp.StatusCode, resp.Body)
+		var list api.AuditList
+		require.NoError(t, json.Unmarshal([]byte(resp.Body), &list))
+		for _, e := range list.Items {
+			seen = append(seen, e.RequestID)
+		}
+		r.call(t, "GET", "/v1/zones", "") // What comes meanwhile moves nothing.
+		if list.NextPageToken == nil {
+			break
+		}
+		token = "&pageToken=" + *list.NextPageToken
+	}
+	assert.Len(t, seen, 7)
+	all, err := r.ListAudit(t.Context(), client.AuditFilter{}, 0)
+	require.NoError(t, err)
+	for i, e := range all[3:] {
+		assert.Equal(t, seen[i], e.RequestID)
+	}
+}
+
+// The bytes of a stream are added when it ends.
+func TestStreamsAreAudited(t *testing.T) {
+	r, ctx := newRig(t).withHop(t), t.Context()
+	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
+	streams := client.AuditFilter{Operation: "streamEvents"}
+	begun, err := r.ListAudit(ctx, streams, 0)
+	require.NoError(t, err)
+	require.Len(t, begun, 1)
+	assert.Zero(t, begun[0].BytesOut)
+	r.routes(t, 1, 3)
+	enough := errors.New("enough")
+	require.ErrorIs(t, r.Watch(ctx, client.FromOldest, true, func(e api.Event) error {
+		if e.Resource == api.ResourceRoute {
+			return enough
+		}
+		return nil
+	}), enough)
+	buf := make([]byte, 1024)
+	_, err = io.ReadFull(resp.Body, buf)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		ended, err := r.ListAudit(ctx, streams, 0)
+		require.NoError(c, err)
+		sums, err := r.SumAudit(ctx, streams)
+		require.NoError(c, err)
+		var bytes, of int64
+		for _, e := range ended {
+			assert.Greater(c, e.BytesOut, int64(1023))
+			bytes += e.BytesOut
+		}
+		for _, s := range sums {
+			assert.EqualValues(c, 1, s.Calls)
+			of += s.BytesOut
+		}
+		assert.Equal(c, bytes, of)
+	}, patience, 5*time.Millisecond)
+}
+
+// However many call at once: who has an answer finds the call counted.
+func TestNoCallIsLost(t *testing.T) {
+	r := newRig(t)
+	const callers, each = 16, 60
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			agent := fmt.Sprint("caller-", i)
+			for n := range each {
+				r.call(t, "GET", "/v1/zones", "", "User-Agent", agent)
+				if n%20 == 19 {
+					sums, err := r.SumAudit(t.Context(), client.AuditFilter{UserAgent: agent, Operation: "listZones"}, api.AuditByUserAgent)
+					if assert.NoError(t, err) {
+						for _, s := range sums {
+							if s.UserAgent == agent {
+								assert.EqualValues(t, n+1, s.Calls)
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	sums, err := r.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
+	require.NoError(t, err)
+	require.Len(t, sums, 1)
+	assert.EqualValues(t, callers*each, sums[0].Calls)
+	entries, err := r.ListAudit(t.Context(), client.AuditFilter{}, 0)
+	require.NoError(t, err)
+	assert.Len(t, entries, callers*each)
+}
+
+// The sums are kept for ever, so that their number is bounded.
+func TestUserAgentsAreBounded(t *testing.T) {
+	r := newRig(t)
+	for i := range 203 {
+		r.call(t, "GET", "/v1/zones", "", "User-Agent", fmt.Sprint("agent-", i))
+	}
+	sums, err := r.SumAudit(t.Context(), client.AuditFilter{}, api.AuditByUserAgent)
+	require.NoError(t, err)
+	require.Len(t, sums, 201)
+	assert.Equal(t, "(others)", sums[0].UserAgent)
+	assert.EqualValues(t, 3, sums[0].Calls)
+}

@@ -1,0 +1,146 @@
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func TestBalancersHaveOptions(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	plain, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
+	require.NoError(t, err)
+	assert.Equal(t, api.SchemePublic, plain.Scheme)
+	assert.Equal(t, api.AlgorithmRoundRobin, plain.Algorithm)
+	assert.Zero(t, plain.IdleTimeoutSeconds)
+	assert.Zero(t, plain.DrainSeconds)
+
+	listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 8081, TargetPort: 1, ConnectionLimit: 9}}
+	check := api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 1, ExpectedCodes: "200-299,301"}
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "all", Scheme: ptr(api.SchemeInternal), Algorithm: ptr(api.AlgorithmSourceHash), Listeners: listeners,
+		IdleTimeoutSeconds: ptr(60), DrainSeconds: ptr(30), HealthCheck: &check,
+	})
+	require.NoError(t, err)
+	got, err := r.GetLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	for _, lb := range []*api.LoadBalancer{lb, got} {
+		assert.Equal(t, api.SchemeInternal, lb.Scheme)
+		assert.Equal(t, api.AlgorithmSourceHash, lb.Algorithm)
+		assert.Equal(t, 60, lb.IdleTimeoutSeconds)
+		assert.Equal(t, 30, lb.DrainSeconds)
+		assert.Equal(t, listeners, lb.Listeners)
+		assert.Equal(t, check.ExpectedCodes, lb.HealthCheck.ExpectedCodes)
+	}
+	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
+		Scheme: ptr(api.SchemePublic), Algorithm: ptr(api.AlgorithmLeastConnections), IdleTimeoutSeconds: ptr(0), DrainSeconds: ptr(0),
+	})
+	require.NoError(t, err)
+	assert.Equal(t, api.SchemePublic, changed.Scheme)
+	assert.Equal(t, api.AlgorithmLeastConnections, changed.Algorithm)
+	assert.Zero(t, changed.IdleTimeoutSeconds)
+	assert.Zero(t, changed.DrainSeconds)
+	assert.Equal(t, listeners, changed.Listeners, "not given, not changed")
+	_, err = r.other.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DrainSeconds: ptr(1)})
+	require.True(t, client.IsNotFound(err), err)
+}
+
+func TestOptionsThatBalancersCannotHave(t *testing.T) {
+	r := newRig(t)
+	a := r.reserve(t, "one")
+	at := "/v1/load-balancers"
+	made, _ := r.call(t, "POST", at, `{"name":"old","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"addressId":"`+a.ID+`"}`)
+	require.Equal(t, 201, made.StatusCode, made.Body)
+	for _, tc := range []struct{ listener, rest, field string }{
+		{``, `,"scheme":"private"`, "scheme"},
+		{``, `,"algorithm":"random"`, "algorithm"},
+		{``, `,"idleTimeoutSeconds":86401`, "idleTimeoutSeconds"},
+		{``, `,"idleTimeoutSeconds":1.5`, "idleTimeoutSeconds"},
+		{``, `,"drainSeconds":-1`, "drainSeconds"},
+		{`,"connectionLimit":-1`, ``, "listeners.0.connectionLimit"},
+		{`,"connectionLimit":1000001`, ``, "listeners.0.connectionLimit"},
+		{``, `,"healthCheck":{"protocol":"http","port":1,"expectedCodes":"199"}`, "healthCheck.expectedCodes"},
+		{``, `,"healthCheck":{"protocol":"http","port":1,"expectedCodes":"301-300"}`, "healthCheck.expectedCodes"},
+		{``, `,"healthCheck":{"protocol":"tcp","port":1,"expectedCodes":"200"}`, "healthCheck.expectedCodes"},
+	} {
+		fresh := `{"name":"new","listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest + `}`
+		change := `{"listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest + `}`
+		for _, call := range [][3]string{{"POST", at, fresh}, {"PATCH", made.Header.Get("Location"), change}} {
+			resp, p := r.call(t, call[0], call[1], call[2])
+			assert.Equal(t, 400, resp.StatusCode, call)
+			assert.Equal(t, api.InvalidRequest, p.Code)
+			assert.Contains(t, fields(p), tc.field, "%v: %s", call, p.Detail)
+		}
+	}
+	_, p := r.call(t, "PATCH", made.Header.Get("Location"), `{"scheme":"internal","drainSeconds":5,"listeners":[{"protocol":"udp","port":1,"targetPort":1}]}`)
+	assert.Equal(t, api.InvalidRequest, p.Code)
+	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
+	assert.Contains(t, fields(p), "scheme")
+	assert.Contains(t, fields(p), "drainSeconds")
+}
+
+func TestOptionsAreInForce(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	target, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = target.Close() })
+	go func() {
+		for {
+			c, err := target.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				_, _ = io.WriteString(c, "x")
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target.Addr().(*net.TCPAddr).Port, ConnectionLimit: 1}}
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: ptr(1)})
+	require.NoError(t, err)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	open := func() net.Conn {
+		c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		return c
+	}
+	first := open()
+	_, err = io.ReadFull(first, make([]byte, 1))
+	require.NoError(t, err)
+	second, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
+	if err == nil { // The reset may come while it still connects.
+		require.NoError(t, second.SetDeadline(time.Now().Add(patience)))
+		_, err = second.Read(make([]byte, 1))
+		_ = second.Close()
+	}
+	require.Error(t, err)
+	stats, err := r.LoadBalancerStats(ctx, lb.ID)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, stats.Listeners[0].RefusedConnections)
+
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	_, err = first.Read(make([]byte, 1))
+	require.Error(t, err, "a connection to an instance that does not run drains")
+	require.False(t, isTimeout(err), err)
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error) //nolint:errorlint // It comes straight from the connection.
+	return ok && e.Timeout()
+}

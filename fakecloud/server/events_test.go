@@ -1,0 +1,338 @@
+// This file answers: does each reader get all of its events, once, whatever the
+// others do?
+
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// routes makes two events per round: a route comes and goes, tagged by whether
+// the round is even.
+func (r *rig) routes(t *testing.T, worker, rounds int) {
+	t.Helper()
+	for i := range rounds {
+		route, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{
+			Name: fmt.Sprintf("r%d", worker), Destination: fmt.Sprintf("10.%d.0.0/24", worker), Instance: r.hop,
+			Tags: map[string]string{"parity": fmt.Sprint(i % 2)},
+		})
+		if !assert.NoError(t, err) || !assert.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID)) {
+			return
+		}
+	}
+}
+
+// withHop gives the rig an instance for routes to lead to.
+func (r *rig) withHop(t *testing.T) *rig {
+	t.Helper()
+	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	r.hop = in.ID
+	return r
+}
+
+// log is what the stream gives of what is stored.
+func (r *rig) log(t *testing.T, after int64, only ...client.EventFilter) []int64 {
+	t.Helper()
+	seen := []int64{}
+	require.NoError(t, r.Watch(t.Context(), after, false, func(e api.Event) error { seen = append(seen, e.Seq); return nil }, only...))
+	return seen
+}
+
+// Readers that begin at any number, before, while and after things happen, that
+// break off and resume, with and without filters: each gets just what the log
+// says, in its order.
+func TestReadersMissNothingAndSeeNothingTwice(t *testing.T) {
+	r := newRig(t).withHop(t)
+	r.srv.SetTail(64, 1<<20) // Small enough for some to come late for it.
+	r.routes(t, 0, 20)
+	begin := r.log(t, client.FromOldest)
+	const writers, rounds, readers = 4, 60, 24
+	last := begin[len(begin)-1] + 2*writers*rounds
+
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() { r.routes(t, w+1, rounds) })
+	}
+	got := make([][]int64, readers)
+	filters := []client.EventFilter{{}, {Tags: []string{"parity=1"}}, {Resources: []api.ResourceKind{api.ResourceRoute}}, {IDs: []string{r.hop}}}
+	from := make([]int64, readers)
+	for i := range readers {
+		from[i] = begin[rand.IntN(len(begin))]
+		wg.Go(func() { got[i] = r.readOn(t, from[i], last, filters[i%len(filters)]) })
+	}
+	wg.Wait()
+	for i := range readers {
+		assert.Equal(t, r.log(t, from[i], filters[i%len(filters)]), got[i], "reader %d from %d with %v", i, from[i], filters[i%len(filters)])
+	}
+}
+
+// readOn follows until the number last is told or seen, breaking off now and
+// then, and starts again from the number it knows of.
+func (r *rig) readOn(t *testing.T, after, last int64, f client.EventFilter) (seen []int64) {
+	tags := strings.Join(f.Tags, "")
+	query := fmt.Sprintf("&tag=%s", tags)
+	if tags == "" {
+		query = ""
+	}
+	for _, k := range f.Resources {
+		query += "&resource=" + string(k)
+	}
+	for _, id := range f.IDs {
+		query += "&id=" + id
+	}
+	seen = []int64{}
+	for after < last && t.Context().Err() == nil {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		resp, err := http.DefaultClient.Do(authorized(t, fmt.Sprintf("%s/v1/events?after=%d%s", r.url, after, query)).WithContext(ctx))
+		if !assert.NoError(t, err) || !assert.Equal(t, 200, resp.StatusCode) {
+			cancel()
+			return seen
+		}
+		lines := bufio.NewScanner(resp.Body)
+		var id int64
+		data := false
+		for budget := 1 + rand.IntN(80); budget > 0 && after < last && lines.Scan(); {
+			switch line := lines.Text(); {
+			case strings.HasPrefix(line, "id: "):
+				_, err = fmt.Sscan(line[len("id: "):], &id)
+				assert.NoError(t, err)
+			case strings.HasPrefix(line, "data: "):
+				data = true
+			case line == "" && id > 0:
+				if data {
+					seen = append(seen, id)
+					budget--
+				}
+				after, id, data = id, 0, false
+			}
+		}
+		cancel()
+		_ = resp.Body.Close()
+	}
+	return seen
+}
+
+func TestEventsAreFiltered(t *testing.T) {
+	r := newRig(t).withHop(t)
+	r.routes(t, 1, 4)
+	mine, err := r.ListRoutes(t.Context(), client.RouteFilter{})
+	require.NoError(t, err)
+	require.Empty(t, mine)
+	_, err = r.other.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		f    client.EventFilter
+		want int
+	}{
+		{client.EventFilter{}, 10},
+		{client.EventFilter{Project: r.project.ID}, 10},
+		{client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance}}, 2},
+		{client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceRoute}}, 10},
+		{client.EventFilter{Resources: []api.ResourceKind{api.ResourceLoadBalancer}}, 0},
+		{client.EventFilter{IDs: []string{"i-none", r.hop}}, 2},
+		{client.EventFilter{Tags: []string{"parity=0"}}, 4},
+		{client.EventFilter{Tags: []string{"parity", "owner=lab"}}, 8},
+		{client.EventFilter{Tags: []string{"parity="}}, 0},
+		{client.EventFilter{Tags: []string{"parity"}, IDs: []string{r.hop}}, 0},
+	} {
+		assert.Len(t, r.log(t, client.FromOldest, tc.f), tc.want, tc.f)
+	}
+	assert.GreaterOrEqual(t, len(r.log(t, client.FromOldest, client.EventFilter{Project: "*"})), 11, "the other project's too")
+	resp, p := r.call(t, "GET", "/v1/events?follow=false&resource=cloud", "")
+	assert.Equal(t, 400, resp.StatusCode)
+	assert.Contains(t, fields(p), "resource.0")
+}
+
+// A reader whose events are rare can go on from where it was told that it is,
+// when the last event that it saw is not kept any more.
+func TestFilteredReadersKeepUpWithTheLog(t *testing.T) {
+	r := newRig(t, store.KeepEvents(20)).withHop(t)
+	seen := make(chan api.Event, 10)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	hop := client.EventFilter{IDs: []string{r.hop}}
+	var breaks []error
+	proxy := newBreaker(t, r.url)
+	c := newClient(t, proxy.url, secret)
+	go func() {
+		done <- c.Follow(ctx, client.FromOldest, func(e api.Event) error { seen <- e; return nil }, func(err error) { breaks = append(breaks, err) }, hop)
+	}()
+	assert.Equal(t, "pending", *(<-seen).To)
+	old := <-seen
+	for range 5 { // Fewer at once than are kept.
+		r.routes(t, 1, 5)
+		newest := r.log(t, client.FromOldest)
+		proxy.awaitText(t, fmt.Sprintf("id: %d\n\n", newest[len(newest)-1]))
+	}
+	proxy.cut()
+	_, err := r.StopInstance(t.Context(), r.hop)
+	require.NoError(t, err)
+	assert.Equal(t, "stopping", *(<-seen).To)
+	stop()
+	require.ErrorIs(t, <-done, context.Canceled)
+	assert.Len(t, breaks, 1)
+	err = r.Watch(t.Context(), old.Seq, false, func(api.Event) error { return nil }, hop)
+	require.True(t, client.HasCode(err, api.EventsExpired), err)
+}
+
+// breaker stands between a client and the cloud, sees what passes and breaks
+// connections.
+type breaker struct {
+	url   string
+	mu    sync.Mutex
+	conns []net.Conn
+	text  strings.Builder
+}
+
+func newBreaker(t *testing.T, to string) *breaker {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &breaker{url: "http://" + l.Addr().String()}
+	t.Cleanup(func() { _ = l.Close(); b.cut() })
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp4", strings.TrimPrefix(to, "http://"))
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			b.mu.Lock()
+			b.conns = append(b.conns, near, far)
+			b.mu.Unlock()
+			go func() { _, _ = far.(*net.TCPConn).ReadFrom(near); _ = far.Close() }()
+			go b.pass(near, far)
+		}
+	}()
+	return b
+}
+
+func (b *breaker) pass(near, far net.Conn) {
+	defer func() { _ = near.Close() }()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := far.Read(buf)
+		b.mu.Lock()
+		b.text.Write(buf[:n])
+		b.mu.Unlock()
+		if _, werr := near.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+func (b *breaker) awaitText(t *testing.T, want string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return strings.Contains(b.text.String(), want)
+	}, patience, 2*time.Millisecond)
+}
+
+func (b *breaker) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns {
+		_ = c.Close()
+	}
+	b.conns = nil
+}
+
+// One that does not read is cut off; another gets everything meanwhile.
+func TestSlowReadersAreCutOff(t *testing.T) {
+	r := newRig(t).withHop(t)
+	r.srv.SetTail(64, 1<<20)
+	slow, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = slow.Close() })
+	require.NoError(t, slow.(*net.TCPConn).SetReadBuffer(4096))
+	_, err = fmt.Fprintf(slow, "GET /v1/events HTTP/1.1\r\nHost: cloud\r\nAuthorization: Bearer %s\r\n\r\n", secret)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { open, _ := r.srv.Readers(); return open == 1 }, patience, time.Millisecond)
+
+	enough := errors.New("enough")
+	done := make(chan error, 1)
+	var seen []int64
+	go func() {
+		done <- r.Follow(t.Context(), client.FromOldest, func(e api.Event) error {
+			seen = append(seen, e.Seq)
+			if e.Name == "last" {
+				return enough
+			}
+			return nil
+		}, nil)
+	}()
+	// Big events, so that the buffers of the connection are soon full.
+	big := map[string]string{}
+	for i := range 40 {
+		big[fmt.Sprint("tag-", i)] = strings.Repeat("x", 250)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		for ctx.Err() == nil {
+			route, err := r.cloud.CreateRoute(ctx, r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
+			if err == nil {
+				err = r.cloud.DeleteRoute(t.Context(), r.project, route.ID)
+			}
+			if ctx.Err() == nil {
+				assert.NoError(t, err)
+			}
+		}
+	}()
+	require.Eventually(t, func() bool { _, cut := r.srv.Readers(); return cut >= 1 }, 6*patience, 10*time.Millisecond)
+	stop()
+	<-fed
+	_, err = r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop})
+	require.NoError(t, err)
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, enough)
+	case <-time.After(patience):
+		t.Fatal("the other reader was held up")
+	}
+	for i := range seen[1:] {
+		require.Equal(t, seen[i]+1, seen[i+1])
+	}
+}
+
+// The tail is there only while somebody follows.
+func TestTheTailComesAndGoes(t *testing.T) {
+	r := newRig(t).withHop(t)
+	for range 3 {
+		resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+		require.NoError(t, err)
+		open, _ := r.srv.Readers()
+		assert.EqualValues(t, 1, open)
+		r.routes(t, 1, 1)
+		require.NoError(t, resp.Body.Close())
+		require.Eventually(t, func() bool { open, _ := r.srv.Readers(); return open == 0 }, patience, time.Millisecond)
+	}
+}

@@ -1,0 +1,9 @@
+package server
+
+// SetTail sets how much the event hub holds for those who follow.
+func (s *Server) SetTail(events, bytes int) { s.hub.maxEvents, s.hub.maxBytes = events, bytes }
+
+// Readers is how many event streams are open, and how many were cut off so far.
+func (s *Server) Readers() (open, cutOff int64) {
+	return s.hub.readers.Load(), s.hub.cutOff.Load()
+}

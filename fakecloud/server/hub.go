@@ -1,0 +1,249 @@
+// This file answers: how is the event log read once for all who follow it?
+
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const (
+	// What the tail keeps for readers that follow, whichever is less: how far
+	// behind one may fall.
+	tailEvents = 4096
+	tailBytes  = 8 << 20
+	// tailPause is how long the tail leaves the log alone after it has read from
+	// it. What happens meanwhile reaches each reader in one write.
+	tailPause = 50 * time.Millisecond
+)
+
+var (
+	errBehind   = errors.New("the reader is further behind than what is held for it")
+	errTailOver = errors.New("nobody reads the log any more")
+)
+
+// message is one event, as it is sent and as filters see it.
+type message struct {
+	seq      int64
+	project  string
+	resource cloud.Resource
+	id       string
+	tags     map[string]string
+	data     []byte
+}
+
+func messageOf(e cloud.Event) (message, error) {
+	body, err := json.Marshal(eventOf(e))
+	if err != nil {
+		return message{}, fmt.Errorf("event %d: %w", e.Seq, err)
+	}
+	data := make([]byte, 0, len(body)+64)
+	data = fmt.Appendf(data, "id: %d\nevent: %s\ndata: ", e.Seq, e.Type)
+	data = append(append(data, body...), "\n\n"...)
+	return message{seq: e.Seq, project: e.Project, resource: e.Resource, id: e.ID, tags: e.Tags, data: data}, nil
+}
+
+func messagesOf(events []cloud.Event) ([]message, error) {
+	all := make([]message, len(events))
+	for i, e := range events {
+		var err error
+		if all[i], err = messageOf(e); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// eventFilter says which events a reader wants; what is empty does not narrow.
+type eventFilter struct {
+	project   string
+	resources []cloud.Resource
+	ids       []string
+	tags      []cloud.TagFilter
+}
+
+func (f eventFilter) wants(m message) bool {
+	if f.project != "" && f.project != m.project ||
+		len(f.resources) > 0 && !slices.Contains(f.resources, m.resource) ||
+		len(f.ids) > 0 && !slices.Contains(f.ids, m.id) {
+		return false
+	}
+	for _, t := range f.tags {
+		if v, ok := m.tags[t.Key]; !ok || t.Value != nil && *t.Value != v {
+			return false
+		}
+	}
+	return true
+}
+
+// hub reads the log for all who follow it: while there are any, one tail does.
+type hub struct {
+	cloud               *cloud.Cloud
+	log                 *slog.Logger
+	maxEvents, maxBytes int
+
+	mu   sync.Mutex
+	tail *tail // nil when nobody follows
+
+	readers, sent, cutOff atomic.Int64
+}
+
+// join gives the tail, which starts with its first reader. Each one leaves.
+func (h *hub) join(ctx context.Context) (*tail, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tail == nil {
+		more := h.cloud.MoreEvents()
+		last, err := h.cloud.LastEvent(ctx)
+		if err != nil {
+			return nil, err
+		}
+		life, end := context.WithCancel(context.Background())
+		h.tail = &tail{cloud: h.cloud, end: end, low: last, high: last, changed: make(chan struct{}), maxEvents: h.maxEvents, maxBytes: h.maxBytes}
+		go h.run(life, h.tail, more)
+	}
+	h.tail.readers++
+	h.readers.Add(1)
+	return h.tail, nil
+}
+
+// leave ends the tail with its last reader.
+func (h *hub) leave(t *tail) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.readers.Add(-1)
+	if t.readers--; t.readers == 0 {
+		h.drop(t)
+	}
+}
+
+func (h *hub) drop(t *tail) {
+	t.end()
+	if h.tail == t {
+		h.tail = nil
+	}
+}
+
+// run tails the log until it is told to end, or cannot go on: the readers are
+// sent away then, and learn why when they come again.
+func (h *hub) run(ctx context.Context, t *tail, more <-chan struct{}) {
+	err := t.run(ctx, more)
+	if ctx.Err() == nil {
+		h.log.Info("the event streams end", "err", err)
+	}
+	h.mu.Lock()
+	h.drop(t)
+	h.mu.Unlock()
+	t.close()
+}
+
+// tail holds the newest events, all of those after low and up to high.
+type tail struct {
+	cloud               *cloud.Cloud
+	end                 context.CancelFunc
+	readers             int // guarded by the hub's mu
+	maxEvents, maxBytes int
+
+	mu        sync.Mutex
+	messages  []message // never changed but by appending and reslicing: readers share it
+	size      int
+	low, high int64
+	over      bool
+	changed   chan struct{} // closed and replaced when there is more
+}
+
+func (t *tail) run(ctx context.Context, more <-chan struct{}) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+		more = t.cloud.MoreEvents()
+		if err := t.read(ctx); err != nil {
+			return err
+		}
+		pause.Reset(tailPause)
+	}
+}
+
+// read takes in what is new.
+func (t *tail) read(ctx context.Context) error {
+	for {
+		// Only this goroutine changes high.
+		events, through, err := t.cloud.Events(ctx, cloud.Project{}, t.high)
+		if err != nil || through == t.high {
+			return err
+		}
+		messages, err := messagesOf(events)
+		if err != nil {
+			return err
+		}
+		t.publish(messages, through)
+	}
+}
+
+func (t *tail) publish(messages []message, through int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range messages {
+		t.size += len(m.data)
+	}
+	t.messages = append(t.messages, messages...)
+	t.high = through
+	for len(t.messages) > 1 && (len(t.messages) > t.maxEvents || t.size > t.maxBytes) {
+		t.low = t.messages[0].seq
+		t.size -= len(t.messages[0].data)
+		t.messages = t.messages[1:]
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// close sends the readers away.
+func (t *tail) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// after gives what follows a number, the number that this goes up to, and a
+// channel that is closed when there is more.
+func (t *tail) after(seq int64) ([]message, int64, <-chan struct{}, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.over:
+		return nil, seq, nil, errTailOver
+	case seq < t.low:
+		return nil, seq, nil, errBehind
+	}
+	first := sort.Search(len(t.messages), func(i int) bool { return t.messages[i].seq > seq })
+	return t.messages[first:], max(seq, t.high), t.changed, nil
+}
+
+// holds tells whether everything after a number is held.
+func (t *tail) holds(seq int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return seq >= t.low
+}

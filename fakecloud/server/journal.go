@@ -1,0 +1,247 @@
+// This file answers: how does what was called get into the audit?
+
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const (
+	journalPause = 200 * time.Millisecond
+	journalBatch = 500
+	// journalLimit bounds what waits to be stored. Callers wait when it is
+	// reached, unless storing fails: then calls are left out of the list, but
+	// never out of the sums.
+	journalLimit = 10_000
+	// agentLimit is how many user agents of a token are told apart in the sums,
+	// which are kept for ever.
+	agentLimit  = 200
+	otherAgents = "(others)"
+	agentLength = 256
+)
+
+// journalEntry is a call that was or will be stored.
+type journalEntry struct {
+	cloud.AuditEntry
+	// written: it is being stored or was; ID is 0 until it was.
+	written, amended bool
+}
+
+// journal takes in calls and stores them in batches.
+type journal struct {
+	// keep stores a batch and gives the ID of its first entry.
+	keep func(context.Context, cloud.AuditBatch) (int64, error)
+	log  *slog.Logger
+	over <-chan struct{} // closed when what cannot be stored need not be
+
+	flushing sync.Mutex // one batch at a time
+
+	mu      sync.Mutex
+	room    sync.Cond
+	entries []*journalEntry
+	amended []*journalEntry
+	sums    map[cloud.AuditCaller]*cloud.AuditSum
+	agents  map[cloud.AuditCaller]map[string]bool // by project and token
+	armed   bool
+	failing bool
+	lost    int64
+}
+
+func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journal, error) {
+	j := &journal{keep: c.AppendAudit, log: log, over: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
+	j.room.L = &j.mu
+	known, err := c.AuditAgents(context.Background())
+	for _, k := range known {
+		j.agent(k)
+	}
+	return j, err
+}
+
+// agent is the name that a user agent is summed under.
+func (j *journal) agent(who cloud.AuditCaller) string {
+	of := cloud.AuditCaller{Project: who.Project, Token: who.Token}
+	known := j.agents[of]
+	switch {
+	case known[who.UserAgent]:
+	case len(known) >= agentLimit:
+		return otherAgents
+	case known == nil:
+		j.agents[of] = map[string]bool{who.UserAgent: true}
+	default:
+		known[who.UserAgent] = true
+	}
+	return who.UserAgent
+}
+
+// record takes in a call. It waits while there is no room.
+func (j *journal) record(e cloud.AuditEntry) *journalEntry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for len(j.entries) >= journalLimit && !j.failing {
+		j.room.Wait()
+	}
+	entry := j.take(e)
+	if len(j.entries) == journalBatch {
+		go j.flushOrRetry()
+	}
+	j.arm(journalPause)
+	return entry
+}
+
+// take is called with mu held.
+func (j *journal) take(e cloud.AuditEntry) *journalEntry {
+	entry := &journalEntry{AuditEntry: e}
+	j.add(e.AuditCaller, sumOf(e))
+	if len(j.entries) >= journalLimit {
+		j.lost++
+	} else {
+		j.entries = append(j.entries, entry)
+	}
+	return entry
+}
+
+// queued is how many calls wait to be stored.
+func (j *journal) queued() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return int64(len(j.entries))
+}
+
+func sumOf(e cloud.AuditEntry) cloud.AuditSum {
+	s := cloud.AuditSum{Calls: 1, Duration: e.Duration, BytesIn: e.BytesIn, BytesOut: e.BytesOut}
+	if e.Status == 0 || e.Status >= http.StatusBadRequest {
+		s.Errors = 1
+	}
+	if e.Fault != "" {
+		s.Faults = 1
+	}
+	if e.Status == http.StatusTooManyRequests {
+		s.Throttled = 1
+	}
+	return s
+}
+
+func (j *journal) add(who cloud.AuditCaller, s cloud.AuditSum) {
+	who.UserAgent = j.agent(who)
+	if j.sums[who] == nil {
+		j.sums[who] = &cloud.AuditSum{AuditCaller: who}
+	}
+	j.sums[who].Add(s)
+}
+
+// amend adds what a call went on with after its answer began.
+func (j *journal) amend(e *journalEntry, bytes int64, duration time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.add(e.AuditCaller, cloud.AuditSum{BytesOut: bytes, Duration: duration - e.Duration})
+	e.BytesOut += bytes
+	e.Duration = duration
+	if e.written && !e.amended {
+		e.amended = true
+		j.amended = append(j.amended, e)
+	}
+	j.arm(journalPause)
+}
+
+// arm has what is there stored before long.
+func (j *journal) arm(pause time.Duration) {
+	if !j.armed {
+		j.armed = true
+		time.AfterFunc(pause, j.flushOrRetry)
+	}
+}
+
+func (j *journal) flushOrRetry() {
+	if err := j.flush(context.Background()); err != nil {
+		select {
+		case <-j.over:
+			return
+		default:
+		}
+		j.log.Error("the audit cannot be stored", "err", err)
+	}
+}
+
+// flush stores all that was recorded before.
+func (j *journal) flush(ctx context.Context) error {
+	j.flushing.Lock()
+	defer j.flushing.Unlock()
+	j.mu.Lock()
+	j.armed = false
+	batches := (len(j.entries) + journalBatch) / journalBatch
+	j.mu.Unlock()
+	for range batches {
+		if err := j.store(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// store stores one batch: all sums, and so many entries. flushing is held.
+func (j *journal) store(ctx context.Context) error {
+	j.mu.Lock()
+	entries := j.entries[:min(len(j.entries), journalBatch)]
+	amended, sums := j.amended, j.sums
+	if len(entries)+len(amended)+len(sums) == 0 {
+		j.mu.Unlock()
+		return nil
+	}
+	j.entries, j.amended, j.sums = j.entries[len(entries):], nil, map[cloud.AuditCaller]*cloud.AuditSum{}
+	var b cloud.AuditBatch
+	for _, e := range entries {
+		e.written = true
+		b.Entries = append(b.Entries, e.AuditEntry)
+	}
+	for _, e := range amended {
+		e.amended = false
+		b.Amended = append(b.Amended, e.AuditEntry)
+	}
+	for _, s := range sums {
+		b.Sums = append(b.Sums, *s)
+	}
+	j.mu.Unlock()
+
+	first, err := j.keep(ctx, b)
+
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.room.Broadcast()
+	if j.failing = err != nil; j.failing {
+		j.takeBack(entries, amended, sums)
+		return err
+	}
+	for i, e := range entries {
+		e.ID = first + int64(i)
+	}
+	if j.lost > 0 {
+		j.log.Error("the audit's list lacks calls; its sums have them", "calls", j.lost)
+		j.lost = 0
+	}
+	return nil
+}
+
+// takeBack keeps for later what could not be stored.
+func (j *journal) takeBack(entries, amended []*journalEntry, sums map[cloud.AuditCaller]*cloud.AuditSum) {
+	for _, e := range entries {
+		e.written = false
+	}
+	for _, e := range amended {
+		e.amended = true
+	}
+	j.entries = append(entries[:len(entries):len(entries)], j.entries...)
+	j.amended = append(amended, j.amended...)
+	for who, s := range sums {
+		if now := j.sums[who]; now != nil {
+			s.Add(*now)
+		}
+		j.sums[who] = s
+	}
+	j.arm(10 * journalPause)
+}

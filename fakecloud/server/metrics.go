@@ -1,0 +1,177 @@
+// This file answers: what does the cloud tell of itself in numbers?
+
+package server
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
+)
+
+const namespace = "fakecloud"
+
+// StoreStats are the store's counters since its start; store.Stats can be
+// converted to it.
+type StoreStats struct {
+	Writes, Commits, Checkpoints, Fsyncs int64
+}
+
+// metrics are what is counted as it happens; the collector has what is asked
+// for when somebody looks.
+type metrics struct {
+	registry  *prometheus.Registry
+	handler   http.Handler
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	in, out   *prometheus.CounterVec
+	inFlight  prometheus.Gauge
+	throttled *prometheus.CounterVec
+	faultHits *prometheus.CounterVec
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+}
+
+func newMetrics(s *Server, stats func() StoreStats) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: counter("requests_total", "Calls, by operation (none: no path of the API) and status (0: broken off).", "operation", "code"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "request_duration_seconds", Help: "Time until a call's answer begins, by operation.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"operation"}),
+		in:        counter("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
+		out:       counter("response_bytes_total", "Bytes of answers' bodies, by operation.", "operation"),
+		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them."}),
+		throttled: counter("rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.", "limit"),
+		faultHits: counter("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
+	}
+	m.registry.MustRegister(m.requests, m.duration, m.in, m.out, m.inFlight, m.throttled, m.faultHits,
+		&collector{server: s, stats: stats}, buildInfo(),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
+	return m
+}
+
+func buildInfo() prometheus.Collector {
+	version, goVersion := "unknown", "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version, goVersion = info.Main.Version, info.GoVersion
+	}
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version, "goversion": goVersion},
+	})
+	g.Set(1)
+	return g
+}
+
+// observe counts a call that has ended.
+func (m *metrics) observe(c *call, rec *recorder) {
+	m.requests.WithLabelValues(c.op.id, strconv.Itoa(rec.status)).Inc()
+	m.duration.WithLabelValues(c.op.id).Observe(rec.began.Seconds())
+	m.in.WithLabelValues(c.op.id).Add(float64(c.bytesIn))
+	m.out.WithLabelValues(c.op.id).Add(float64(rec.bytes))
+}
+
+// fault counts what a fault does to a call.
+func (m *metrics) fault(e faults.Effect) {
+	effect := "delay"
+	switch {
+	case e.Drop:
+		effect = "drop"
+	case e.Hang:
+		effect = "hang"
+	case e.Status != 0:
+		effect = "status"
+	case e.Body != nil:
+		effect = "body"
+	case e.EmptyList:
+		effect = "empty-list"
+	}
+	m.faultHits.WithLabelValues(effect).Inc()
+}
+
+// GetMetrics implements api.ServerInterface.
+func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
+	s.metrics.handler.ServeHTTP(w, r)
+}
+
+// collector reads, when somebody looks, what others count.
+type collector struct {
+	server *Server
+	stats  func() StoreStats // nil when there are none
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+var (
+	watchersDesc    = desc("event_watchers", "Event streams that are open.")
+	eventsSentDesc  = desc("events_sent_total", "Events sent, to all streams together.")
+	cutOffDesc      = desc("event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.")
+	auditQueueDesc  = desc("audit_queue_calls", "Calls that wait to be stored in the audit.")
+	transitionsDesc = desc("transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.", "resource", "from", "to")
+	resourcesDesc   = desc("resources", "Resources of all projects, by kind and state.", "resource", "state")
+	writesDesc      = desc("store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.")
+	commitsDesc     = desc("store_commits_total", "Transactions committed to the store.")
+	checkpointsDesc = desc("store_checkpoints_total", "Times that the store's log went into its data file.")
+	fsyncsDesc      = desc("store_fsyncs_total", "Times that the store waited for the disk.")
+)
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{watchersDesc, eventsSentDesc, cutOffDesc, auditQueueDesc, transitionsDesc, resourcesDesc} {
+		out <- d
+	}
+	if c.stats != nil {
+		for _, d := range []*prometheus.Desc{writesDesc, commitsDesc, checkpointsDesc, fsyncsDesc} {
+			out <- d
+		}
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	put := func(d *prometheus.Desc, t prometheus.ValueType, v int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, t, float64(v), labels...)
+	}
+	s := c.server
+	put(watchersDesc, prometheus.GaugeValue, s.hub.readers.Load())
+	put(eventsSentDesc, prometheus.CounterValue, s.hub.sent.Load())
+	put(cutOffDesc, prometheus.CounterValue, s.hub.cutOff.Load())
+	put(auditQueueDesc, prometheus.GaugeValue, s.journal.queued())
+	for t, n := range s.cloud.Transitions() {
+		put(transitionsDesc, prometheus.CounterValue, n, string(t.Resource), t.From, t.To)
+	}
+	c.collectResources(put, out)
+	if c.stats != nil {
+		stats := c.stats()
+		put(writesDesc, prometheus.CounterValue, stats.Writes)
+		put(commitsDesc, prometheus.CounterValue, stats.Commits)
+		put(checkpointsDesc, prometheus.CounterValue, stats.Checkpoints)
+		put(fsyncsDesc, prometheus.CounterValue, stats.Fsyncs)
+	}
+}
+
+func (c *collector) collectResources(put func(*prometheus.Desc, prometheus.ValueType, int64, ...string), out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	counts, err := c.server.cloud.CountResources(ctx)
+	if err != nil {
+		out <- prometheus.NewInvalidMetric(resourcesDesc, err)
+		return
+	}
+	for _, n := range counts {
+		put(resourcesDesc, prometheus.GaugeValue, n.Count, string(n.Resource), n.State)
+	}
+}

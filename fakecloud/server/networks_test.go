@@ -1,0 +1,360 @@
+package server_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// network makes one, whatever there is.
+func (r *rig) network(t *testing.T, name, cidr string) *api.Network {
+	t.Helper()
+	n, err := r.CreateNetwork(t.Context(), api.NetworkCreate{Name: name, Cidr: cidr})
+	require.NoError(t, err)
+	return n
+}
+
+func TestNetworks(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	all, err := r.ListNetworks(ctx, client.NetworkFilter{})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	standard := all[0]
+	assert.True(t, standard.Default)
+	assert.Equal(t, "default", standard.Name)
+	assert.Equal(t, "127.51.0.0/29", standard.Cidr)
+
+	n, err := r.CreateNetwork(ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}})
+	require.NoError(t, err)
+	assert.False(t, n.Default)
+	assert.Equal(t, api.Tags{"owner": "lab", "tier": "2"}, n.Tags)
+	got, err := r.GetNetwork(ctx, n.ID)
+	require.NoError(t, err)
+	assert.Equal(t, n, got)
+	for want, f := range map[string]client.NetworkFilter{"backend": {Name: "backend"}, "default": {Name: "default"}} {
+		some, err := r.ListNetworks(ctx, f)
+		require.NoError(t, err)
+		require.Len(t, some, 1)
+		assert.Equal(t, want, some[0].Name)
+	}
+	tagged, err := r.ListNetworks(ctx, client.NetworkFilter{Tags: []string{"tier=2"}})
+	require.NoError(t, err)
+	assert.Equal(t, []api.Network{*n}, tagged)
+	answer, _ := r.call(t, "GET", "/v1/networks?limit=1", "")
+	var page api.NetworkList
+	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
+	require.NotNil(t, page.NextPageToken)
+	answer, _ = r.call(t, "GET", "/v1/networks?limit=1&pageToken="+*page.NextPageToken, "")
+	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
+	assert.Equal(t, []api.Network{*n}, page.Items)
+
+	keyed := client.IdempotencyKey(ctx, "k")
+	first, err := r.CreateNetwork(keyed, api.NetworkCreate{Name: "once", Cidr: "10.2.0.0/24"})
+	require.NoError(t, err)
+	again, err := r.CreateNetwork(keyed, api.NetworkCreate{Name: "once", Cidr: "10.2.0.0/24"})
+	require.NoError(t, err)
+	assert.Equal(t, first, again)
+
+	changed, err := r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: ptr("front"), Tags: &api.Tags{}})
+	require.NoError(t, err)
+	assert.Equal(t, "front", changed.Name)
+	assert.Empty(t, changed.Tags)
+	assert.EqualValues(t, 2, changed.Version)
+	_, err = r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: ptr("x")})
+	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
+	_, err = r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: ptr("once")})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	assert.True(t, client.HasCode(r.DeleteNetwork(client.IfMatch(ctx, 1), n.ID), api.PreconditionFailed))
+	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
+	_, err = r.GetNetwork(ctx, n.ID)
+	assert.True(t, client.IsNotFound(err), err)
+	assert.True(t, client.IsNotFound(r.DeleteNetwork(ctx, n.ID)))
+
+	err = r.DeleteNetwork(ctx, standard.ID)
+	require.True(t, client.HasCode(err, api.InUse), err)
+	assert.ErrorContains(t, err, "default")
+
+	events, _ := r.call(t, "GET", "/v1/events?follow=false", "")
+	var told []string
+	for line := range strings.Lines(events.Body) {
+		data, is := strings.CutPrefix(line, "data: ")
+		if !is {
+			continue
+		}
+		var e api.Event
+		require.NoError(t, json.Unmarshal([]byte(data), &e))
+		require.Equal(t, api.ResourceNetwork, e.Resource)
+		require.NotNil(t, e.Network)
+		assert.Equal(t, e.Network.ID, e.ID)
+		told = append(told, string(e.Type)+" "+e.Name)
+	}
+	assert.Equal(t, []string{"created backend", "created once", "updated front", "deleted front"}, told)
+}
+
+func TestNetworksThatCannotBe(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	r.network(t, "taken", "10.1.0.0/24")
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}})
+	require.NoError(t, err)
+	balancers := lb.Address[:strings.LastIndex(lb.Address, ".")] + ".0/28"
+	for cidr, code := range map[string]api.ProblemCode{
+		"10.1.0.128/25": api.NetworkConflict, "10.1.0.0/16": api.NetworkConflict, "127.51.0.0/24": api.NetworkConflict, balancers: api.NetworkConflict,
+		"10.9.0.0/15": api.InvalidRequest, "10.9.0.0/31": api.InvalidRequest, "10.9.0.1/24": api.InvalidRequest, "fd00::/64": api.InvalidRequest, "ten": api.InvalidRequest,
+	} {
+		_, err := r.CreateNetwork(ctx, api.NetworkCreate{Name: "other", Cidr: cidr})
+		require.True(t, client.HasCode(err, code), "%s: %v", cidr, err)
+		assert.ErrorContains(t, err, "cidr", cidr)
+	}
+	_, err = r.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.3.0.0/24"})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	_, err = r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.1.0.0/24"})
+	require.NoError(t, err, "of another project")
+}
+
+func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	n := r.network(t, "mine", "10.1.0.0/24")
+	_, err := r.other.GetNetwork(ctx, n.ID)
+	assert.True(t, client.IsNotFound(err), err)
+	_, err = r.other.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: ptr("theirs")})
+	assert.True(t, client.IsNotFound(err), err)
+	assert.True(t, client.IsNotFound(r.other.DeleteNetwork(ctx, n.ID)))
+	_, err = r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
+	assert.True(t, client.HasCode(err, api.UnknownNetwork), err)
+	all, err := r.other.ListNetworks(ctx, client.NetworkFilter{})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	assert.True(t, all[0].Default)
+}
+
+func TestInstancesAndRoutesInNetworks(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	n := r.network(t, "small", "10.1.0.0/30")
+	mine, err := r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
+	require.NoError(t, err)
+	assert.Equal(t, n.ID, mine.NetworkID)
+	assert.Equal(t, "10.1.0.1", mine.Addresses[0].IP)
+	theirs, err := r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"})
+	require.NoError(t, err)
+	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID})
+	require.NoError(t, err)
+	assert.Equal(t, "10.1.0.2", in.Addresses[0].IP, "the lowest that nothing in the cloud has")
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
+	assert.True(t, client.HasCode(err, api.AddressPoolExhausted), err)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{NetworkID: ptr("n-none")})
+	assert.True(t, client.HasCode(err, api.UnknownNetwork), err)
+	standard, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	assert.Equal(t, "127.51.0.1", standard.Addresses[0].IP)
+
+	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.244.0.0/24", InstanceID: mine.ID})
+	require.NoError(t, err)
+	assert.Equal(t, n.ID, route.NetworkID)
+	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.244.0.0/25", InstanceID: mine.ID})
+	assert.True(t, client.HasCode(err, api.RouteConflict), err)
+	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.1.0.0/16", InstanceID: mine.ID})
+	require.True(t, client.HasCode(err, api.RouteConflict), err)
+	assert.ErrorContains(t, err, "the network \"small\"")
+	other, err := r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.244.0.0/24", InstanceID: standard.ID})
+	require.NoError(t, err, "in another network")
+	assert.Equal(t, standard.NetworkID, other.NetworkID)
+
+	err = r.DeleteNetwork(ctx, n.ID)
+	require.True(t, client.HasCode(err, api.InUse), err)
+	assert.ErrorContains(t, err, mine.ID)
+	_, err = r.TerminateInstance(ctx, mine.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, mine.ID, api.InstanceTerminated)
+	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
+	left, err := r.GetRoute(ctx, route.ID)
+	require.NoError(t, err, "a route outlives its network")
+	assert.Equal(t, n.ID, left.NetworkID)
+}
+
+func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("a"), Tags: &api.Tags{"k": "v"}})
+	require.NoError(t, err)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("b")})
+	require.NoError(t, err)
+	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
+	renamed, err := r.UpdateInstance(client.IfMatch(ctx, running.Version), in.ID, api.ResourceUpdate{Name: ptr("c")})
+	require.NoError(t, err)
+	assert.Equal(t, "c", renamed.Name)
+	assert.Equal(t, running.Tags, renamed.Tags)
+	assert.Equal(t, running.Version+1, renamed.Version)
+	tagged, err := r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"x": "y"}})
+	require.NoError(t, err)
+	assert.Equal(t, api.Tags{"x": "y"}, tagged.Tags, "replaced, without the project's default ones")
+	got, err := r.GetInstance(ctx, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, tagged, got)
+	same, err := r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: ptr("c"), Tags: &api.Tags{"x": "y"}})
+	require.NoError(t, err)
+	assert.Equal(t, tagged, same, "nothing changed")
+	_, err = r.UpdateInstance(client.IfMatch(ctx, 1), in.ID, api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
+	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: ptr("b")})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: ptr("a..b")})
+	assert.True(t, client.HasCode(err, api.InvalidRequest), err)
+	_, err = r.UpdateInstance(ctx, "i-none", api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.IsNotFound(err), err)
+	_, err = r.other.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.IsNotFound(err), err)
+	for _, body := range []string{`{}`, `{"state":"running"}`, `{"name":""}`} {
+		answer, _ := r.call(t, "PATCH", "/v1/instances/"+in.ID, body)
+		assert.Equal(t, 400, answer.StatusCode, body)
+	}
+	r.toldOfUpdates(t, in.ID, "running -> running c", 2)
+
+	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
+	require.NoError(t, err)
+	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.0.1.0/24", InstanceID: in.ID})
+	require.NoError(t, err)
+	_, err = r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: ptr("b")})
+	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	changed, err := r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: ptr("c"), Tags: &api.Tags{"x": "y"}})
+	require.NoError(t, err)
+	assert.True(t, changed.Name == "c" && changed.Tags["x"] == "y" && changed.Version == 2)
+	_, err = r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
+	_, err = r.UpdateRoute(ctx, "r-none", api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.IsNotFound(err), err)
+	_, err = r.other.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.IsNotFound(err), err)
+	r.toldOfUpdates(t, route.ID, "active -> active c", 1)
+
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceTerminated)
+	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: ptr("d")})
+	assert.True(t, client.HasCode(err, api.WrongState), err)
+}
+
+// toldOfUpdates wants so many events of a resource that say that.
+func (r *rig) toldOfUpdates(t *testing.T, id, want string, times int) {
+	t.Helper()
+	events, _, err := r.cloud.Events(t.Context(), r.project, cloud.Oldest)
+	require.NoError(t, err)
+	for _, e := range events {
+		if e.ID == id && e.Type == cloud.Updated && e.From+" -> "+e.To+" "+e.Name == want {
+			times--
+		}
+	}
+	assert.Zero(t, times)
+}
+
+func TestQuotas(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	project := r.project.ID
+	q, err := r.ccm.Quotas(ctx)
+	require.NoError(t, err, "anyone may read the own project's")
+	assert.Equal(t, &api.Quotas{
+		Instances: api.Quota{Limit: 12_000}, LoadBalancers: api.Quota{Limit: 1_200}, Routes: api.Quota{Limit: 12_000},
+		Networks: api.Quota{Limit: 50, Used: 1}, Addresses: api.Quota{Limit: 500},
+	}, q)
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	q, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: ptr[int64](1), Routes: ptr[int64](0)})
+	require.NoError(t, err)
+	assert.Equal(t, api.Quota{Limit: 1, Used: 1}, q.Instances)
+	assert.Equal(t, api.Quota{Limit: 1_200}, q.LoadBalancers, "left alone")
+	exceeded := func(err error, limit string) {
+		t.Helper()
+		require.True(t, client.HasCode(err, api.QuotaExceeded), err)
+		assert.ErrorContains(t, err, limit)
+		assert.ErrorContains(t, err, "fakecloud quotas set --project default")
+	}
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{})
+	exceeded(err, "--instances")
+	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
+	exceeded(err, "--routes")
+	_, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: ptr[int64](0), LoadBalancers: ptr[int64](0), Networks: ptr[int64](1)})
+	require.NoError(t, err, "below what is used")
+	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}})
+	exceeded(err, "--load-balancers")
+	_, err = r.CreateNetwork(ctx, api.NetworkCreate{Name: "a", Cidr: "10.0.0.0/24"})
+	exceeded(err, "--networks")
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err, "only creates are stopped")
+	_, err = r.other.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err, "of another project")
+
+	_, err = r.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceTerminated)
+	q, err = r.ProjectQuotas(ctx, project)
+	require.NoError(t, err)
+	assert.Equal(t, api.Quota{}, q.Instances)
+	_, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: ptr[int64](1)})
+	require.NoError(t, err)
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err, "a terminated one does not count")
+
+	for _, id := range []string{"p-none"} {
+		_, err = r.ProjectQuotas(ctx, id)
+		assert.True(t, client.IsNotFound(err), err)
+		_, err = r.UpdateProjectQuotas(ctx, id, api.QuotasUpdate{Instances: ptr[int64](1)})
+		assert.True(t, client.IsNotFound(err), err)
+	}
+	for _, body := range []string{`{}`, `{"instances":-1}`, `{"instances":1000001}`, `{"volumes":1}`} {
+		answer, _ := r.call(t, "PATCH", "/v1/projects/"+project+"/quotas", body)
+		assert.Equal(t, 400, answer.StatusCode, body)
+	}
+}
+
+func TestRegionsZonesAndInstanceTypes(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	regions, err := r.ListRegions(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []api.Region{{Name: "nebula-1"}}, regions)
+	types, err := r.ListInstanceTypes(ctx)
+	require.NoError(t, err)
+	require.Len(t, types, 3)
+	assert.Equal(t, api.InstanceSize{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096}, types[0])
+	require.NoError(t, r.cloud.SetZoneState("nebula-1b", cloud.ZoneOutage))
+	zones, err := r.ListZones(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []api.ZoneState{api.ZoneAvailable, api.ZoneOutage, api.ZoneAvailable}, []api.ZoneState{zones[0].State, zones[1].State, zones[2].State})
+	require.NoError(t, r.cloud.SetZoneState("nebula-1b", cloud.ZoneAvailable))
+	zones, err = r.ListZones(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, api.ZoneAvailable, zones[1].State)
+	require.Error(t, r.cloud.SetZoneState("mars", cloud.ZoneOutage))
+}
+
+// A caller that was let in before its project was deleted is refused, not failed.
+func TestCreatesInADeletedProject(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	p, err := r.cloud.CreateProject(ctx, r.project, cloud.ProjectSpec{Name: "short"})
+	require.NoError(t, err)
+	require.NoError(t, r.cloud.DeleteProject(ctx, r.project, p.ID))
+	for _, create := range []func() error{
+		func() error { _, err := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{}); return err },
+		func() error {
+			_, err := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}}})
+			return err
+		},
+		func() error {
+			_, err := r.cloud.CreateRoute(ctx, p, cloud.RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: "i-1"})
+			return err
+		},
+		func() error {
+			_, err := r.cloud.CreateNetwork(ctx, p, cloud.NetworkSpec{Name: "a", CIDR: "10.0.0.0/24"})
+			return err
+		},
+	} {
+		var refused *cloud.Error
+		require.ErrorAs(t, create(), &refused)
+		assert.Equal(t, cloud.NotFound, refused.Code)
+	}
+}

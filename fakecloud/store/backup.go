@@ -1,0 +1,282 @@
+// This file answers: how is a running database copied to a file, and how is it
+// replaced by one?
+
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/mattn/go-sqlite3"
+)
+
+// Backup writes the database, as it is at one moment, to a file that only its
+// owner may read. Writes go on meanwhile. A file of that name is replaced when
+// the new one is whole and on disk, never before.
+func (s *Store) Backup(ctx context.Context, path string) error {
+	path, err := s.outside(path)
+	if err != nil {
+		return fmt.Errorf("backup to %s: %w", path, err)
+	}
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	s.open.RLock()
+	defer s.open.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	part := path + ".partial"
+	defer func() { _ = os.Remove(part) }() // Is there only if something failed.
+	if err := errors.Join(s.writeCopy(ctx, part), ctx.Err()); err != nil {
+		return fmt.Errorf("backup to %s: %w", path, err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		return fmt.Errorf("backup to %s: %w", path, err)
+	}
+	return syncFile(filepath.Dir(path))
+}
+
+// outside makes the path absolute and refuses this store's own files.
+func (s *Store) outside(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil || s.path == Memory {
+		return path, err
+	}
+	for _, own := range []string{s.path, s.path + "-wal", s.path + "-shm", s.path + ".lock"} {
+		a, errA := os.Stat(own)
+		b, errB := os.Stat(path)
+		if own == path || errA == nil && errB == nil && os.SameFile(a, b) {
+			return path, errors.New("is a file of the running database: choose another")
+		}
+	}
+	return path, nil
+}
+
+// writeCopy makes a file that holds all of the database and needs no other
+// beside it.
+func (s *Store) writeCopy(ctx context.Context, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// Not one of those that serve reads: this takes longer.
+	from, err := s.read.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	file, err := openAlone(path)
+	if err != nil {
+		return err
+	}
+	err = onlyConn(ctx, file, func(to *sql.Conn) error {
+		if err := copyPages(ctx, to, from); err != nil {
+			return err
+		}
+		_, err := to.ExecContext(ctx, "PRAGMA journal_mode = DELETE")
+		return err
+	})
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return syncFile(path)
+}
+
+// openAlone opens a file that nobody else has open and that a crash may take.
+func openAlone(path string) (*sql.DB, error) {
+	file, err := sql.Open("sqlite3", uri(path)+"?_synchronous=OFF&_foreign_keys=on")
+	if err != nil {
+		return nil, err
+	}
+	file.SetMaxOpenConns(1)
+	return file, nil
+}
+
+func onlyConn(ctx context.Context, file *sql.DB, fn func(*sql.Conn) error) error {
+	conn, err := file.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(conn), conn.Close())
+}
+
+// copyPages replaces all that is in one database by what is in another, in one
+// transaction.
+func copyPages(ctx context.Context, to, from *sql.Conn) error {
+	return to.Raw(func(to any) error {
+		return from.Raw(func(from any) error {
+			b, err := to.(*sqlite3.SQLiteConn).Backup("main", from.(*sqlite3.SQLiteConn), "main")
+			if err != nil {
+				return err
+			}
+			done, err := b.Step(-1)
+			for ; err == nil && !done; done, err = b.Step(-1) { // It is locked for a moment.
+				select {
+				case <-ctx.Done():
+					return errors.Join(ctx.Err(), b.Finish())
+				case <-time.After(time.Millisecond):
+				}
+			}
+			return errors.Join(err, b.Finish())
+		})
+	})
+}
+
+// syncFile brings a file, or a directory's names, to disk.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Restore replaces all data by that of a file that Backup or an older release
+// wrote, or of a data file that no process has open. Readers and writers wait
+// for it; whoever comes after it, a crash included, finds all of the new data
+// or, if there was an error, all of the old. The events that were kept are gone,
+// and no number given before is one of the log's any more: readers get
+// ErrEventsExpired. The file itself is only read.
+func (s *Store) Restore(ctx context.Context, path string) error {
+	path, err := s.outside(path)
+	if err != nil {
+		return fmt.Errorf("restore from %s: %w", path, err)
+	}
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	if err := s.restore(ctx, path); err != nil {
+		return fmt.Errorf("restore from %s: nothing was changed: %w", path, err)
+	}
+	return nil
+}
+
+func (s *Store) restore(ctx context.Context, path string) error {
+	dir, err := s.makeStaging()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	file, err := s.stage(ctx, filepath.Join(dir, "cloud.db"), path)
+	if err != nil {
+		return err
+	}
+	err = onlyConn(ctx, file, func(from *sql.Conn) error {
+		return s.exclusively(func() error { return s.replace(ctx, from) })
+	})
+	return errors.Join(err, file.Close())
+}
+
+// staging is where a file that is being restored is made ready.
+func staging(path string) string { return path + ".restore" }
+
+func (s *Store) makeStaging() (string, error) {
+	if s.path == Memory {
+		return os.MkdirTemp("", "fakecloud-restore-")
+	}
+	dir := staging(s.path)
+	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700))
+}
+
+// stage makes a copy that has today's schema.
+func (s *Store) stage(ctx context.Context, staged, path string) (*sql.DB, error) {
+	if err := copyFile(staged, path); err != nil {
+		return nil, err
+	}
+	if err := copyFile(staged+"-wal", path+"-wal"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := CheckFile(ctx, staged); err != nil {
+		return nil, err
+	}
+	file, err := openAlone(staged)
+	if err != nil {
+		return nil, err
+	}
+	if err = migrate(ctx, file); err == nil {
+		err = s.fitPages(ctx, file)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// fitPages gives the copy pages of our size, which is fixed while a database is
+// open, and no log: in memory there is none.
+func (s *Store) fitPages(ctx context.Context, file *sql.DB) error {
+	if _, err := file.ExecContext(ctx, "PRAGMA journal_mode = DELETE"); err != nil {
+		return err
+	}
+	var size int
+	if err := file.QueryRowContext(ctx, "PRAGMA page_size").Scan(&size); err != nil || size == s.pageSize {
+		return err
+	}
+	_, err := file.ExecContext(ctx, fmt.Sprintf("PRAGMA page_size = %d; VACUUM", s.pageSize))
+	return err
+}
+
+// replace brings the copy in, with an event log that none of the readers of
+// either can resume (see migration 2).
+func (s *Store) replace(ctx context.Context, from *sql.Conn) error {
+	given, err := newTx(s.writer, s.keep).newestEvent(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := from.ExecContext(ctx, "DELETE FROM events"); err != nil {
+		return err
+	}
+	if _, err := from.ExecContext(ctx, `UPDATE sqlite_sequence
+		SET seq = max(seq, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER)) + 1 WHERE name = 'events'`, given); err != nil {
+		return err
+	}
+	for n := range s.pinned { // In memory, each of them could keep us from writing.
+		select {
+		case c := <-s.readers:
+			defer func() { s.readers <- c }()
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d reads: %w", s.pinned-n, ctx.Err())
+		}
+	}
+	if err := copyPages(ctx, s.writer.sql, from); err != nil {
+		return err
+	}
+	if s.path != Memory {
+		if s.frames, _, err = s.wal("TRUNCATE"); err != nil {
+			s.frames = 0 // It only makes the count of fsyncs wrong by one.
+		}
+	}
+	s.announce()
+	return nil
+}
+
+// copyFile copies a file that somebody gave us the name of.
+func copyFile(to, from string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() { // Opening a pipe would wait, and reading a device never end.
+		return unusable("%s is no ordinary file", from)
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

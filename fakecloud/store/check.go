@@ -1,0 +1,128 @@
+// This file answers: is a file a sound database of ours?
+
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+
+	"github.com/pressly/goose/v3"
+)
+
+// ErrUnusable means that a file is damaged, of another program or of a newer
+// fakecloud.
+var ErrUnusable = errors.New("not a usable database")
+
+func unusable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrUnusable, fmt.Errorf(format, args...))
+}
+
+var sqliteHeader = []byte("SQLite format 3\x00")
+
+// CheckFile refuses a file that Open or Restore could not use, with ErrUnusable
+// if the cause is what is in it. The file is only read; its own write-ahead log
+// beside it counts as part of it.
+func CheckFile(ctx context.Context, path string) error {
+	head, err := readHead(path)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(head, sqliteHeader) {
+		return unusable("its header is not SQLite's")
+	}
+	if err := checkLog(path + "-wal"); err != nil {
+		return err
+	}
+	// SQLite moves a log's pages to the data file on closing, unless it may not.
+	conn, err := sql.Open("sqlite3", uri(path)+"?mode=ro&_busy_timeout=10000")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	var verdict string
+	if err := conn.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
+		return unusable("%w", err)
+	}
+	if verdict != "ok" {
+		return unusable("%s", verdict)
+	}
+	if err := checkSchema(ctx, conn); err != nil {
+		return err
+	}
+	return checkReferences(ctx, conn)
+}
+
+func checkReferences(ctx context.Context, conn *sql.DB) error {
+	var table, parent string
+	var row sql.NullInt64
+	err := conn.QueryRowContext(ctx, `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 1`).Scan(&table, &row, &parent)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return unusable("%w", err)
+	}
+	return unusable("row %d of table %s refers to one that is missing in table %s", row.Int64, table, parent)
+}
+
+// checkSchema refuses what no release up to this one has written.
+func checkSchema(ctx context.Context, conn *sql.DB) error {
+	var ours bool
+	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", goose.DefaultTablename).Scan(&ours); err != nil {
+		return unusable("%w", err)
+	}
+	if !ours {
+		return unusable("it is another program's")
+	}
+	var has int64
+	if err := conn.QueryRowContext(ctx, "SELECT max(version_id) FROM "+goose.DefaultTablename).Scan(&has); err != nil {
+		return unusable("%w", err)
+	}
+	knows, err := newestSchema()
+	if err == nil && has > knows {
+		err = unusable("it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows)
+	}
+	return err
+}
+
+// newestSchema is the number of the last migration.
+func newestSchema() (int64, error) {
+	files, err := migrations.ReadDir("migrations")
+	if err != nil {
+		return 0, err
+	}
+	return goose.NumericComponent(files[len(files)-1].Name())
+}
+
+// inspect is CheckFile for what need not exist yet.
+func inspect(ctx context.Context, path string) error {
+	head, err := readHead(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0 {
+		return nil
+	}
+	return CheckFile(ctx, path)
+}
+
+func readHead(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	head := make([]byte, len(sqliteHeader))
+	n, err := io.ReadFull(f, head)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return head[:n], err
+}
+
+// uri names a file to SQLite, whatever characters its path has.
+func uri(path string) string { return (&url.URL{Scheme: "file", Path: path}).String() }

@@ -1,0 +1,32 @@
+-- name: DeleteFlagTokens :exec
+DELETE FROM tokens WHERE project_id = ? AND origin = 'flag';
+
+-- name: ReplaceToken :exec
+INSERT OR REPLACE INTO tokens (name, project_id, hash, role, origin, created_at) VALUES (?, ?, ?, ?, 'flag', ?);
+
+-- name: InsertToken :exec
+INSERT INTO tokens (name, project_id, hash, role, origin, expires_at, created_at) VALUES (?, ?, ?, ?, 'api', ?, ?);
+
+-- name: RotateToken :exec
+UPDATE tokens SET hash = ?, rotated_at = ?, previous_hash = ?, previous_until = ? WHERE name = ?;
+
+-- name: DeleteToken :exec
+DELETE FROM tokens WHERE name = ?;
+
+-- name: GetToken :one
+SELECT * FROM tokens WHERE name = ?;
+
+-- name: ListTokens :many
+SELECT * FROM tokens
+WHERE project_id = @project_id AND name > @after AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
+ORDER BY name LIMIT @max;
+
+-- name: OtherAdmins :one
+SELECT count(*) FROM tokens
+WHERE role = 'admin' AND name <> @name AND (expires_at IS NULL OR expires_at > @now);
+
+-- name: TokenByHash :one
+SELECT sqlc.embed(tokens), sqlc.embed(projects) FROM tokens
+JOIN projects ON projects.id = tokens.project_id
+WHERE tokens.hash = ?1 OR tokens.previous_hash = ?1
+ORDER BY tokens.hash = ?1 DESC LIMIT 1;

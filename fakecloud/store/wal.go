@@ -1,0 +1,112 @@
+// This file answers: is a write-ahead log whole as far as it was on disk?
+//
+// SQLite reads a log up to the first page that is not as it was written, and
+// takes the rest for what a crash left of a commit that was never acknowledged.
+// If the damage is further up, acknowledged changes are lost without a word.
+// So this looks at what follows the first bad page: the log is synced at the
+// end of every commit, so whatever is followed by a page of a later one was on
+// disk. The format is https://sqlite.org/fileformat2.html#the_write_ahead_log.
+
+package store
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+)
+
+const (
+	logHeader   = 32
+	frameHeader = 24
+)
+
+// checkLog refuses a log in which acknowledged changes are damaged. A missing
+// one is fine.
+func checkLog(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return readLog(bufio.NewReaderSize(f, 1<<20))
+}
+
+func readLog(r io.Reader) error {
+	head := make([]byte, logHeader)
+	if err := readFull(r, head); err != nil {
+		return ended(err)
+	}
+	sum := newSum(head)
+	sum.add(head[:24])
+	size := binary.BigEndian.Uint32(head[8:])
+	sound := sum.is(head[24:]) && binary.BigEndian.Uint32(head)>>1 == 0x377f0682>>1 && size >= 512 && size <= 1<<16
+	if !sound {
+		size = 0 // Only whether anything follows matters then.
+	}
+	frame := make([]byte, frameHeader+size)
+	broken, lost := false, false // a bad page has come; the end of a commit after it
+	for n := 1; ; n++ {
+		if err := readFull(r, frame); err != nil {
+			return ended(err)
+		}
+		if !sound {
+			return unusable("its write-ahead log (-wal) has a damaged header")
+		}
+		ours := string(frame[8:16]) == string(head[16:24]) // else left of an earlier log
+		sum.add(frame[:8])
+		sum.add(frame[frameHeader:])
+		broken = broken || !ours || !sum.is(frame[16:])
+		if lost && ours {
+			return unusable("its write-ahead log (-wal) is damaged before page %d of it, and changes that were acknowledged are lost", n)
+		}
+		lost = lost || broken && ours && binary.BigEndian.Uint32(frame[4:]) != 0
+	}
+}
+
+// readFull tells an end, wherever it is, from an error.
+func readFull(r io.Reader, into []byte) error {
+	_, err := io.ReadFull(r, into)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = io.EOF
+	}
+	return err
+}
+
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// logSum is the running checksum of a log.
+type logSum struct {
+	order  binary.ByteOrder
+	s0, s1 uint32
+}
+
+// newSum knows from the header in which order words are summed.
+func newSum(head []byte) *logSum {
+	if head[3]&1 == 1 {
+		return &logSum{order: binary.BigEndian}
+	}
+	return &logSum{order: binary.LittleEndian}
+}
+
+func (s *logSum) add(b []byte) {
+	for ; len(b) >= 8; b = b[8:] {
+		s.s0 += s.order.Uint32(b) + s.s1
+		s.s1 += s.order.Uint32(b[4:]) + s.s0
+	}
+}
+
+// is compares it with one that is stored.
+func (s *logSum) is(b []byte) bool {
+	return s.s0 == binary.BigEndian.Uint32(b) && s.s1 == binary.BigEndian.Uint32(b[4:])
+}

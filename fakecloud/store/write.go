@@ -1,0 +1,183 @@
+// This file answers: how do writes that come at once share a commit?
+//
+// A commit waits for the disk, and that is most of what a write costs. Writes
+// take turns on the one connection that writes. Each runs in a savepoint, so
+// that it can be undone alone, and then looks behind itself: if another is
+// waiting for its turn, the commit is left to that one, else it is made. So a
+// write that is alone is committed at once, and those that came while the disk
+// was busy are committed together.
+//
+// What they share is one transaction: an error that SQLite reports only when
+// it commits is everyone's, so constraints must not be DEFERRABLE.
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// maxBatch bounds how many writes wait for one commit.
+const maxBatch = 256
+
+// ErrClosed is the error of a store that was closed.
+var ErrClosed = errors.New("the store is closed")
+
+// batch is the writes that share the transaction that is open.
+type batch struct {
+	done []*Tx // those that succeeded
+	lost error // why the transaction cannot be committed
+
+	over chan struct{} // closed when it is on disk or undone
+	err  error         // set before that
+}
+
+// Write runs one change: all of it is on disk when Write returns nil, none of
+// it otherwise. A caller that goes away does not undo it half way. fn runs on
+// the caller's goroutine, while no other change does; it sees changes that are
+// about to be committed together with its own. It must not write by other means
+// than its Tx, nor use that after it has returned.
+func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
+	s.open.RLock() // Close waits for whoever got this far.
+	defer s.open.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	b, err := s.join(fn)
+	if b == nil {
+		return err
+	}
+	// One that failed waits as well: what it ran into may not be on disk yet.
+	<-b.over
+	if err != nil {
+		return err
+	}
+	return b.err
+}
+
+// join runs fn in the batch that is open, or in a new one.
+func (s *Store) join(fn func(*Tx) error) (*batch, error) {
+	s.waiting.Add(1)
+	s.turn.Lock()
+	s.waiting.Add(-1)
+	defer s.turn.Unlock()
+	if s.batch == nil {
+		if err := s.writer.run("BEGIN IMMEDIATE"); err != nil {
+			return nil, err
+		}
+		s.batch = &batch{over: make(chan struct{})}
+	}
+	b := s.batch
+	defer func() { // Also when fn panics.
+		if s.waiting.Load() == 0 || b.lost != nil || len(b.done) >= maxBatch {
+			s.commit()
+		}
+	}()
+	return b, s.runIn(b, fn)
+}
+
+// runIn runs fn in a savepoint of the batch's transaction.
+func (s *Store) runIn(b *batch, fn func(*Tx) error) error {
+	if err := s.writer.run("SAVEPOINT change"); err != nil {
+		b.lost = err
+		return err
+	}
+	tx := newTx(s.writer, s.keep)
+	kept := false
+	defer func() {
+		if kept {
+			return
+		}
+		// Some errors, a full disk among them, have undone all of the transaction.
+		if err := s.writer.run("ROLLBACK TO change; RELEASE change"); err != nil {
+			b.lost = err
+		}
+		tx.undone()
+	}()
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := s.writer.run("RELEASE change"); err != nil {
+		return err
+	}
+	kept = true
+	b.done = append(b.done, tx)
+	return nil
+}
+
+// commit ends the batch that is open.
+func (s *Store) commit() {
+	b := s.batch
+	s.batch = nil
+	err, began := b.lost, time.Now()
+	if err == nil && len(b.done) > 0 {
+		err = s.writer.run("COMMIT")
+	}
+	took := time.Since(began)
+	if err != nil || len(b.done) == 0 {
+		_ = s.writer.run("ROLLBACK") // Nothing to undo if SQLite has.
+	}
+	if err != nil {
+		b.err = fmt.Errorf("nothing was changed: committing %d writes together: %w", len(b.done), err)
+		for _, tx := range slices.Backward(b.done) {
+			tx.undone()
+		}
+		close(b.over)
+		return
+	}
+	s.committed(b, took)
+	close(b.over)
+	s.checkpoint()
+}
+
+// committed tells who has to know.
+func (s *Store) committed(b *batch, took time.Duration) {
+	if len(b.done) == 0 {
+		return
+	}
+	s.count(len(b.done), took)
+	events := 0
+	for _, tx := range b.done {
+		for _, fn := range tx.afterCommit {
+			fn()
+		}
+		events += tx.events
+	}
+	if events > 0 {
+		s.announce()
+	}
+}
+
+// exclusively runs fn while no write is under way and none is uncommitted.
+func (s *Store) exclusively(fn func() error) error {
+	s.open.RLock()
+	defer s.open.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if s.batch != nil {
+		s.commit()
+	}
+	return fn()
+}
+
+// OnRollback has fn run if the change is undone, because it failed or because
+// its commit did: for what the process remembers beside the database. The
+// latest runs first, before any later change; fn must be short and must not use
+// the store.
+func (tx *Tx) OnRollback(fn func()) { tx.onRollback = append(tx.onRollback, fn) }
+
+// AfterCommit has fn run when the change is on disk, before its Write returns
+// and before any later change. fn must be short and must not use the store.
+func (tx *Tx) AfterCommit(fn func()) { tx.afterCommit = append(tx.afterCommit, fn) }
+
+func (tx *Tx) undone() {
+	for _, fn := range slices.Backward(tx.onRollback) {
+		fn()
+	}
+}
