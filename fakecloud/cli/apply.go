@@ -58,14 +58,21 @@ a whole before anything is changed.
 
 The manifest is YAML:
 
+  quotas: {instances: 100}    # the project's; this needs an admin's token
+  networks:                   # as in POST /v1/networks
+  - {name: backend, cidr: 10.20.0.0/16}
+  addresses:                  # as in POST /v1/addresses
+  - name: web
   instances:                  # as in POST /v1/instances, and
   - name: node-1
     zone: nebula-1a
+    network: backend          # by name
     state: stopped            # running or stopped
   loadBalancers:              # as in POST /v1/load-balancers, but
   - name: web
     listeners: [{protocol: tcp, port: 8080, targetPort: 30080}]
     targets: [node-1]         # instances by name
+    reservedAddress: web      # by name
   routes:                     # as in POST /v1/routes, but
   - name: node-1
     destination: 10.244.1.0/24
@@ -84,7 +91,7 @@ The manifest is YAML:
 			if err != nil {
 				return usageError{err}
 			}
-			p := &plan{cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}}
+			p := &plan{cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}, ids: map[string]string{}}
 			if err := p.make(cmd.Context(), wanted); err != nil {
 				return err
 			}
@@ -135,6 +142,9 @@ type plan struct {
 	steps  []*step
 	// instances are those there are, and those created, by name.
 	instances map[string]*api.Instance
+	// ids are those of all that is there, by kind and name.
+	ids       map[string]string
+	project   string
 	balancers []api.LoadBalancer // those changed, to be waited for
 }
 
@@ -157,40 +167,29 @@ func (p *plan) results() []*applied {
 // make compares what is wanted with what there is. The error is all that cannot
 // be done.
 func (p *plan) make(ctx context.Context, all []*wanted) error {
-	instances, err1 := p.client.ListInstances(ctx, client.InstanceFilter{States: liveStates})
-	balancers, err2 := p.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-	routes, err3 := p.client.ListRoutes(ctx, client.RouteFilter{})
-	if err := errors.Join(err1, err2, err3); err != nil {
+	there, err := p.look(ctx, all)
+	if err != nil {
 		return err
-	}
-	there := map[string]any{}
-	for _, in := range instances {
-		if in.State != api.InstanceTerminating {
-			p.instances[in.Name] = &in
-			there["instances/"+in.Name] = in
-		}
-	}
-	for _, lb := range balancers {
-		there["loadBalancers/"+lb.Name] = lb
-	}
-	for _, r := range routes {
-		there["routes/"+r.Name] = r
 	}
 	named := map[string]bool{}
 	for _, w := range all {
-		if w.kind.key == "instances" {
-			named[w.name] = true
-		}
+		named[w.kind.key+"/"+w.name] = true
 	}
+	known := func(kind, name string) bool { return named[kind+"/"+name] || p.ids[kind+"/"+name] != "" }
 	var errs []error
 	for _, k := range kinds {
 		for _, w := range all {
 			if w.kind != k {
 				continue
 			}
-			for _, ref := range append(slices.Clone(w.targets), w.instance) {
-				if ref != "" && !named[ref] && p.instances[ref] == nil {
-					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.at, ref))
+			for _, ref := range w.refs {
+				if !known(ref.kind, ref.name) {
+					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.at, ref.field, ref.name))
+				}
+			}
+			for _, name := range w.targets {
+				if !known("instances", name) {
+					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.at, name))
 				}
 			}
 			s, err := p.compare(w, there[k.key+"/"+w.name])
@@ -201,10 +200,64 @@ func (p *plan) make(ctx context.Context, all []*wanted) error {
 	return errors.Join(errs...)
 }
 
-// fixed are the fields that nothing can change once a resource is there.
-var fixed = map[string][]string{
-	"instances": {"zone", "type", "address", "tags"},
-	"routes":    {"destination", "instanceId", "tags"},
+// look finds what there is of the kinds that matter.
+func (p *plan) look(ctx context.Context, all []*wanted) (map[string]any, error) {
+	matters := map[string]bool{"instances": true}
+	for _, w := range all {
+		matters[w.kind.key] = true
+		for _, ref := range w.refs {
+			matters[ref.kind] = true
+		}
+	}
+	there := map[string]any{}
+	put := func(kind, name, id string, v any) {
+		there[kind+"/"+name], p.ids[kind+"/"+name] = v, id
+	}
+	instances, err := p.client.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+	errs := []error{err}
+	for _, in := range instances {
+		if in.State != api.InstanceTerminating {
+			p.instances[in.Name] = &in
+			put("instances", in.Name, in.ID, in)
+		}
+	}
+	if matters["loadBalancers"] {
+		items, err := p.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		errs = append(errs, err)
+		for _, lb := range items {
+			put("loadBalancers", lb.Name, lb.ID, lb)
+		}
+	}
+	if matters["routes"] {
+		items, err := p.client.ListRoutes(ctx, client.RouteFilter{})
+		errs = append(errs, err)
+		for _, r := range items {
+			put("routes", r.Name, r.ID, r)
+		}
+	}
+	if matters["networks"] {
+		items, err := p.client.ListNetworks(ctx, client.NetworkFilter{})
+		errs = append(errs, err)
+		for _, n := range items {
+			put("networks", n.Name, n.ID, n)
+		}
+	}
+	if matters["addresses"] {
+		items, err := p.client.ListAddresses(ctx, client.AddressFilter{})
+		errs = append(errs, err)
+		for _, a := range items {
+			put("addresses", a.Name, a.ID, a)
+		}
+	}
+	if matters["quotas"] {
+		project, err := p.client.Project(ctx)
+		quotas, err2 := p.client.Quotas(ctx)
+		if errs = append(errs, err, err2); err == nil && err2 == nil {
+			p.project = project.ID
+			put("quotas", "quotas", project.ID, *quotas)
+		}
+	}
+	return there, errors.Join(errs...)
 }
 
 // compare finds what differs between a resource that is wanted and the one
@@ -215,13 +268,19 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 		s.Action = created
 		return s, nil
 	}
-	has := toMap(there)
-	s.ID, _ = has["id"].(string)
-	given := maps.Clone(w.given)
+	s.ID = p.ids[w.kind.key+"/"+w.name]
+	has, given := toMap(there), maps.Clone(w.given)
+	for _, ref := range w.refs {
+		given[ref.id] = p.ids[ref.kind+"/"+ref.name]
+	}
 	switch of := there.(type) {
+	case api.Quotas:
+		for name, quota := range has {
+			has[name] = quota.(map[string]any)["limit"]
+		}
 	case api.Instance:
-		if len(of.Addresses) > 0 {
-			has["address"] = of.Addresses[0].IP
+		if at := slices.IndexFunc(of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal }); at >= 0 {
+			has["address"] = of.Addresses[at].IP
 		}
 		if w.state != "" && w.state != settled(of.State) {
 			s.Changes = append(s.Changes, "state")
@@ -233,18 +292,13 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" && of.HealthCheck == nil {
 			delete(given, "healthCheck")
 		}
-	case api.Route:
-		given["instanceId"] = ""
-		if in := p.instances[w.instance]; in != nil {
-			given["instanceId"] = in.ID
-		}
 	}
 	var errs []error
 	for _, field := range slices.Sorted(maps.Keys(given)) {
 		switch {
 		case covers(has[field], given[field]):
 			continue
-		case slices.Contains(fixed[w.kind.key], field):
+		case slices.Contains(w.kind.fixed, field):
 			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.at, field, has[field], s.ID))
 			continue
 		case field == "tags":
@@ -334,10 +388,13 @@ func (p *plan) run(ctx context.Context) error {
 			}
 		}
 	}
-	do("instances", p.createInstance)
+	do("quotas", p.setQuotas)
+	do("networks", p.applyNetwork)
+	do("addresses", p.applyAddress)
+	do("instances", p.applyInstance)
 	do("instances", p.bringToState)
 	do("loadBalancers", p.applyBalancer)
-	do("routes", p.createRoute)
+	do("routes", p.applyRoute)
 	var waited []api.Instance
 	for _, s := range p.steps {
 		if s.want.kind.key == "instances" && (s.Action == created || s.Action == updated) {
@@ -364,20 +421,80 @@ func once(ctx context.Context) context.Context {
 	return client.IdempotencyKey(ctx, "apply-"+rand.Text())
 }
 
-func (p *plan) createInstance(ctx context.Context, s *step) error {
+// sent are the fields of a step's request, with the IDs of what it refers to.
+func (p *plan) sent(s *step) (map[string]any, error) {
 	if s.Action != created {
-		return nil
+		return s.patch, nil
 	}
-	body, err := into[api.InstanceCreate](s.want.given)
+	fields := maps.Clone(s.want.given)
+	for _, ref := range s.want.refs {
+		id := p.ids[ref.kind+"/"+ref.name]
+		if id == "" {
+			return nil, fmt.Errorf("%s %q is not there", ref.field, ref.name)
+		}
+		fields[ref.id] = id
+	}
+	return fields, nil
+}
+
+// bring creates or updates one resource, and notes its ID.
+func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
+	fields, err := p.sent(s)
 	if err != nil {
-		return err
+		return done, err
 	}
-	return p.waiter.note(once(ctx), func(ctx context.Context) (string, error) {
-		in, err := p.client.CreateInstance(ctx, body)
+	if s.Action == created {
+		body, err := into[C](fields)
+		if err != nil {
+			return done, err
+		}
+		done, err = create(once(ctx), body)
+		if err == nil {
+			s.ID = id(done)
+			p.ids[s.want.kind.key+"/"+s.Name] = s.ID
+		}
+		return done, err
+	}
+	body, err := into[U](fields)
+	if err != nil {
+		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
+	}
+	return update(ctx, s.ID, body)
+}
+
+func (p *plan) setQuotas(ctx context.Context, s *step) error {
+	body, err := into[api.QuotasUpdate](s.patch)
+	if err == nil {
+		_, err = p.client.UpdateProjectQuotas(ctx, p.project, body)
+	}
+	return err
+}
+
+func (p *plan) applyNetwork(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.CreateNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
+	return err
+}
+
+func (p *plan) applyAddress(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.ReserveAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
+	return err
+}
+
+func (p *plan) applyRoute(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.CreateRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
+	return err
+}
+
+func (p *plan) applyInstance(ctx context.Context, s *step) error {
+	if s.Action == updated && len(s.patch) == 0 {
+		return nil // Only its state differs.
+	}
+	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
+		in, err := bring(ctx, p, s, p.client.CreateInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
 		if err != nil {
 			return "", err
 		}
-		p.instances[s.Name], s.ID = in, in.ID
+		p.instances[s.Name] = in
 		return in.ID, nil
 	})
 }
@@ -411,10 +528,6 @@ func (p *plan) bringToState(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyBalancer(ctx context.Context, s *step) error {
-	fields := s.patch
-	if s.Action == created {
-		fields = maps.Clone(s.want.given)
-	}
 	if s.want.targets != nil && (s.Action == created || slices.Contains(s.Changes, "targets")) {
 		targets := []api.Target{}
 		for _, name := range s.want.targets {
@@ -424,49 +537,14 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 			}
 			targets = append(targets, api.Target{InstanceID: in.ID})
 		}
-		fields["targets"] = targets
-	}
-	send := func(ctx context.Context) (*api.LoadBalancer, error) {
-		body, err := into[api.LoadBalancerUpdate](fields)
-		if err != nil {
-			return nil, fmt.Errorf("cannot be changed: %w", err)
-		}
-		return p.client.UpdateLoadBalancer(ctx, s.ID, body)
-	}
-	if s.Action == created {
-		ctx = once(ctx)
-		send = func(ctx context.Context) (*api.LoadBalancer, error) {
-			body, err := into[api.LoadBalancerCreate](fields)
-			if err != nil {
-				return nil, err
-			}
-			return p.client.CreateLoadBalancer(ctx, body)
-		}
+		s.patch["targets"], s.want.given["targets"] = targets, targets
 	}
 	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
-		lb, err := send(ctx)
+		lb, err := bring(ctx, p, s, p.client.CreateLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
 		if err != nil {
 			return "", err
 		}
-		s.ID = lb.ID
 		p.balancers = append(p.balancers, *lb)
 		return lb.ID, nil
 	})
-}
-
-func (p *plan) createRoute(ctx context.Context, s *step) error {
-	in := p.instances[s.want.instance]
-	if in == nil {
-		return fmt.Errorf("its instance %q is not there", s.want.instance)
-	}
-	body, err := into[api.RouteCreate](s.want.given)
-	if err != nil {
-		return err
-	}
-	body.InstanceID = in.ID
-	r, err := p.client.CreateRoute(once(ctx), body)
-	if err == nil {
-		s.ID = r.ID
-	}
-	return err
 }

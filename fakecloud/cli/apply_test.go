@@ -16,9 +16,15 @@ import (
 )
 
 const seed = `
+quotas: {instances: 50}
+networks:
+- {name: backend, cidr: 127.91.0.0/24}
+addresses:
+- {name: front, tags: {a: b}}
 instances:
 - name: node-1
   zone: nebula-1b
+  network: backend
   tags: {role: worker}
 - name: node-2
   state: stopped
@@ -30,6 +36,7 @@ loadBalancers:
   - {protocol: udp, port: 18090, targetPort: 30080}
   - {protocol: tcp, port: 18090, targetPort: 30080}
   targets: [node-1, there]
+  reservedAddress: front
   sourceRanges: [10.0.0.0/8, 127.0.0.0/8]
   healthCheck: {protocol: tcp, port: 10256}
 routes:
@@ -62,7 +69,7 @@ func (r *applyRig) apply(manifest string, args ...string) []string {
 	require.NoError(r.t, json.Unmarshal([]byte(out), &list))
 	var told []string
 	for _, i := range list.Items {
-		assert.Equal(r.t, i.ID == "", list.DryRun && i.Action == "created")
+		assert.Equal(r.t, i.ID == "", list.DryRun && i.Action == "created", i)
 		told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", i.Name, i.Action, strings.Join(i.Changes, ","))))
 	}
 	return told
@@ -88,7 +95,7 @@ func TestApply(t *testing.T) {
 	ctx := t.Context()
 	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: ptr("there")})
 	require.NoError(t, err)
-	want := []string{"node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
+	want := []string{"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
 	assert.Equal(t, want, r.apply(seed, "--dry-run"))
 	all, err := r.client.ListInstances(ctx, client.InstanceFilter{})
 	require.NoError(t, err)
@@ -106,28 +113,41 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.InstanceRunning, one.State)
 	assert.Equal(t, "nebula-1b", one.Zone)
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "worker"}, one.Tags)
+	network, err := r.client.GetNetwork(ctx, one.NetworkID)
+	require.NoError(t, err)
+	assert.Equal(t, "backend", network.Name)
+	addresses, err := r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"})
+	require.NoError(t, err)
+	require.Len(t, addresses, 1)
 	lbs, err := r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	require.NoError(t, err)
 	require.Len(t, lbs, 1)
 	assert.Equal(t, api.LoadBalancerActive, lbs[0].State)
+	assert.Equal(t, addresses[0].IP, lbs[0].Address)
 	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
 
 	before := events(t, r.client)
 	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
-		assert.Equal(t, []string{"node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seed, args...))
+		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seed, args...))
 	}
 	assert.Equal(t, before, events(t, r.client), "a second apply changes nothing")
 
 	other := strings.NewReplacer(
 		"state: running", "state: stopped", "state: stopped", "state: running",
 		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "10256", "10257",
-		"routes:", "routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
+		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24", "127.91.0.0/24, tags: {x: y}",
+		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:", "routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
 	).Replace(seed)
 	assert.Equal(t, []string{
-		"node-1 unchanged", "node-2 updated state", "node-3 updated state", "web updated targets,healthCheck,tags", "there created", "node-1 unchanged",
+		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags", "node-2 updated state", "node-3 updated state",
+		"web updated targets,healthCheck,tags", "there created", "node-1 updated tags",
 	}, r.apply(other, "--wait"))
+	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
 	assert.Equal(t, api.InstanceStopped, r.instance("node-3").State)
+	quotas, err := r.client.Quotas(ctx)
+	require.NoError(t, err)
+	assert.EqualValues(t, 60, quotas.Instances.Limit)
 	lb, err := r.client.GetLoadBalancer(ctx, lbs[0].ID)
 	require.NoError(t, err)
 	assert.Equal(t, api.LoadBalancerActive, lb.State)

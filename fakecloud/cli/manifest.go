@@ -32,28 +32,46 @@ type wanted struct {
 	// given is the request that creates it, with what the manifest says and
 	// nothing else. References to other resources are apart.
 	given map[string]any
-	// state, targets and instance are the fields that a manifest has and the API
-	// has not, or as IDs; targets is nil when left out.
-	state    string
-	targets  []string
-	instance string
+	// state, targets and refs are the fields that a manifest has and the API has
+	// not, or as IDs; targets is nil when left out.
+	state   string
+	targets []string
+	refs    []reference
 }
+
+// reference names another resource where the API wants its ID.
+type reference struct{ field, kind, name, id string }
 
 // kind is what can be in a manifest, in the order in which it is applied.
 type kind struct {
 	key, singular string
 	schema        string // of the API's request that creates one
+	single        bool   // there is one only, which has no name
+	refs          []reference
+	// fixed are the fields that nothing can change once a resource is there.
+	fixed []string
 	// own takes the fields that are the manifest's own out of a request, and gives
 	// those that are wrong.
 	own func(w *wanted) map[string]string
 }
 
-// kinds come in the order of what refers to what. Networks and addresses belong
-// before instances, quotas before everything.
+// kinds come in the order of what refers to what.
 var kinds = []*kind{
-	{key: "instances", singular: "instance", schema: "InstanceCreate", own: ownOfInstance},
-	{key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", own: ownOfBalancer},
-	{key: "routes", singular: "route", schema: "RouteCreate", own: ownOfRoute},
+	{key: "quotas", singular: "quotas", schema: "QuotasUpdate", single: true},
+	{key: "networks", singular: "network", schema: "NetworkCreate", fixed: []string{"cidr"}},
+	{key: "addresses", singular: "address", schema: "ReservedAddressCreate", fixed: []string{"ip"}},
+	{
+		key: "instances", singular: "instance", schema: "InstanceCreate", fixed: []string{"zone", "type", "address", "networkId"}, own: ownOfInstance,
+		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
+	},
+	{
+		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId"}, own: ownOfBalancer,
+		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
+	},
+	{
+		key: "routes", singular: "route", schema: "RouteCreate", fixed: []string{"destination", "instanceId"},
+		refs: []reference{{field: "instance", kind: "instances", id: "instanceId"}},
+	},
 }
 
 func ownOfInstance(w *wanted) map[string]string {
@@ -92,16 +110,28 @@ func ownOfBalancer(w *wanted) map[string]string {
 	return bad
 }
 
-func ownOfRoute(w *wanted) map[string]string {
+// takeOwn takes the fields that are the manifest's own out of the request.
+func (w *wanted) takeOwn() map[string]string {
 	bad := map[string]string{}
-	if w.instance, _ = w.given["instance"].(string); w.instance == "" {
-		bad["instance"] = "must be the name of an instance"
+	if w.kind.own != nil {
+		bad = w.kind.own(w)
 	}
-	if _, ok := w.given["instanceId"]; ok {
-		bad["instanceId"] = "is not known: give the instance's name as instance"
+	for _, ref := range w.kind.refs {
+		if _, ok := w.given[ref.id]; ok {
+			bad[ref.id] = "is not known: give the name as " + ref.field
+			delete(w.given, ref.id)
+		}
+		name, ok := w.given[ref.field]
+		if !ok {
+			continue
+		}
+		if ref.name, _ = name.(string); ref.name == "" {
+			bad[ref.field] = "must be a name"
+		}
+		delete(w.given, ref.field)
+		w.given[ref.id] = "named" // The ID comes later.
+		w.refs = append(w.refs, ref)
 	}
-	delete(w.given, "instance")
-	w.given["instanceId"] = "named" // Its ID comes later.
 	return bad
 }
 
@@ -198,11 +228,16 @@ func (m *manifest) document(root *yaml.Node) {
 			continue
 		case isNull(list):
 			continue
+		case kinds[at].single:
+			m.item(kinds[at], key.Value, list)
 		case list.Kind != yaml.SequenceNode:
 			m.wrong(list.Line, "%s must be a list", key.Value)
 			continue
 		}
 		seen[key.Value] = key.Line
+		if kinds[at].single {
+			continue
+		}
 		for n, item := range list.Content {
 			m.item(kinds[at], fmt.Sprintf("%s[%d]", key.Value, n), item)
 		}
@@ -233,17 +268,25 @@ func (m *manifest) item(k *kind, at string, node *yaml.Node) {
 		return
 	}
 	w := &wanted{kind: k, line: node.Line, given: given}
-	if w.name, _ = given["name"].(string); w.name == "" {
+	if w.name, _ = given["name"].(string); k.single {
+		w.name = k.key
+	} else if w.name == "" {
 		m.wrong(node.Line, "%s.name is required: it is how a resource is found again", at)
 	} else {
 		at = fmt.Sprintf("%s (%s)", at, w.name)
 	}
 	w.at = fmt.Sprintf("%s:%d: %s", m.file, node.Line, at)
-	for path, why := range k.own(w) {
+	for path, why := range w.takeOwn() {
 		m.wrong(lineOf(node, strings.Split(path, "/")), "%s: %s %s", at, strings.ReplaceAll(path, "/", "."), why)
 	}
 	err = m.spec.Components.Schemas[k.schema].Value.VisitJSON(w.given, openapi3.MultiErrors())
 	for _, e := range fieldErrors(err) {
+		for _, ref := range k.refs {
+			e.why = strings.ReplaceAll(e.why, strconv.Quote(ref.id), strconv.Quote(ref.field))
+			if len(e.path) == 1 && e.path[0] == ref.id {
+				e.path = []string{ref.field}
+			}
+		}
 		m.wrong(lineOf(node, e.path), "%s: %s", at, strings.TrimSpace(strings.Join(e.path, ".")+" "+e.why))
 	}
 	m.wanted = append(m.wanted, w)
