@@ -92,6 +92,11 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
+	//
+	// Corresponds with GET /docs/ (the `GetDocs` operationId).
+	GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetHealth Is the process alive? Needs no token.
 	//
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
@@ -619,12 +624,18 @@ type ClientInterface interface {
 
 	// RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
+	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBody(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -688,6 +699,21 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/zones (the `ListZones` operationId).
 	ListZones(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
+//
+// Corresponds with GET /docs/ (the `GetDocs` operationId).
+func (c *Client) GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetDocsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // GetHealth Is the process alive? Needs no token.
@@ -1907,6 +1933,9 @@ func (c *Client) GetToken(ctx context.Context, id ProjectID, name TokenName, req
 
 // RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 //
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
+//
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
@@ -1923,6 +1952,9 @@ func (c *Client) RotateTokenWithBody(ctx context.Context, id ProjectID, name Tok
 }
 
 // RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+//
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2095,6 +2127,33 @@ func (c *Client) ListZones(ctx context.Context, reqEditors ...RequestEditorFn) (
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// NewGetDocsRequest constructs an http.Request for the GetDocs method
+func NewGetDocsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/docs/")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
 }
 
 // NewGetHealthRequest constructs an http.Request for the GetHealth method
@@ -5697,6 +5756,13 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// GetDocsWithResponse This document as a page to read and to try out. Needs no token, and no internet.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /docs/ (the `GetDocs` operationId).
+	GetDocsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDocsResponse, error)
+
 	// GetHealthWithResponse Is the process alive? Needs no token.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -6302,12 +6368,18 @@ type ClientWithResponsesInterface interface {
 
 	// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
+	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBodyWithResponse(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateTokenResponse, error)
 
 	// RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	//
+	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+	// gives has the secret of its file again after the next start.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6383,6 +6455,40 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/zones (the `ListZones` operationId).
 	ListZonesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListZonesResponse, error)
+}
+
+type GetDocsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+}
+
+// GetBody returns the raw response body bytes
+func (r GetDocsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetDocsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetDocsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetDocsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type GetHealthResponse struct {
@@ -9360,6 +9466,19 @@ func (r ListZonesResponse) ContentType() string {
 	return ""
 }
 
+// GetDocsWithResponse This document as a page to read and to try out. Needs no token, and no internet.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /docs/ (the `GetDocs` operationId).
+func (c *ClientWithResponses) GetDocsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDocsResponse, error) {
+	rsp, err := c.GetDocs(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetDocsResponse(rsp)
+}
+
 // GetHealthWithResponse Is the process alive? Needs no token.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -10379,6 +10498,9 @@ func (c *ClientWithResponses) GetTokenWithResponse(ctx context.Context, id Proje
 
 // RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
 //
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
+//
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
@@ -10391,6 +10513,9 @@ func (c *ClientWithResponses) RotateTokenWithBodyWithResponse(ctx context.Contex
 }
 
 // RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+//
+// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
+// gives has the secret of its file again after the next start.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -10531,6 +10656,22 @@ func (c *ClientWithResponses) ListZonesWithResponse(ctx context.Context, reqEdit
 		return nil, err
 	}
 	return ParseListZonesResponse(rsp)
+}
+
+// ParseGetDocsResponse parses an HTTP response from a GetDocsWithResponse call
+func ParseGetDocsResponse(rsp *http.Response) (*GetDocsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetDocsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	return response, nil
 }
 
 // ParseGetHealthResponse parses an HTTP response from a GetHealthWithResponse call

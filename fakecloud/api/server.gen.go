@@ -683,7 +683,7 @@ type AuditEntry struct {
 // AuditGroup defines model for AuditGroup.
 type AuditGroup string
 
-// AuditList defines model for AuditList.
+// AuditList Example: {"items":[{"bytesIn":0,"bytesOut":230,"code":"not-found","durationMilliseconds":0.8,"operation":"getInstance","requestId":"kq5wm2x7rvdhbzgn3ytc","resource":"i-01jd3n6f0c5w3y","status":404,"time":"2026-01-02T15:04:05.123Z","token":"ccm","userAgent":"ccm/v1"}],"nextPageToken":"YXVkaXQtNDI"}
 type AuditList struct {
 	Items []AuditEntry `json:"items"`
 
@@ -732,7 +732,7 @@ type AuditSum struct {
 	UserAgent string `json:"userAgent,omitempty"`
 }
 
-// AuditSumList defines model for AuditSumList.
+// AuditSumList Example: {"items":[{"bytesIn":0,"bytesOut":49440,"calls":120,"durationMilliseconds":96.4,"errors":3,"faults":1,"operation":"getInstance","throttled":0,"token":"ccm","userAgent":"ccm/v1"}]}
 type AuditSumList struct {
 	Items []AuditSum `json:"items"`
 }
@@ -782,14 +782,20 @@ type ClockAdvanced struct {
 type DrainSeconds = int
 
 // Event One change. Written in the same transaction as the change itself.
+//
+// Example: {"from":"pending","id":"i-01jd3n6f0c5w3y","instance":{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"},"name":"node-1","resource":"instance","seq":1767323045124,"time":"2026-01-02T15:04:05.423Z","to":"running","type":"updated"}
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
 	Address *ReservedAddress `json:"address,omitempty"`
 
 	// From The state before; absent on created, and for a network, which has none.
-	From         *string       `json:"from,omitempty"`
-	ID           string        `json:"id"`
-	Instance     *Instance     `json:"instance,omitempty"`
+	From *string `json:"from,omitempty"`
+	ID   string  `json:"id"`
+
+	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
+	Instance *Instance `json:"instance,omitempty"`
+
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -799,6 +805,8 @@ type Event struct {
 	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Route *Route    `json:"route,omitempty"`
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
@@ -811,7 +819,7 @@ type Event struct {
 // EventType defines model for Event.Type.
 type EventType string
 
-// Fault defines model for Fault.
+// Fault Example: {"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"spent":false,"times":5}
 type Fault struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -837,7 +845,7 @@ type Fault struct {
 	Times int  `json:"times,omitempty"`
 }
 
-// FaultCreate defines model for FaultCreate.
+// FaultCreate Example: {"effect":{"retryAfterSeconds":2,"status":503},"match":{"operations":["getInstance"],"token":"ccm"},"times":5}
 type FaultCreate struct {
 	// Effect What becomes of a call: a delay, and after it at most one of `status`,
 	// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
@@ -888,7 +896,7 @@ type FaultEffect struct {
 	Status int `json:"status,omitempty"`
 }
 
-// FaultList defines model for FaultList.
+// FaultList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"spent":false,"times":5}]}
 type FaultList struct {
 	Items []Fault `json:"items"`
 }
@@ -951,7 +959,7 @@ type HealthCheckProtocol string
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 type IdleTimeoutSeconds = int
 
-// Instance defines model for Instance.
+// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 type Instance struct {
 	Addresses []Address `json:"addresses"`
 	CreatedAt time.Time `json:"createdAt"`
@@ -985,7 +993,7 @@ type Instance struct {
 	Zone string `json:"zone"`
 }
 
-// InstanceCreate defines model for InstanceCreate.
+// InstanceCreate Example: {"name":"node-4","tags":{"cluster":"lab"},"type":"medium","zone":"nebula-1a"}
 type InstanceCreate struct {
 	// Address The internal IPv4 address wanted; the lowest free one of the network when
 	// left out. It may lie outside the network: a machine that is already there.
@@ -1010,7 +1018,7 @@ type InstanceCreate struct {
 	Zone *string `json:"zone,omitempty"`
 }
 
-// InstanceList defines model for InstanceList.
+// InstanceList Example: {"items":[{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}],"nextPageToken":"aS0wMWpkM242ZjBjNXczeQ"}
 type InstanceList struct {
 	Items []Instance `json:"items"`
 
@@ -1084,7 +1092,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ.
 type Listeners = []Listener
 
-// LoadBalancer defines model for LoadBalancer.
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1156,7 +1164,7 @@ type LoadBalancer struct {
 // address alone while the targets stay the same.
 type LoadBalancerAlgorithm string
 
-// LoadBalancerCreate defines model for LoadBalancerCreate.
+// LoadBalancerCreate Example: {"healthCheck":{"path":"/healthz","port":10256,"protocol":"http"},"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}]}
 type LoadBalancerCreate struct {
 	// Address The same by its IP: it must have been reserved. Give one of the two.
 	//
@@ -1198,12 +1206,12 @@ type LoadBalancerCreate struct {
 	Targets *Targets `json:"targets,omitempty"`
 }
 
-// LoadBalancerHealth defines model for LoadBalancerHealth.
+// LoadBalancerHealth Example: {"targets":[{"health":"unhealthy","instanceId":"i-01jd3n6f0c5w3y","reason":"instance is stopped","since":"2026-01-02T15:04:05.123Z"}]}
 type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList defines model for LoadBalancerList.
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1220,12 +1228,12 @@ type LoadBalancerScheme string
 // LoadBalancerState defines model for LoadBalancerState.
 type LoadBalancerState string
 
-// LoadBalancerStats defines model for LoadBalancerStats.
+// LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}]}
 type LoadBalancerStats struct {
 	Listeners []ListenerStats `json:"listeners"`
 }
 
-// LoadBalancerUpdate defines model for LoadBalancerUpdate.
+// LoadBalancerUpdate Example: {"targets":[{"instanceId":"i-01jd3n6f0c5w3y"},{"instanceId":"i-01jd3n6f0c5w9z"}]}
 type LoadBalancerUpdate struct {
 	// Address As `addressId`.
 	Address *string `json:"address,omitempty"`
@@ -1380,7 +1388,7 @@ type OperationList struct {
 // balancer is being created leaves the creation running.
 type OperationState string
 
-// Problem defines model for Problem.
+// Problem Example: {"code":"not-found","detail":"no instance \"i-1\" in project \"default\"","project":"p-01jd3n5qk2v8","requestId":"kq5wm2x7rvdhbzgn3ytc","status":404,"title":"Not Found","type":"urn:fakecloud:problem:not-found"}
 type Problem struct {
 	// Code Stable; safe to program against.
 	//
@@ -1485,7 +1493,7 @@ type ProblemField struct {
 	Message string `json:"message"`
 }
 
-// Project defines model for Project.
+// Project Example: {"createdAt":"2026-01-02T15:04:05.123Z","defaultTags":{"cluster":"lab"},"id":"p-01jd3n5qk2v8","name":"default","updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Project struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1672,6 +1680,8 @@ type ResourceUpdate struct {
 type Role string
 
 // Route Packets to the destination go to the instance.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Route struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1705,7 +1715,7 @@ type Route struct {
 	Version int64 `json:"version"`
 }
 
-// RouteCreate defines model for RouteCreate.
+// RouteCreate Example: {"destination":"10.244.1.0/24","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","tags":{"cluster":"lab"}}
 type RouteCreate struct {
 	// Destination An IPv4 CIDR without host bits. It overlaps neither with that of another route in its instance's network, nor with the network itself.
 	//
@@ -1720,7 +1730,7 @@ type RouteCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// RouteList defines model for RouteList.
+// RouteList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type RouteList struct {
 	Items []Route `json:"items"`
 
@@ -1847,7 +1857,7 @@ type Zone struct {
 	State  ZoneState `json:"state"`
 }
 
-// ZoneList defines model for ZoneList.
+// ZoneList Example: {"items":[{"name":"nebula-1a","region":"nebula-1","state":"available"},{"name":"nebula-1b","region":"nebula-1","state":"available"}]}
 type ZoneList struct {
 	Items []Zone `json:"items"`
 }
@@ -2359,6 +2369,9 @@ type UpdateRouteJSONRequestBody = ResourceUpdate
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
+	// (GET /docs/)
+	GetDocs(w http.ResponseWriter, r *http.Request)
 	// GetHealth Is the process alive? Needs no token.
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
@@ -2558,6 +2571,20 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// GetDocs operation middleware
+func (siw *ServerInterfaceWrapper) GetDocs(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetDocs(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetHealth operation middleware
 func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Request) {
@@ -5420,6 +5447,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/readyz", wrapper.GetReady).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/metrics", wrapper.GetMetrics).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/docs/", wrapper.GetDocs).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
 

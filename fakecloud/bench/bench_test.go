@@ -136,6 +136,7 @@ func TestReadMessage(t *testing.T) {
 	in := bufio.NewReader(strings.NewReader(": connected\n\n" +
 		"id: 7\nevent: created\ndata: {\"id\":\"r-1\",\"route\":{\"createdAt\":\"2020-01-01T00:00:00Z\"},\"seq\":7,\"time\":\"2026-11-21T05:00:00.25Z\",\"type\":\"created\"}\n\n" +
 		": still here\n\n" +
+		"id: 7\n\n" +
 		"id: 8\nevent: deleted\ndata: {\"time\":\"2026-11-21T05:00:01Z\"}\n\n"))
 	m, err := readMessage(in)
 	require.NoError(t, err)
@@ -273,6 +274,12 @@ func TestCPUOf(t *testing.T) {
 	assert.Equal(t, 1500*time.Millisecond, cpuOf("42 (a) b) S 1 1 1 0 -1 0 0 0 0 0 100 50 7 7 20 0"))
 	assert.Zero(t, cpuOf(""))
 	assert.Zero(t, cpuOf("42 (a) S 1"))
+}
+
+func TestBusy(t *testing.T) {
+	assert.Equal(t, 430*time.Millisecond, busy("cpu  10 2 20 1000 500 3 4 4 9 9\ncpu0 1 1 1 1 1 1 1 1\n"))
+	assert.Zero(t, busy(""))
+	assert.Zero(t, busy("cpu 1 2 3"))
 }
 
 func TestGrouped(t *testing.T) {

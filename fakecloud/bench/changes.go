@@ -109,8 +109,29 @@ func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) erro
 	return nil
 }
 
+// raiseQuotas lets the project have what the rows create beyond what is stored.
+func (b *bench) raiseQuotas(ctx context.Context) error {
+	c, err := dial(ctx, b.cloud.address)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var project ids
+	if _, err := c.ask(call{request: b.get("/v1/project"), want: http.StatusOK, check: project.add}); err != nil {
+		return err
+	}
+	body := fmt.Appendf(nil, `{"instances":%d,"loadBalancers":%d}`, int64(b.size.Instances)+b.size.Creates, b.size.Balancers)
+	_, err = c.ask(call{request: b.request(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
+	return err
+}
+
 // fill makes the instances and balancers that are there from now on.
 func (b *bench) fill(ctx context.Context) error {
+	if b.quotas {
+		if err := b.raiseQuotas(ctx); err != nil {
+			return fmt.Errorf("raising quotas: %w", err)
+		}
+	}
 	var instances, balancers ids
 	b.note("creating %d instances", b.size.Instances)
 	if err := b.all(ctx, b.size.Instances, b.createInstance(&instances, "node")); err != nil {

@@ -51,7 +51,8 @@ type message struct {
 	time time.Time
 }
 
-// readMessage skips comments. It gives io.EOF when the stream ends.
+// readMessage skips comments, and numbers without data, which only tell a reader
+// its place. It gives io.EOF when the stream ends.
 func readMessage(in *bufio.Reader) (message, error) {
 	var m message
 	for {
@@ -63,9 +64,10 @@ func readMessage(in *bufio.Reader) (message, error) {
 		field, value, _ := bytes.Cut(line, []byte(": "))
 		switch string(field) {
 		case "":
-			if m.seq != 0 {
+			if !m.time.IsZero() {
 				return m, nil
 			}
+			m = message{}
 		case "id":
 			if m.seq, err = strconv.ParseInt(string(value), 10, 64); err != nil {
 				return m, fmt.Errorf("event number %q: %w", value, err)

@@ -50,6 +50,7 @@ type bench struct {
 	peer   string // the folder of the peer's module
 	dir    string // holds all that the run writes
 	limits []string
+	quotas bool // the cloud has some
 
 	cloud     cloud
 	instances []string // IDs of those stored

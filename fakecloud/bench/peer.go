@@ -201,7 +201,7 @@ func (b *bench) askPeer(ctx context.Context, p *peer, r *report) ([]row, error) 
 	rate(&create, created)
 	compare(&describe, r, "get")
 	compare(&create, r, "create")
-	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. moto is in no Debian 12.", p.version, grouped(float64(stored)))
+	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.", p.version, grouped(float64(stored)))
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil
 }

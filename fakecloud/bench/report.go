@@ -126,6 +126,7 @@ func (b *bench) lookAtServer(ctx context.Context) (*server, error) {
 	if _, err := c.ask(call{request: b.get("/openapi.yaml"), want: http.StatusOK}); err != nil {
 		return nil, err
 	}
+	b.quotas = bytes.Contains(c.body, []byte("\n  /v1/projects/{id}/quotas:"))
 	s.Audit = bytes.Contains(c.body, []byte("\n  /v1/audit:"))
 	if _, err := c.ask(call{request: request(http.MethodGet, "/v1/instances", b.cloud.address, "", nil), want: http.StatusUnauthorized}); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ func (a *app) instances() *cobra.Command {
 	return group("instances", "Machines, and what can be done with them", `  fakecloud instances list
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
-		a.instancesList(), a.instancesGet(), a.instancesCreate(),
+		a.instancesList(), a.instancesGet(), a.instancesCreate(), a.instancesUpdate(),
 		a.instancesAct("start", "Start stopped instances", (*client.Client).StartInstance),
 		a.instancesAct("stop", "Stop running instances; they keep their addresses", (*client.Client).StopInstance),
 		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
@@ -163,7 +163,7 @@ func (a *app) printFound(cmd *cobra.Command, found []api.Instance, asked int) er
 }
 
 func (a *app) instancesCreate() *cobra.Command {
-	var name, zone, kind, address string
+	var name, zone, kind, network, address string
 	var tags map[string]string
 	var w waiter
 	cmd := &cobra.Command{
@@ -184,9 +184,17 @@ func (a *app) instancesCreate() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
+			body := createBody(name, zone, kind, address, tags)
+			if network != "" {
+				n, err := resolveNetwork(cmd.Context(), c, network)
+				if err != nil {
+					return err
+				}
+				body.NetworkID = &n.ID
+			}
 			made := make([]api.Instance, 1)
 			err = w.note(cmd.Context(), func(ctx context.Context) (string, error) {
-				in, err := c.CreateInstance(ctx, createBody(name, zone, kind, address, tags))
+				in, err := c.CreateInstance(ctx, body)
 				if err != nil {
 					return "", err
 				}
@@ -205,7 +213,11 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
-	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the pool or not (default: the lowest free one of the pool)")
+	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
+	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
+	if err := cmd.RegisterFlagCompletionFunc("network", a.completeNetworks()); err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd

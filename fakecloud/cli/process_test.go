@@ -320,7 +320,7 @@ func TestCommands(t *testing.T) {
 		assert.Contains(t, errs, says)
 		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
 	}
-	assert.Equal(t, "NAME   REGION\nz1     nebula-1\nz2     nebula-1\n", ok("zones", "list"))
+	assert.Equal(t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"))
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
 	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
 	ok("instances", "create", "--name", "true")
@@ -414,6 +414,8 @@ func TestCommands(t *testing.T) {
 	fails(2, "CA file", "zones", "list", "--ca-file", filepath.Join(dir, "none"))
 	spare := []string{"serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a=" + filepath.Join(dir, "spare")}
 	fails(2, "--default-tag: tag key", append(spare, "--default-tag", "=x")...)
+	fails(2, "no role \"owner\"", append(spare, "--token", "b:owner=x")...)
+	fails(2, "want NAME=FILE or NAME:ROLE=FILE", append(spare, "--token", ":admin=x")...)
 	fails(2, "cannot be negative", append(spare, "--retention", "-1s")...)
 	fails(1, "the same secret", append(spare, "--token", "b="+filepath.Join(dir, "spare"))...)
 	fails(1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"))
@@ -456,7 +458,7 @@ func TestFaultCommands(t *testing.T) {
 	assert.Contains(t, ok("__complete", "faults", "create", "--operation", ""), "listLoadBalancers\n")
 
 	assert.Regexp(t, `every call\s+empty-list\s+0\s`, ok("faults", "create", "--empty-list"))
-	assert.Equal(t, "NAME   REGION\n", ok("zones", "list"))
+	assert.Equal(t, "NAME   REGION   STATE\n", ok("zones", "list"))
 	assert.Regexp(t, `resource=i-1\s+status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--project", "p-1"))
 	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
 	assert.Contains(t, out, `"body": ""`)

@@ -141,32 +141,47 @@ func (a *app) projectsCreate() *cobra.Command {
 	return cmd
 }
 
-// changedTags are the tags of a flag that was given, be it empty.
+// changedTags are the tags of a flag, if it was given.
 func changedTags(cmd *cobra.Command, flag string, tags map[string]string) *api.Tags {
 	if !cmd.Flags().Changed(flag) {
 		return nil
 	}
 	t := api.Tags(tags)
-	if t == nil {
-		t = api.Tags{}
-	}
 	return &t
+}
+
+// newTags are those that an update replaces all tags by: those of a flag, or
+// none at all if there is to be none.
+func newTags(cmd *cobra.Command, flag string, tags map[string]string, none bool) (*api.Tags, error) {
+	given := changedTags(cmd, flag, tags)
+	switch {
+	case none && given != nil:
+		return nil, misuse("--%s and --no-%ss: give one", flag, flag)
+	case none:
+		return &api.Tags{}, nil
+	}
+	return given, nil
 }
 
 func (a *app) projectsUpdate() *cobra.Command {
 	var name string
 	var tags map[string]string
+	var noTags bool
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Rename a project, or replace its default tags", Args: cobra.ExactArgs(1),
 		Example: `  fakecloud projects update team-a --name team-b
   fakecloud projects update team-a --default-tag team=b`, ValidArgsFunction: a.completeProjects(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u := api.ProjectUpdate{DefaultTags: changedTags(cmd, "default-tag", tags)}
+			var u api.ProjectUpdate
+			var err error
+			if u.DefaultTags, err = newTags(cmd, "default-tag", tags, noTags); err != nil {
+				return err
+			}
 			if cmd.Flags().Changed("name") {
 				u.Name = &name
 			}
 			if u == (api.ProjectUpdate{}) {
-				return misuse("nothing to update: give --name or --default-tag")
+				return misuse("nothing to update: give --name, --default-tag or --no-default-tags")
 			}
 			c, err := a.client()
 			if err != nil {
@@ -185,6 +200,7 @@ func (a *app) projectsUpdate() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "a new name")
 	cmd.Flags().StringToStringVar(&tags, "default-tag", nil, "KEY=VALUE, in place of all the tags before; repeatable")
+	cmd.Flags().BoolVar(&noTags, "no-default-tags", false, "remove all default tags")
 	noFiles(cmd, map[string][]string{"name": nil, "default-tag": nil})
 	return cmd
 }

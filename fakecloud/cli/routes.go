@@ -17,7 +17,7 @@ import (
 func (a *app) routes() *cobra.Command {
 	return group("routes", "Routes, and whether they lead anywhere", `  fakecloud routes list
   fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1`,
-		a.routesList(), a.routesGet(), a.routesCreate(), a.routesDelete())
+		a.routesList(), a.routesGet(), a.routesCreate(), a.routesUpdate(), a.routesDelete())
 }
 
 func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) error {

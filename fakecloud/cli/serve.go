@@ -67,7 +67,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
 	f.StringVar(&o.project, "project", "default", "the project's name")
 	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
-	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "where instances' addresses come from")
+	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "the CIDR of each project's network \"default\", which they all share: where instances' addresses come from")
 	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
 	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN; empty: the addresses are there already, as all of 127/8 is on Linux")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")

@@ -20,9 +20,9 @@ func (a *app) zones() *cobra.Command {
 			}
 			var rows [][]string
 			for _, z := range zones {
-				rows = append(rows, []string{z.Name, z.Region})
+				rows = append(rows, []string{z.Name, z.Region, string(z.State)})
 			}
-			return a.print(cmd.OutOrStdout(), api.ZoneList{Items: zones}, "NAME REGION", rows)
+			return a.print(cmd.OutOrStdout(), api.ZoneList{Items: zones}, "NAME REGION STATE", rows)
 		},
 	}
 	a.addOutput(list)

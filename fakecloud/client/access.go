@@ -27,7 +27,9 @@ func (c *Client) GetProject(ctx context.Context, id string) (*api.Project, error
 
 // CreateProject makes a new project, without tokens.
 func (c *Client) CreateProject(ctx context.Context, p api.ProjectCreate) (*api.Project, error) {
-	return create[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateProject(ctx, &api.CreateProjectParams{}, p) })
+	return create[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateProject(ctx, &api.CreateProjectParams{}, p)
+	})
 }
 
 // UpdateProject replaces the fields that are not nil.

@@ -34,7 +34,9 @@ func (c *Client) GetNetwork(ctx context.Context, id string) (*api.Network, error
 
 // CreateNetwork makes a new network.
 func (c *Client) CreateNetwork(ctx context.Context, n api.NetworkCreate) (*api.Network, error) {
-	return create[api.Network](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateNetwork(ctx, &api.CreateNetworkParams{}, n) })
+	return create[api.Network](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateNetwork(ctx, &api.CreateNetworkParams{}, n)
+	})
 }
 
 // UpdateNetwork replaces the fields that are not nil.

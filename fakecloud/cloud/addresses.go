@@ -73,8 +73,7 @@ func (s *addressSet) load(ctx context.Context, tx *store.Tx) error {
 // takeLowest takes the first host of the prefix that is free. The prefix's
 // first and last addresses are not hosts.
 func (s *addressSet) takeLowest(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
-	first := number(pool.Addr())
-	last := first + (1<<(32-pool.Bits()) - 1)
+	first, last := bounds(pool)
 	n, ok := s.lowest(first+1, last-1)
 	if !ok {
 		return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool)
@@ -148,6 +147,12 @@ func (s *addressSet) set(n uint32, taken bool) bool {
 		p.taken += 2
 	}
 	return true
+}
+
+// bounds are the first and the last address of an IPv4 prefix, as numbers.
+func bounds(p netip.Prefix) (first, last uint32) {
+	first = number(p.Addr())
+	return first, first | uint32(1<<(32-p.Bits())-1)
 }
 
 // number is an IPv4 address as one.

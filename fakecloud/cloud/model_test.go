@@ -367,6 +367,31 @@ func (w *world) actOnInstance(t *rapid.T) {
 	}
 }
 
+func (w *world) renameInstance(t *rapid.T) {
+	id := drawKey(t, w.instances)
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}).Draw(t, "name")
+	m, taken := w.instances[id], false
+	for other, in := range w.instances {
+		taken = taken || other != id && in.name == name && in.state != "terminated"
+	}
+	before, err := w.cloud.GetInstance(t.Context(), w.proj, id)
+	require.NoError(t, err)
+	in, err := w.cloud.UpdateInstance(t.Context(), w.proj, id, ResourceUpdate{Name: &name})
+	switch {
+	case m.state == "terminated":
+		requireCode(t, WrongState, err)
+	case m.name == name:
+		require.NoError(t, err)
+		require.Equal(t, before, in, "a change of nothing")
+	case taken:
+		requireCode(t, NameTaken, err)
+	default:
+		require.NoError(t, err)
+		require.Equal(t, before.Version+1, in.Version)
+		m.name = name
+	}
+}
+
 func drawKey[V any](t *rapid.T, m map[string]V) string {
 	if len(m) == 0 {
 		t.Skip("nothing there")
@@ -492,6 +517,7 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 			"createInstance2": w.createInstance,
 			"actOnInstance":   w.actOnInstance,
 			"actOnInstance2":  w.actOnInstance,
+			"renameInstance":  w.renameInstance,
 			"createBalancer":  w.createBalancer,
 			"updateBalancer":  w.updateBalancer,
 			"deleteBalancer":  w.deleteBalancer,

@@ -105,19 +105,23 @@ func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, n
 		return refuse(RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want, n.CIDR, n.Name, n.ID).
 			at("destination", "overlaps with the network's %s", n.CIDR)
 	}
-	rows, err := tx.RouteDestinations(ctx, db.RouteDestinationsParams{ProjectID: p.ID, NetworkID: network})
-	if err != nil {
+	// A network's routes do not overlap: of those that begin no later than the
+	// destination ends, only the last can reach into it.
+	_, last := bounds(want)
+	row, err := tx.LastRouteUpTo(ctx, db.LastRouteUpToParams{NetworkID: network, Address: int64(last)})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
 		return err
 	}
-	for _, row := range rows {
-		has, err := netip.ParsePrefix(row.Destination)
-		if err != nil {
-			return fmt.Errorf("stored route %s: %w", row.ID, err)
-		}
-		if has.Overlaps(want) {
-			return refuse(RouteConflict, "route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first", row.Name, row.ID, has, want).
-				at("destination", "overlaps with %s of route %s", has, row.ID)
-		}
+	has, err := netip.ParsePrefix(row.Destination)
+	if err != nil {
+		return fmt.Errorf("stored route %s: %w", row.ID, err)
+	}
+	if has.Overlaps(want) {
+		return refuse(RouteConflict, "route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first", row.Name, row.ID, has, want).
+			at("destination", "overlaps with %s of route %s", has, row.ID)
 	}
 	return nil
 }
@@ -258,8 +262,10 @@ func routeFrom(row db.Route) (Route, error) {
 
 // insertRoute writes a new route and its event.
 func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
+	first, _ := bounds(r.Destination)
 	err := tx.InsertRoute(ctx, db.InsertRouteParams{
-		ID: r.ID, ProjectID: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
+		ID: r.ID, ProjectID: r.Project, Name: r.Name, NetworkID: r.Network, InstanceID: r.Instance,
+		Destination: r.Destination.String(), FirstAddress: int64(first),
 		State: string(r.State), StateReason: r.StateReason, Tags: toJSON(r.Tags), Version: r.Version,
 		CreatedAt: r.CreatedAt.UnixMilli(), UpdatedAt: r.UpdatedAt.UnixMilli(),
 	})

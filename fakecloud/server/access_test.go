@@ -3,17 +3,22 @@ package server_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // withToken gives a client with a new token of the project.
@@ -295,4 +300,42 @@ func TestTheLastAdminStays(t *testing.T) {
 	_, err = second.ListProjects(ctx, "")
 	require.NoError(t, err)
 	assert.True(t, client.HasCode(second.DeleteToken(ctx, r.project.ID, "second"), api.InUse))
+}
+
+// An expired token is told so, and when it was, by the cloud's clock.
+func TestExpiredTokens(t *testing.T) {
+	st, err := store.Open(t.Context(), store.Memory)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, st.Close()) })
+	plane := dataplane.New(dataplane.Options{})
+	t.Cleanup(plane.Close)
+	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	c, err := cloud.New(cloud.Config{Store: st, DataPlane: plane, Profile: cloud.Profiles[0], Clock: clock})
+	require.NoError(t, err)
+	p, err := c.EnsureProject(t.Context(), "default", nil)
+	require.NoError(t, err)
+	require.NoError(t, c.SetTokens(t.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
+	srv, err := server.New(server.Config{Cloud: c})
+	require.NoError(t, err)
+	h := httptest.NewServer(srv)
+	t.Cleanup(func() { srv.Stop(); h.Close() })
+	r := &rig{Client: newClient(t, h.URL, secret), url: h.URL, cloud: c, project: p}
+
+	until := clock.Now().Add(time.Minute)
+	made, err := r.CreateToken(t.Context(), p.ID, api.TokenCreate{Name: "ci", Role: api.RoleAdmin, ExpiresAt: &until})
+	require.NoError(t, err)
+	answer, _ := r.call(t, "GET", "/v1/quotas", "", "Authorization", "Bearer "+made.Secret)
+	assert.Equal(t, 200, answer.StatusCode)
+	clock.Advance(time.Minute)
+	answer, problem := r.call(t, "GET", "/v1/quotas", "", "Authorization", "Bearer "+made.Secret)
+	assert.Equal(t, 401, answer.StatusCode)
+	assert.Equal(t, api.Unauthenticated, problem.Code)
+	assert.Contains(t, problem.Detail, `token "ci" expired at 2026-01-02T03:05:05Z`)
+	assert.Contains(t, answer.Header.Get("WWW-Authenticate"), "Bearer")
+	all, err := r.ListTokens(t.Context(), p.ID)
+	require.NoError(t, err)
+	assert.Len(t, all, 2, "it is still shown")
+	_, err = r.RotateToken(t.Context(), p.ID, "ci", api.TokenRotate{})
+	assert.True(t, client.HasCode(err, api.WrongState), err)
+	assert.True(t, client.HasCode(r.DeleteToken(t.Context(), p.ID, "operator"), api.InUse), "an expired admin does not count")
 }

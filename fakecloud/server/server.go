@@ -65,6 +65,7 @@ type Server struct {
 	journal    *journal
 	limits     limits
 	metrics    *metrics
+	docs       map[string]docsFile
 	hub        hub
 }
 
@@ -92,6 +93,9 @@ func New(cfg Config) (*Server, error) {
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
 	router.Use(s.admit, s.meter, s.authorize, s.validate, s.conditions)
+	if err := s.serveDocs(router); err != nil {
+		return nil, err
+	}
 	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)

@@ -34,6 +34,10 @@ var validatorOptions = &openapi3filter.Options{
 func (s *Server) validate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op := callOf(r).op
+		if op == noOperation {
+			next.ServeHTTP(w, r)
+			return
+		}
 		query, fields := strictQuery(op, r.URL.RawQuery)
 		if len(fields) > 0 {
 			s.unfit(w, r, fields)

@@ -33,7 +33,7 @@ func TestAccessOfOlderSchema(t *testing.T) {
 			('i-1', 'p-1', 'a', 'r', 'z1', 'small', 'running', '', '127.0.0.1', '{}', 1, 0, 0, NULL),
 			('i-2', 'p-1', 'b', 'r', 'z2', 'small', 'terminating', '', '127.0.0.2', '{}', 1, 0, 0, NULL),
 			('i-3', 'p-1', 'c', 'r', 'z1', 'small', 'terminated', '', NULL, '{}', 1, 0, 0, NULL);
-		INSERT INTO routes VALUES ('r-1', 'p-1', 'a', '10.0.0.0/24', 'i-1', 'active', '', '{}', 1, 0, 0)`)
+		INSERT INTO routes VALUES ('r-1', 'p-1', 'a', '10.1.2.0/25', 'i-1', 'active', '', '{}', 1, 0, 0)`)
 	require.NoError(t, err)
 	used := func(tx *store.Tx, project, kind string) int64 {
 		room, err := tx.Room(ctx, db.RoomParams{ProjectID: project, Kind: kind, DefaultMax: 9})
@@ -56,6 +56,7 @@ func TestAccessOfOlderSchema(t *testing.T) {
 		route, err := tx.GetRoute(ctx, "r-1")
 		require.NoError(t, err)
 		assert.Equal(t, "n-1", route.NetworkID)
+		assert.EqualValues(t, 10<<24+1<<16+2<<8, route.FirstAddress)
 		assert.EqualValues(t, []int64{2, 1, 1, 0, 0, 1}, []int64{
 			used(tx, "p-1", "instances"), used(tx, "p-1", "routes"), used(tx, "p-1", "networks"), used(tx, "p-1", "load-balancers"),
 			used(tx, "p-2", "instances"), used(tx, "p-2", "networks"),

@@ -18,13 +18,33 @@ import (
 )
 
 // Backup writes the database, as it is at one moment, to a file that only its
-// owner may read. Writes go on meanwhile. A file of that name is replaced when
+// owner may read. Writes go on meanwhile, but for those of a store in memory,
+// whose readers keep writers waiting anyway. A file of that name is replaced when
 // the new one is whole and on disk, never before.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	path, err := s.outside(path)
 	if err != nil {
 		return fmt.Errorf("backup to %s: %w", path, err)
 	}
+	err = s.oneCopy(func() error {
+		part := path + ".partial"
+		defer func() { _ = os.Remove(part) }() // Is there only if something failed.
+		if err := s.writeCopy(ctx, part); err != nil {
+			return err
+		}
+		if err := os.Rename(part, path); err != nil {
+			return err
+		}
+		return syncFile(filepath.Dir(path))
+	})
+	if err != nil {
+		return fmt.Errorf("backup to %s: %w", path, err)
+	}
+	return nil
+}
+
+// oneCopy runs one backup or restore at a time, and lets Close wait for it.
+func (s *Store) oneCopy(fn func() error) error {
 	s.copying.Lock()
 	defer s.copying.Unlock()
 	s.open.RLock()
@@ -32,15 +52,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 	if s.closed {
 		return ErrClosed
 	}
-	part := path + ".partial"
-	defer func() { _ = os.Remove(part) }() // Is there only if something failed.
-	if err := errors.Join(s.writeCopy(ctx, part), ctx.Err()); err != nil {
-		return fmt.Errorf("backup to %s: %w", path, err)
-	}
-	if err := os.Rename(part, path); err != nil {
-		return fmt.Errorf("backup to %s: %w", path, err)
-	}
-	return syncFile(filepath.Dir(path))
+	return fn()
 }
 
 // outside makes the path absolute and refuses this store's own files.
@@ -80,7 +92,7 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 		return err
 	}
 	err = onlyConn(ctx, file, func(to *sql.Conn) error {
-		if err := copyPages(ctx, to, from); err != nil {
+		if err := s.copyOut(ctx, to, from); err != nil {
 			return err
 		}
 		_, err := to.ExecContext(ctx, "PRAGMA journal_mode = DELETE")
@@ -90,6 +102,13 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 		return err
 	}
 	return syncFile(path)
+}
+
+func (s *Store) copyOut(ctx context.Context, to, from *sql.Conn) error {
+	if s.path == Memory {
+		return s.exclusively(func() error { return copyPages(ctx, to, from) })
+	}
+	return copyPages(ctx, to, from)
 }
 
 // openAlone opens a file that nobody else has open and that a crash may take.
@@ -152,9 +171,7 @@ func (s *Store) Restore(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("restore from %s: %w", path, err)
 	}
-	s.copying.Lock()
-	defer s.copying.Unlock()
-	if err := s.restore(ctx, path); err != nil {
+	if err := s.oneCopy(func() error { return s.restore(ctx, path) }); err != nil {
 		return fmt.Errorf("restore from %s: nothing was changed: %w", path, err)
 	}
 	return nil

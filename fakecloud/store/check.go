@@ -105,6 +105,10 @@ func newestSchema() (int64, error) {
 func inspect(ctx context.Context, path string) error {
 	head, err := readHead(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0 {
+		// SQLite would remove a log of what is not there.
+		if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
+			return unusable("it is empty or missing, but its write-ahead log (-wal) is there")
+		}
 		return nil
 	}
 	return CheckFile(ctx, path)

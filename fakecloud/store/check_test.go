@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -186,6 +187,43 @@ func TestDamagedLogs(t *testing.T) {
 			assert.Len(t, projects(t, open(t, path)), c.left)
 		})
 	}
+}
+
+// Wherever a log is damaged: what was acknowledged before its last two changes
+// is there, or the file is refused.
+func TestNoDamageToALogGoesUnseen(t *testing.T) {
+	const changes = 4
+	path := crashed(t, changes)
+	log, err := os.ReadFile(path + "-wal")
+	require.NoError(t, err)
+	rapid.Check(t, func(rt *rapid.T) {
+		at := rapid.IntRange(0, len(log)-1).Draw(rt, "at")
+		n := rapid.IntRange(1, min(5000, len(log)-at)).Draw(rt, "n")
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		require.NoError(rt, err)
+		hurt := filepath.Join(dir, "cloud.db")
+		edit(t, path, hurt, func(b []byte) []byte { return b })
+		edit(t, path+"-wal", hurt+"-wal", flip(at, n))
+		s, err := store.Open(t.Context(), hurt)
+		if err != nil {
+			require.ErrorIs(rt, err, store.ErrUnusable)
+			return
+		}
+		defer func() { require.NoError(rt, s.Close()) }()
+		require.GreaterOrEqual(rt, len(projects(t, s)), changes-2)
+	})
+}
+
+// A log is part of its data file, and not thrown away when that is gone.
+func TestALogWithoutItsFileIsRefused(t *testing.T) {
+	path := crashed(t, 3)
+	require.NoError(t, os.Truncate(path, 0))
+	refused(t, path, "not a usable database")
+	require.NoError(t, os.Remove(path))
+	_, err := store.Open(t.Context(), path)
+	require.ErrorContains(t, err, "its write-ahead log (-wal) is there")
+	assert.NoFileExists(t, path)
+	assert.FileExists(t, path+"-wal")
 }
 
 // Whatever SQLite leaves in a log is no damage: pages of the log before it, and

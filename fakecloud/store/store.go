@@ -34,8 +34,9 @@ const Memory = ":memory:"
 // contend for the same two or four cores.
 const readers = 4
 
-// everyConn is set for readers and the writer alike. Nobody else has the file
-// open; in memory, readers and the writer wait for each other.
+// everyConn is set for readers and the writer alike. In memory they wait for
+// each other; nobody else has a file open. SQLite's small caches are left as they
+// are: neither larger ones nor mmap made reads any faster with 10,000 instances.
 const everyConn = "&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=" + statements
 
 //go:embed migrations/*.sql
@@ -53,11 +54,11 @@ type Store struct {
 
 	pageSize int // bytes
 
-	keep     int64 // newest events kept
-	onCommit func(writes int, took time.Duration)
+	keep     int64                                // newest events kept
+	onCommit func(writes int, took time.Duration) // may be nil
 	counts   counters
 
-	open   sync.RWMutex // held for reading by each write that Close waits for
+	open   sync.RWMutex // held for reading by whatever Close waits for
 	closed bool
 	ended  chan struct{} // closed when closed is set
 
@@ -109,7 +110,7 @@ func (s *Store) start(ctx context.Context, path string) error {
 		return err
 	}
 	if err := inspect(ctx, abs); err != nil {
-		return fmt.Errorf("%w; it was left untouched: move it away to start afresh, or put a backup in its place", err)
+		return fmt.Errorf("%w; it was left untouched: move it and its -wal file away to start afresh, or to put a backup in its place", err)
 	}
 	if err := os.RemoveAll(staging(abs)); err != nil {
 		return err
@@ -168,7 +169,11 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	if _, _, err := s.wal("TRUNCATE"); err != nil {
 		return err
 	}
-	if s.read, err = sql.Open("sqlite3", readDSN); err != nil {
+	return s.connectReaders(ctx, readDSN)
+}
+
+func (s *Store) connectReaders(ctx context.Context, dsn string) (err error) {
+	if s.read, err = sql.Open("sqlite3", dsn); err != nil {
 		return err
 	}
 	for range readers {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -217,32 +216,4 @@ func readAll(ctx context.Context, s *store.Store, from, n int64) error {
 		}
 	}
 	return nil
-}
-
-// A file that a fakecloud wrote before there were routes is brought up to date.
-func TestOlderSchemaIsUpgraded(t *testing.T) {
-	ctx := t.Context()
-	path := filepath.Join(t.TempDir(), "cloud.db")
-	conn, err := sql.Open("sqlite3", path)
-	require.NoError(t, err)
-	migrations, err := goose.NewProvider(goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
-	require.NoError(t, err)
-	_, err = migrations.UpTo(ctx, 2)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(ctx, `INSERT INTO projects VALUES ('p', 'p', '{}', 0);
-		INSERT INTO load_balancers VALUES ('lb-1', 'p', 'web', 'r', '127.0.0.9', 'active', '', '[]', '{}', 1, 0, 0, NULL)`)
-	require.NoError(t, err)
-
-	require.NoError(t, open(t, path).Read(ctx, func(tx *store.Tx) error {
-		lb, err := tx.GetLoadBalancer(ctx, "lb-1")
-		require.NoError(t, err)
-		assert.Equal(t, "[]", lb.SourceRanges)
-		assert.Zero(t, lb.Affinity)
-		assert.Nil(t, lb.HealthCheck)
-		routes, err := tx.RouteDestinations(ctx, db.RouteDestinationsParams{ProjectID: "p"})
-		assert.Empty(t, routes)
-		return err
-	}))
-	_, err = migrations.DownTo(ctx, 2)
-	require.NoError(t, errors.Join(err, migrations.Close()))
 }

@@ -5,7 +5,9 @@
 // If the damage is further up, acknowledged changes are lost without a word.
 // So this looks at what follows the first bad page: the log is synced at the
 // end of every commit, so whatever is followed by a page of a later one was on
-// disk. The format is https://sqlite.org/fileformat2.html#the_write_ahead_log.
+// disk. Damage to the last commit, or to the mark that ends the one before it,
+// cannot be told from what a crash leaves. The format is
+// https://sqlite.org/fileformat2.html#the_write_ahead_log.
 
 package store
 

@@ -112,6 +112,12 @@ func (s *Store) runIn(b *batch, fn func(*Tx) error) error {
 func (s *Store) commit() {
 	b := s.batch
 	s.batch = nil
+	s.end(b)
+	s.checkpoint()
+}
+
+func (s *Store) end(b *batch) {
+	defer close(b.over) // Also when a hook panics.
 	err, began := b.lost, time.Now()
 	if err == nil && len(b.done) > 0 {
 		err = s.writer.run("COMMIT")
@@ -120,17 +126,14 @@ func (s *Store) commit() {
 	if err != nil || len(b.done) == 0 {
 		_ = s.writer.run("ROLLBACK") // Nothing to undo if SQLite has.
 	}
-	if err != nil {
-		b.err = fmt.Errorf("nothing was changed: committing %d writes together: %w", len(b.done), err)
-		for _, tx := range slices.Backward(b.done) {
-			tx.undone()
-		}
-		close(b.over)
+	if err == nil {
+		s.committed(b, took)
 		return
 	}
-	s.committed(b, took)
-	close(b.over)
-	s.checkpoint()
+	b.err = fmt.Errorf("nothing was changed: committing %d writes together: %w", len(b.done), err)
+	for _, tx := range slices.Backward(b.done) {
+		tx.undone()
+	}
 }
 
 // committed tells who has to know.
@@ -153,11 +156,6 @@ func (s *Store) committed(b *batch, took time.Duration) {
 
 // exclusively runs fn while no write is under way and none is uncommitted.
 func (s *Store) exclusively(fn func() error) error {
-	s.open.RLock()
-	defer s.open.RUnlock()
-	if s.closed {
-		return ErrClosed
-	}
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	if s.batch != nil {

@@ -152,6 +152,19 @@ func TestHooksFollowTheChange(t *testing.T) {
 	assert.Equal(t, []string{"undo 2", "undo 1"}, log)
 }
 
+// A hook that panics keeps nobody waiting.
+func TestAHookThatPanicsHarmsNoOther(t *testing.T) {
+	s := open(t, store.Memory)
+	assert.PanicsWithValue(t, "oh", func() {
+		_ = s.Write(t.Context(), func(tx *store.Tx) error {
+			tx.AfterCommit(func() { panic("oh") })
+			return addProject(t.Context(), tx, "p")
+		})
+	})
+	require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, "q") }))
+	assert.Equal(t, []string{"p", "q"}, projects(t, s))
+}
+
 // What ends the transaction that a batch shares ends all of the batch, hooks
 // included, and nothing after it.
 func TestWhenTheSharedTransactionFails(t *testing.T) {

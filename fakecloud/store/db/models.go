@@ -170,18 +170,19 @@ type Quota struct {
 }
 
 type Route struct {
-	ID          string
-	ProjectID   string
-	Name        string
-	Destination string
-	InstanceID  string
-	State       string
-	StateReason string
-	Tags        string
-	Version     int64
-	CreatedAt   int64
-	UpdatedAt   int64
-	NetworkID   string
+	ID           string
+	ProjectID    string
+	Name         string
+	Destination  string
+	InstanceID   string
+	State        string
+	StateReason  string
+	Tags         string
+	Version      int64
+	CreatedAt    int64
+	UpdatedAt    int64
+	NetworkID    string
+	FirstAddress int64
 }
 
 type Token struct {

@@ -19,7 +19,7 @@ func (q *Queries) DeleteRoute(ctx context.Context, id string) error {
 }
 
 const getRoute = `-- name: GetRoute :one
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes WHERE id = ?
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id, first_address FROM routes WHERE id = ?
 `
 
 func (q *Queries) GetRoute(ctx context.Context, id string) (Route, error) {
@@ -38,28 +38,30 @@ func (q *Queries) GetRoute(ctx context.Context, id string) (Route, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.NetworkID,
+		&i.FirstAddress,
 	)
 	return i, err
 }
 
 const insertRoute = `-- name: InsertRoute :exec
-INSERT INTO routes (id, project_id, network_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO routes (id, project_id, network_id, name, destination, first_address, instance_id, state, state_reason, tags, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertRouteParams struct {
-	ID          string
-	ProjectID   string
-	NetworkID   string
-	Name        string
-	Destination string
-	InstanceID  string
-	State       string
-	StateReason string
-	Tags        string
-	Version     int64
-	CreatedAt   int64
-	UpdatedAt   int64
+	ID           string
+	ProjectID    string
+	NetworkID    string
+	Name         string
+	Destination  string
+	FirstAddress int64
+	InstanceID   string
+	State        string
+	StateReason  string
+	Tags         string
+	Version      int64
+	CreatedAt    int64
+	UpdatedAt    int64
 }
 
 func (q *Queries) InsertRoute(ctx context.Context, arg InsertRouteParams) error {
@@ -69,6 +71,7 @@ func (q *Queries) InsertRoute(ctx context.Context, arg InsertRouteParams) error 
 		arg.NetworkID,
 		arg.Name,
 		arg.Destination,
+		arg.FirstAddress,
 		arg.InstanceID,
 		arg.State,
 		arg.StateReason,
@@ -80,8 +83,32 @@ func (q *Queries) InsertRoute(ctx context.Context, arg InsertRouteParams) error 
 	return err
 }
 
+const lastRouteUpTo = `-- name: LastRouteUpTo :one
+SELECT id, name, destination FROM routes
+WHERE network_id = ?1 AND first_address <= ?2
+ORDER BY first_address DESC LIMIT 1
+`
+
+type LastRouteUpToParams struct {
+	NetworkID string
+	Address   int64
+}
+
+type LastRouteUpToRow struct {
+	ID          string
+	Name        string
+	Destination string
+}
+
+func (q *Queries) LastRouteUpTo(ctx context.Context, arg LastRouteUpToParams) (LastRouteUpToRow, error) {
+	row := q.db.QueryRowContext(ctx, lastRouteUpTo, arg.NetworkID, arg.Address)
+	var i LastRouteUpToRow
+	err := row.Scan(&i.ID, &i.Name, &i.Destination)
+	return i, err
+}
+
 const listRoutes = `-- name: ListRoutes :many
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id, first_address FROM routes
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND NOT EXISTS (
@@ -131,6 +158,7 @@ func (q *Queries) ListRoutes(ctx context.Context, arg ListRoutesParams) ([]Route
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.NetworkID,
+			&i.FirstAddress,
 		); err != nil {
 			return nil, err
 		}
@@ -168,44 +196,6 @@ func (q *Queries) RenameRoute(ctx context.Context, arg RenameRouteParams) error 
 	return err
 }
 
-const routeDestinations = `-- name: RouteDestinations :many
-SELECT id, name, destination FROM routes WHERE project_id = ? AND network_id = ? ORDER BY id
-`
-
-type RouteDestinationsParams struct {
-	ProjectID string
-	NetworkID string
-}
-
-type RouteDestinationsRow struct {
-	ID          string
-	Name        string
-	Destination string
-}
-
-func (q *Queries) RouteDestinations(ctx context.Context, arg RouteDestinationsParams) ([]RouteDestinationsRow, error) {
-	rows, err := q.db.QueryContext(ctx, routeDestinations, arg.ProjectID, arg.NetworkID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []RouteDestinationsRow
-	for rows.Next() {
-		var i RouteDestinationsRow
-		if err := rows.Scan(&i.ID, &i.Name, &i.Destination); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const routeNamed = `-- name: RouteNamed :one
 SELECT id FROM routes WHERE project_id = ? AND name = ?
 `
@@ -223,7 +213,7 @@ func (q *Queries) RouteNamed(ctx context.Context, arg RouteNamedParams) (string,
 }
 
 const routesVia = `-- name: RoutesVia :many
-SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id FROM routes WHERE instance_id = ? ORDER BY id
+SELECT id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at, network_id, first_address FROM routes WHERE instance_id = ? ORDER BY id
 `
 
 func (q *Queries) RoutesVia(ctx context.Context, instanceID string) ([]Route, error) {
@@ -248,6 +238,7 @@ func (q *Queries) RoutesVia(ctx context.Context, instanceID string) ([]Route, er
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.NetworkID,
+			&i.FirstAddress,
 		); err != nil {
 			return nil, err
 		}

@@ -58,6 +58,14 @@ UPDATE instances SET network_id = 'n' || substr(project_id, 2);
 -- No reference: a route outlives its instance, and so its instance's network.
 ALTER TABLE routes ADD COLUMN network_id TEXT NOT NULL DEFAULT '';
 UPDATE routes SET network_id = 'n' || substr(project_id, 2);
+-- The destination's first address, as a number: of a network's routes, which do
+-- not overlap, only the last one before another destination's end can overlap it.
+ALTER TABLE routes ADD COLUMN first_address INTEGER NOT NULL DEFAULT 0;
+UPDATE routes SET first_address = (
+    SELECT (json_extract(octets, '$[0]') << 24) + (json_extract(octets, '$[1]') << 16) + (json_extract(octets, '$[2]') << 8) + json_extract(octets, '$[3]')
+    FROM (SELECT '[' || replace(substr(destination, 1, instr(destination, '/') - 1), '.', ',') || ']' AS octets)
+);
+CREATE INDEX routes_destination ON routes (network_id, first_address);
 
 INSERT INTO usage (project_id, kind, zone, used)
 SELECT project_id, 'instances', '', count(*) FROM instances WHERE state <> 'terminated' GROUP BY project_id;
@@ -135,6 +143,8 @@ DROP TRIGGER load_balancers_made;
 DROP TRIGGER instances_terminated;
 DROP TRIGGER instances_terminating;
 DROP TRIGGER instances_made;
+DROP INDEX routes_destination;
+ALTER TABLE routes DROP COLUMN first_address;
 ALTER TABLE routes DROP COLUMN network_id;
 ALTER TABLE instances DROP COLUMN network_id;
 DROP TABLE networks;

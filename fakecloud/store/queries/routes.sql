@@ -1,6 +1,6 @@
 -- name: InsertRoute :exec
-INSERT INTO routes (id, project_id, network_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO routes (id, project_id, network_id, name, destination, first_address, instance_id, state, state_reason, tags, version, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateRoute :exec
 UPDATE routes SET state = ?, state_reason = ?, version = ?, updated_at = ? WHERE id = ?;
@@ -31,8 +31,10 @@ ORDER BY id LIMIT @max;
 -- name: RouteNamed :one
 SELECT id FROM routes WHERE project_id = ? AND name = ?;
 
--- name: RouteDestinations :many
-SELECT id, name, destination FROM routes WHERE project_id = ? AND network_id = ? ORDER BY id;
+-- name: LastRouteUpTo :one
+SELECT id, name, destination FROM routes
+WHERE network_id = @network_id AND first_address <= @address
+ORDER BY first_address DESC LIMIT 1;
 
 -- name: RoutesVia :many
 SELECT * FROM routes WHERE instance_id = ? ORDER BY id;

@@ -1,0 +1,153 @@
+// This file answers: how much may a project have, and what does the cloud offer?
+
+package cli
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+func (a *app) quotas() *cobra.Command {
+	return group("quotas", "How much a project may have, and has", `  fakecloud quotas get
+  fakecloud quotas set --project team-a --instances 100`,
+		a.quotasGet(), a.quotasSet())
+}
+
+func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas) error {
+	var rows [][]string
+	for _, one := range []struct {
+		name string
+		api.Quota
+	}{{"instances", q.Instances}, {"load-balancers", q.LoadBalancers}, {"routes", q.Routes}, {"networks", q.Networks}, {"addresses", q.Addresses}} {
+		rows = append(rows, []string{one.name, strconv.FormatInt(one.Used, 10), strconv.FormatInt(one.Limit, 10)})
+	}
+	return a.print(cmd.OutOrStdout(), q, "QUOTA USED LIMIT", rows)
+}
+
+func (a *app) quotasGet() *cobra.Command {
+	var project string
+	cmd := &cobra.Command{
+		Use: "get", Short: "Show what a project may have, and has", Args: cobra.NoArgs,
+		Long: "Show what a project may have, and has: your token's own or, for admins, any.",
+		Example: `  fakecloud quotas get
+  fakecloud quotas get --project team-a -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			if project == "" {
+				q, err := c.Quotas(cmd.Context())
+				if err != nil {
+					return err
+				}
+				return a.printQuotas(cmd, q)
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			q, err := c.ProjectQuotas(cmd.Context(), p.ID)
+			if err != nil {
+				return err
+			}
+			return a.printQuotas(cmd, q)
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	return cmd
+}
+
+func (a *app) quotasSet() *cobra.Command {
+	var project string
+	var u api.QuotasUpdate
+	limits := map[string]**api.QuotaLimit{
+		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks, "addresses": &u.Addresses,
+	}
+	values := map[string]*int64{}
+	cmd := &cobra.Command{
+		Use: "set", Short: "Set how much a project may have; for admins", Args: cobra.NoArgs,
+		Long:    "Set how much a project may have; limits not given stay. One below what the project has stops creates only.",
+		Example: "  fakecloud quotas set --project team-a --instances 100 --networks 5",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			given := false
+			for name, limit := range limits {
+				if cmd.Flags().Changed(name) {
+					*limit, given = values[name], true
+				}
+			}
+			if !given {
+				return misuse("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			p, err := resolveProject(cmd.Context(), c, project)
+			if err != nil {
+				return err
+			}
+			q, err := c.UpdateProjectQuotas(cmd.Context(), p.ID, u)
+			if err != nil {
+				return err
+			}
+			return a.printQuotas(cmd, q)
+		},
+	}
+	a.addOutput(cmd)
+	a.projectFlag(cmd, &project)
+	for name := range limits {
+		values[name] = cmd.Flags().Int64(name, 0, "how many it may have")
+	}
+	return cmd
+}
+
+func (a *app) regions() *cobra.Command {
+	list := &cobra.Command{
+		Use: "list", Short: "List the regions", Args: cobra.NoArgs, Example: "  fakecloud regions list",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			regions, err := c.ListRegions(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, r := range regions {
+				rows = append(rows, []string{r.Name})
+			}
+			return a.print(cmd.OutOrStdout(), api.RegionList{Items: regions}, "NAME", rows)
+		},
+	}
+	a.addOutput(list)
+	return group("regions", "The cloud's regions", "  fakecloud regions list -o yaml", list)
+}
+
+func (a *app) instanceTypes() *cobra.Command {
+	list := &cobra.Command{
+		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs, Example: "  fakecloud instance-types list",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			sizes, err := c.ListInstanceTypes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, s := range sizes {
+				rows = append(rows, []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)})
+			}
+			return a.print(cmd.OutOrStdout(), api.InstanceSizeList{Items: sizes}, "NAME VCPUS MEMORY-MIB", rows)
+		},
+	}
+	a.addOutput(list)
+	return group("instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list)
+}

@@ -1,0 +1,113 @@
+// This file answers: can the API be read about, by people and by programs?
+
+package server_test
+
+import (
+	"io"
+	"net/http"
+	"path"
+	"regexp"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// The page asks this server only, for what it has, and lets nothing else run.
+func TestDocsPageWorksOffline(t *testing.T) {
+	r := newRig(t)
+	get := func(target string, header ...string) (*http.Response, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil)
+		require.NoError(t, err)
+		for i := 0; i+1 < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp, string(body)
+	}
+	resp, page := get("/docs")
+	assert.Equal(t, "/docs/", resp.Request.URL.Path)
+	assert.Equal(t, 200, resp.StatusCode)
+	assert.Contains(t, resp.Header.Get("Content-Type"), "text/html")
+	policy := resp.Header.Get("Content-Security-Policy")
+	assert.Contains(t, policy, "default-src 'none'; script-src 'self';")
+	assert.NotRegexp(t, `<script>|<style|https?:|\son[a-z]+=`, page, "nothing that the policy forbids")
+	parts := regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(page, -1)
+	require.Len(t, parts, 5)
+	for _, part := range parts {
+		resp, body := get(path.Join("/docs", part[1]))
+		assert.Equal(t, 200, resp.StatusCode, part[1])
+		_, plain := get(path.Join("/docs", part[1]), "Accept-Encoding", "identity")
+		assert.Equal(t, body, plain, part[1])
+		assert.NotEmpty(t, body)
+	}
+	_, script := get("/docs/init.js")
+	assert.Contains(t, script, `url: "../openapi.yaml"`)
+	_, bundle := get("/docs/swagger-ui-bundle.js")
+	assert.Contains(t, bundle, "SwaggerUIBundle")
+	resp, _ = get("/docs/../serve.go")
+	assert.Equal(t, 404, resp.StatusCode)
+}
+
+// What the spec says of each operation is whole, and its examples fit it.
+func TestTheSpecIsWhole(t *testing.T) {
+	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
+	require.NoError(t, err)
+	require.NoError(t, spec.Validate(t.Context()))
+	codes := spec.Components.Schemas["ProblemCode"].Value.Enum
+	tags := map[string]bool{}
+	for _, tag := range spec.Tags {
+		tags[tag.Name] = true
+	}
+	for path, item := range spec.Paths.Map() {
+		for method, op := range item.Operations() {
+			at := method + " " + path
+			assert.NotEmpty(t, op.OperationID, at)
+			assert.NotEmpty(t, op.Summary, at)
+			if assert.Len(t, op.Tags, 1, at) {
+				assert.True(t, tags[op.Tags[0]], "%s: tag %s", at, op.Tags[0])
+			}
+			problems, _ := op.Extensions["x-problems"].([]any)
+			assert.NotEmpty(t, problems, at)
+			assert.Subset(t, codes, problems, at)
+			if op.Security == nil {
+				assert.Subset(t, problems, []any{"invalid-request", "unauthenticated", "rate-limited"}, at)
+				assert.NotNil(t, op.Responses.Default(), at)
+			}
+			if op.RequestBody != nil {
+				assert.Contains(t, problems, "too-large", at)
+				assert.Contains(t, op.RequestBody.Value.Content, "application/json", at)
+				requireExamples(t, at+" request", op.RequestBody.Value.Content)
+			}
+			for status, resp := range op.Responses.Map() {
+				if status != "204" {
+					requireExamples(t, at+" "+status, resp.Value.Content)
+				}
+			}
+		}
+	}
+}
+
+// requireExamples wants each kind of content to have an example, of its own or
+// of its schema, that fits.
+func requireExamples(t *testing.T, at string, content openapi3.Content) {
+	t.Helper()
+	require.NotEmpty(t, content, at)
+	for kind, media := range content {
+		require.NotNil(t, media.Schema, at)
+		example := media.Example
+		if example == nil {
+			example = media.Schema.Value.Example
+		}
+		if assert.NotNil(t, example, "%s %s: no example", at, kind) {
+			assert.NoError(t, media.Schema.Value.VisitJSON(example, openapi3.MultiErrors()), "%s %s", at, kind)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package store_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// A release is a schema version. What one wrote is kept as SQL in testdata,
+// written once when the version was made and never again:
+//
+//	go test ./fakecloud/store -run EveryRelease -update
+//
+// A dump that is missing is an error, as is one whose schema is not what the
+// migrations make of it: a migration that was released must not be edited.
+var update = flag.Bool("update", false, "write the dumps of schema versions that have none")
+
+// rows are what a new dump has in its tables; a table without gets a row that is
+// made up. Columns are named, since later versions have more.
+var rows = []string{
+	`INSERT INTO projects (id, name, default_tags, created_at) VALUES ('p-1', 'default', '{"team":"blue"}', 1700000000000), ('p-2', 'other', '{}', 1700000000001)`,
+	`INSERT INTO tokens (name, project_id, hash, created_at) VALUES ('ccm', 'p-1', x'00ff10', 1700000000002)`,
+	`INSERT INTO instances (id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at) VALUES
+		('i-1', 'p-1', 'worker-1', 'nebula-1', 'nebula-1a', 'small', 'running', '', '127.30.16.1', '{"cluster":"lab"}', 2, 1700000000003, 1700000000004, NULL),
+		('i-2', 'p-1', 'worker-2', 'nebula-1', 'nebula-1b', 'small', 'stopping', '', '127.30.16.2', '{}', 3, 1700000000005, 1700000000006, 1700000000007),
+		('i-3', 'p-1', 'worker-1', 'nebula-1', 'nebula-1a', 'small', 'terminated', 'it''s gone', NULL, '{}', 4, 1700000000008, 1700000000009, NULL)`,
+	`INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at) VALUES
+		('lb-1', 'p-1', 'web', 'nebula-1', '127.30.64.1', 'active', '', '[{"protocol":"tcp","port":8080,"target_port":30080}]', '{}', 1, 1700000000010, 1700000000011, NULL)`,
+	`INSERT INTO load_balancer_targets (load_balancer_id, position, instance_id) VALUES ('lb-1', 0, 'i-2'), ('lb-1', 1, 'i-1')`,
+	`INSERT INTO events (project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES
+		('p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}'),
+		('p-1', 1700000000013, 'updated', 'instance', 'i-1', 'worker-1', 'pending', 'running', '', '{}')`,
+	`INSERT INTO routes (id, project_id, name, destination, instance_id, state, state_reason, tags, version, created_at, updated_at) VALUES
+		('r-1', 'p-1', 'pods-1', '10.244.1.0/24', 'i-1', 'active', '', '{}', 1, 1700000000014, 1700000000015)`,
+}
+
+// changed are the columns ("table.column") whose values a migration changes on
+// purpose, and the tables that it drops.
+var changed = map[string]bool{"sqlite_sequence": true}
+
+func TestEveryReleaseIsUpgraded(t *testing.T) {
+	for v := int64(1); v <= newest(t); v++ {
+		t.Run(fmt.Sprint(v), func(t *testing.T) {
+			if *update {
+				writeDump(t, v)
+			}
+			path := filepath.Join(t.TempDir(), "cloud.db")
+			conn := load(t, path, v)
+			made := raw(t, filepath.Join(t.TempDir(), "made.db"))
+			migrateTo(t, made, v)
+			require.Equal(t, schema(t, made), schema(t, conn),
+				"a migration up to %d differs from what was released: undo that, and make the change in a new migration", v)
+			before := content(t, conn)
+			require.NoError(t, conn.Close())
+			for table, has := range before {
+				assert.NotEmpty(t, has.rows, "the dump has no row in %s", table)
+			}
+
+			s, err := store.Open(t.Context(), path)
+			require.NoError(t, err)
+			assertUsable(t, s)
+			require.NoError(t, s.Close())
+			require.NoError(t, store.CheckFile(t.Context(), path))
+			upgraded := raw(t, path)
+			assertKept(t, before, content(t, upgraded))
+			now := raw(t, filepath.Join(t.TempDir(), "now.db"))
+			migrateTo(t, now, newest(t))
+			assert.Equal(t, schema(t, now), schema(t, upgraded))
+		})
+	}
+}
+
+// A backup of any release can be restored into the running database.
+func TestEveryReleaseIsRestored(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "cloud.db"))
+	for v := int64(1); v <= newest(t); v++ {
+		path := filepath.Join(t.TempDir(), "backup.db")
+		require.NoError(t, load(t, path, v).Close())
+		require.NoError(t, s.Restore(t.Context(), path))
+		assertUsable(t, s)
+	}
+}
+
+func TestMigrationsCanBeUndone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cloud.db")
+	conn := load(t, path, newest(t))
+	_, err := migrationsOf(t, conn).DownTo(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	assertUsable(t, open(t, path))
+}
+
+// An error at the commit would be that of every change in it.
+func TestNoConstraintIsDeferred(t *testing.T) {
+	conn := raw(t, filepath.Join(t.TempDir(), "cloud.db"))
+	migrateTo(t, conn, newest(t))
+	assert.NotContains(t, strings.ToUpper(schema(t, conn)), "DEFERRABLE")
+}
+
+// assertUsable reads and writes what every release has had.
+func assertUsable(t *testing.T, s *store.Store) {
+	t.Helper()
+	ctx := t.Context()
+	var after int64
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
+		in, err := tx.GetInstance(ctx, "i-1")
+		require.NoError(t, err)
+		assert.Equal(t, "worker-1", in.Name)
+		lb, err := tx.GetLoadBalancer(ctx, "lb-1")
+		require.NoError(t, err)
+		assert.Equal(t, "127.30.64.1", lb.Address)
+		seqs, err := tx.Strings(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'")
+		require.NoError(t, err)
+		_, err = fmt.Sscan(seqs[0], &after)
+		require.NoError(t, err)
+		return errors.Join(addProject(ctx, tx, "p"), addInstance(ctx, tx, 7))
+	}))
+	b, err := s.EventsAfter(ctx, "p", after, 10)
+	require.NoError(t, err)
+	assert.Len(t, b.Events, 1)
+}
+
+// assertKept compares rows by the columns that both versions have.
+func assertKept(t *testing.T, before, after map[string]table) {
+	t.Helper()
+	for name, old := range before {
+		if changed[name] {
+			continue
+		}
+		now, ok := after[name]
+		var both []string
+		for _, c := range old.columns {
+			if slices.Contains(now.columns, c) && !changed[name+"."+c] {
+				both = append(both, c)
+			}
+		}
+		if assert.True(t, ok, "table %s is gone", name) && assert.NotEmpty(t, both, name) {
+			assert.Subset(t, now.only(both), old.only(both), name)
+		}
+	}
+}
+
+func raw(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	conn, err := sql.Open("sqlite3", path)
+	require.NoError(t, err)
+	conn.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = conn.Close() }) // Some tests have closed it.
+	return conn
+}
+
+func migrationsOf(t *testing.T, conn *sql.DB) *goose.Provider {
+	t.Helper()
+	p, err := goose.NewProvider(goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
+	require.NoError(t, err)
+	return p
+}
+
+func migrateTo(t *testing.T, conn *sql.DB, v int64) {
+	t.Helper()
+	_, err := migrationsOf(t, conn).UpTo(t.Context(), v)
+	require.NoError(t, err)
+}
+
+func newest(t *testing.T) int64 {
+	t.Helper()
+	sources := migrationsOf(t, raw(t, store.Memory)).ListSources()
+	return sources[len(sources)-1].Version
+}
+
+func dumpOf(v int64) string { return filepath.Join("testdata", fmt.Sprintf("%05d.sql", v)) }
+
+// load makes a database of a dump.
+func load(t *testing.T, path string, v int64) *sql.DB {
+	t.Helper()
+	text, err := os.ReadFile(dumpOf(v))
+	require.NoError(t, err, "schema version %d has no dump: run go test ./fakecloud/store -run EveryRelease -update", v)
+	conn := raw(t, path)
+	_, err = conn.ExecContext(t.Context(), string(text))
+	require.NoError(t, err)
+	return conn
+}
+
+// schema is all that a migration can have made, in the order of its making.
+func schema(t *testing.T, conn *sql.DB) string {
+	t.Helper()
+	return strings.Join(query(t, conn, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY rowid"), ";\n")
+}
+
+// table is what is in one, each value as SQL.
+type table struct {
+	columns []string
+	rows    [][]string
+}
+
+// only are the rows without other columns.
+func (one table) only(columns []string) (out []string) {
+	for _, row := range one.rows {
+		var values []string
+		for _, c := range columns {
+			values = append(values, c+"="+row[slices.Index(one.columns, c)])
+		}
+		out = append(out, strings.Join(values, " "))
+	}
+	return out
+}
+
+func content(t *testing.T, conn *sql.DB) map[string]table {
+	t.Helper()
+	out := map[string]table{}
+	for _, name := range query(t, conn, "SELECT name FROM sqlite_schema WHERE type = 'table'") {
+		columns := query(t, conn, "SELECT name FROM pragma_table_info('"+name+"') ORDER BY cid")
+		one := table{columns: columns}
+		quoted := "quote(" + strings.Join(columns, ") || char(31) || quote(") + ")"
+		for _, row := range query(t, conn, "SELECT "+quoted+" FROM "+name+" ORDER BY 1") {
+			one.rows = append(one.rows, strings.Split(row, "\x1f"))
+		}
+		out[name] = one
+	}
+	return out
+}
+
+func query(t *testing.T, conn *sql.DB, text string) (out []string) {
+	t.Helper()
+	got, err := conn.QueryContext(context.WithoutCancel(t.Context()), text)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, got.Close()) }()
+	for got.Next() {
+		var s string
+		require.NoError(t, got.Scan(&s))
+		out = append(out, s)
+	}
+	require.NoError(t, got.Err())
+	return out
+}
+
+// writeDump makes the dump of a version that has none.
+func writeDump(t *testing.T, v int64) {
+	t.Helper()
+	if _, err := os.Stat(dumpOf(v)); err == nil {
+		return
+	}
+	conn := raw(t, filepath.Join(t.TempDir(), "new.db"))
+	migrateTo(t, conn, v)
+	tables := query(t, conn, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid")
+	for _, name := range tables {
+		for _, insert := range rows {
+			if strings.HasPrefix(insert, "INSERT INTO "+name+" ") {
+				_, err := conn.ExecContext(t.Context(), insert)
+				require.NoError(t, err)
+			}
+		}
+		if len(query(t, conn, "SELECT 1 FROM "+name)) == 0 {
+			makeUp(t, conn, name)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- What a fakecloud of schema version %d wrote. Never edited: see upgrade_test.go.\n\n", v)
+	fmt.Fprintln(&b, schema(t, conn)+";")
+	has := content(t, conn)
+	for _, name := range append(tables, "sqlite_sequence") {
+		fmt.Fprintln(&b)
+		if name == "sqlite_sequence" {
+			fmt.Fprintln(&b, "DELETE FROM sqlite_sequence;")
+		}
+		for _, r := range has[name].rows {
+			fmt.Fprintf(&b, "INSERT INTO %s (%s) VALUES (%s);\n", name, strings.Join(has[name].columns, ", "), strings.Join(r, ", "))
+		}
+	}
+	require.NoError(t, os.WriteFile(dumpOf(v), []byte(b.String()), 0o644))
+}
+
+// makeUp inserts a row that fits the columns' types and references.
+func makeUp(t *testing.T, conn *sql.DB, name string) {
+	t.Helper()
+	columns := query(t, conn, "SELECT name FROM pragma_table_info('"+name+"') ORDER BY cid")
+	values := query(t, conn, `SELECT coalesce(
+			(SELECT '(SELECT ' || f."to" || ' FROM ' || f."table" || ' LIMIT 1)' FROM pragma_foreign_key_list('`+name+`') AS f WHERE f."from" = c.name),
+			CASE c.type WHEN 'INTEGER' THEN '1' WHEN 'REAL' THEN '1.0' WHEN 'BLOB' THEN 'x''01''' ELSE '''{}''' END)
+		FROM pragma_table_info('`+name+`') AS c ORDER BY c.cid`)
+	_, err := conn.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", name, strings.Join(columns, ", "), strings.Join(values, ", ")))
+	require.NoError(t, err, "table %s needs a row in rows", name)
+}
