@@ -812,7 +812,7 @@ type AuditSumList struct {
 // ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
 type ClientAffinitySeconds = int
 
-// Clock defines model for Clock.
+// Clock Example: {"mode":"virtual","now":"2026-11-21T10:00:00Z"}
 type Clock struct {
 	// Mode A `virtual` clock stands still until it is moved.
 	Mode ClockMode `json:"mode"`
@@ -823,6 +823,8 @@ type Clock struct {
 type ClockMode string
 
 // ClockAdvance By how much, or to when; one of the two.
+//
+// Example: {"seconds":300}
 type ClockAdvance struct {
 	// Seconds Counted in milliseconds.
 	//
@@ -833,7 +835,7 @@ type ClockAdvance struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// ClockAdvanced defines model for ClockAdvanced.
+// ClockAdvanced Example: {"complete":true,"from":"2026-11-21T10:00:00Z","now":"2026-11-21T10:05:00Z","transitions":1}
 type ClockAdvanced struct {
 	// Complete False when it stopped early: move it on from `now`.
 	Complete bool      `json:"complete"`
@@ -1534,7 +1536,7 @@ type NetworkList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// Operation defines model for Operation.
+// Operation Example: {"createdAt":"2026-11-21T10:00:00Z","endedAt":"2026-11-21T10:00:15Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","state":"done","token":"operator","type":"createInstance"}
 type Operation struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1576,7 +1578,7 @@ type Operation struct {
 // OperationResource The kind of the resource.
 type OperationResource string
 
-// OperationList defines model for OperationList.
+// OperationList Example: {"items":[{"createdAt":"2026-11-21T10:00:00Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","state":"running","type":"createInstance"}]}
 type OperationList struct {
 	Items []Operation `json:"items"`
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -273,6 +274,53 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 		return end
 	})
 	require.ErrorIs(t, err, end)
+}
+
+// Whatever is asked, and wherever the process is restarted, at most one creation
+// and one later change run for a resource, and in the end all have ended.
+func TestEveryOperationEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, err := store.Open(t.Context(), store.Memory)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		plane := newFakePlane()
+		plane.blocked[99] = true
+		profile := rapid.SampledFrom(Profiles).Draw(t, "profile")
+		c, p := newVirtual(t, t.Context(), s, plane, profile)
+		all := func(states ...string) []Operation {
+			ops, _, err := c.ListOperations(t.Context(), p, OperationFilter{States: states, Limit: 1000})
+			require.NoError(t, err)
+			return ops
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"do": func(t *rapid.T) {
+				do(t.Context(), c, p, rapid.IntRange(0, 6).Draw(t, "what"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"))
+			},
+			"wait": func(t *rapid.T) {
+				_, err := c.Advance(t.Context(), by(time.Duration(rapid.IntRange(0, 10_000).Draw(t, "ms"))*time.Millisecond))
+				require.NoError(t, err)
+			},
+			"restart": func(t *rapid.T) {
+				c, p = newVirtual(t, t.Context(), s, plane, profile)
+				require.NoError(t, c.restore(t.Context()))
+			},
+			"": func(t *rapid.T) {
+				running := map[string]int{}
+				for _, op := range all(string(OperationRunning)) {
+					require.Zero(t, op.EndedAt)
+					running[op.ResourceID]++
+					require.LessOrEqual(t, running[op.ResourceID], 2)
+				}
+			},
+		})
+		_, err = c.Advance(t.Context(), by(time.Minute))
+		require.NoError(t, err)
+		require.Empty(t, all(string(OperationRunning)))
+		for _, op := range all() {
+			require.False(t, op.EndedAt.Before(op.CreatedAt))
+			require.Equal(t, op.State == OperationDone, op.Error == "", op)
+		}
+	})
 }
 
 func dbAllOperations(p Project) db.ListOperationsParams {

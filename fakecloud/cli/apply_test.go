@@ -1,0 +1,209 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const seed = `
+quotas: {instances: 50}
+networks:
+- {name: backend, cidr: 127.91.0.0/24}
+addresses:
+- {name: front, tags: {a: b}}
+instances:
+- name: node-1
+  zone: nebula-1b
+  network: backend
+  tags: {role: worker}
+- name: node-2
+  state: stopped
+- name: node-3
+  state: running
+loadBalancers:
+- name: web
+  listeners:
+  - {protocol: udp, port: 18090, targetPort: 30080}
+  - {protocol: tcp, port: 18090, targetPort: 30080}
+  targets: [node-1, there]
+  reservedAddress: front
+  sourceRanges: [10.0.0.0/8, 127.0.0.0/8]
+  healthCheck: {protocol: tcp, port: 10256}
+routes:
+- {name: node-1, destination: 10.244.1.0/24, instance: node-1}
+`
+
+type applyRig struct {
+	*process
+	t   *testing.T
+	dir string
+}
+
+func newApplyRig(t *testing.T) *applyRig {
+	dir := t.TempDir()
+	return &applyRig{serve(t, dir, "--default-tag", "cluster=lab"), t, dir}
+}
+
+// apply gives what became of each resource, as "name action field,field".
+func (r *applyRig) apply(manifest string, args ...string) []string {
+	r.t.Helper()
+	out, errs, code := r.try(manifest, append(args, "-o", "json")...)
+	require.Zero(r.t, code, errs)
+	var list struct {
+		DryRun bool
+		Items  []struct {
+			Kind, Name, ID, Action string
+			Changes                []string
+		}
+	}
+	require.NoError(r.t, json.Unmarshal([]byte(out), &list))
+	var told []string
+	for _, i := range list.Items {
+		assert.Equal(r.t, i.ID == "", list.DryRun && i.Action == "created", i)
+		told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", i.Name, i.Action, strings.Join(i.Changes, ","))))
+	}
+	return told
+}
+
+func (r *applyRig) try(manifest string, args ...string) (out, errs string, code int) {
+	r.t.Helper()
+	file := filepath.Join(r.dir, "cloud.yaml")
+	require.NoError(r.t, os.WriteFile(file, []byte(manifest), 0o600))
+	return r.run(r.t, append([]string{"apply", "-f", file}, args...)...)
+}
+
+func (r *applyRig) instance(name string) api.Instance {
+	r.t.Helper()
+	all, err := r.client.ListInstances(r.t.Context(), client.InstanceFilter{Name: name})
+	require.NoError(r.t, err)
+	require.Len(r.t, all, 1)
+	return all[0]
+}
+
+func TestApply(t *testing.T) {
+	r := newApplyRig(t)
+	ctx := t.Context()
+	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: ptr("there")})
+	require.NoError(t, err)
+	want := []string{"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
+	assert.Equal(t, want, r.apply(seed, "--dry-run"))
+	all, err := r.client.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	assert.Len(t, all, 1, "a dry run")
+
+	// The first answer of each kind breaks off: it is sent again.
+	for _, op := range []string{"createInstance", "createLoadBalancer", "createRoute"} {
+		_, err := r.client.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true}})
+		require.NoError(t, err)
+	}
+	assert.Equal(t, want, r.apply(seed, "--wait"))
+	assert.Equal(t, api.InstanceStopped, r.instance("node-2").State)
+	assert.Equal(t, api.InstanceRunning, r.instance("node-3").State)
+	one := r.instance("node-1")
+	assert.Equal(t, api.InstanceRunning, one.State)
+	assert.Equal(t, "nebula-1b", one.Zone)
+	assert.Equal(t, api.Tags{"cluster": "lab", "role": "worker"}, one.Tags)
+	network, err := r.client.GetNetwork(ctx, one.NetworkID)
+	require.NoError(t, err)
+	assert.Equal(t, "backend", network.Name)
+	addresses, err := r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"})
+	require.NoError(t, err)
+	require.Len(t, addresses, 1)
+	lbs, err := r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	require.Len(t, lbs, 1)
+	assert.Equal(t, api.LoadBalancerActive, lbs[0].State)
+	assert.Equal(t, addresses[0].IP, lbs[0].Address)
+	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
+
+	before := events(t, r.client)
+	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
+		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seed, args...))
+	}
+	assert.Equal(t, before, events(t, r.client), "a second apply changes nothing")
+
+	other := strings.NewReplacer(
+		"state: running", "state: stopped", "state: stopped", "state: running",
+		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "10256", "10257",
+		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24", "127.91.0.0/24, tags: {x: y}",
+		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:", "routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
+	).Replace(seed)
+	assert.Equal(t, []string{
+		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags", "node-2 updated state", "node-3 updated state",
+		"web updated targets,healthCheck,tags", "there created", "node-1 updated tags",
+	}, r.apply(other, "--wait"))
+	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
+	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
+	assert.Equal(t, api.InstanceStopped, r.instance("node-3").State)
+	quotas, err := r.client.Quotas(ctx)
+	require.NoError(t, err)
+	assert.EqualValues(t, 60, quotas.Instances.Limit)
+	lb, err := r.client.GetLoadBalancer(ctx, lbs[0].ID)
+	require.NoError(t, err)
+	assert.Equal(t, api.LoadBalancerActive, lb.State)
+	assert.Equal(t, api.Tags{"cluster": "lab", "team": "a"}, lb.Tags)
+	assert.Equal(t, 10257, lb.HealthCheck.Port)
+	assert.Equal(t, lbs[0].Listeners, lb.Listeners)
+	assert.NotContains(t, strings.Join(r.apply(other), "\n"), "updated")
+}
+
+func events(t *testing.T, c *client.Client) (n int) {
+	t.Helper()
+	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(api.Event) error { n++; return nil }))
+	return n
+}
+
+func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
+	r := newApplyRig(t)
+	r.apply(strings.Replace(seed, "node-1, there", "node-1", 1), "--wait")
+	before := events(t, r.client)
+	for _, c := range []struct {
+		manifest, says string
+		code           int
+	}{
+		{seed + "servers: []\n", "servers is not known", 2},
+		{"instances:\n- name: new\n- {name: node-1, zone: nebula-1a}\n", "cloud.yaml:3: instances[1] (node-1): zone is nebula-1b in the cloud", 1},
+		{"instances:\n- name: new\nroutes:\n- {name: node-1, destination: 10.245.0.0/16, instance: new}\n", "destination is 10.244.1.0/24 in the cloud", 1},
+		{"instances:\n- name: new\nloadBalancers:\n- {name: b, listeners: [{protocol: tcp, port: 1, targetPort: 1}], targets: [none]}\n", `no instance is named "none", here or in the cloud`, 1},
+	} {
+		_, errs, code := r.try(c.manifest)
+		assert.Equal(t, c.code, code, errs)
+		assert.Contains(t, errs, c.says)
+	}
+	assert.Equal(t, before, events(t, r.client))
+	_, errs, code := r.run(t, "apply")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, errs, "give the manifest with -f FILE")
+	_, errs, code = r.run(t, "apply", "-f", filepath.Join(r.dir, "none"))
+	assert.Equal(t, 2, code)
+	assert.Contains(t, errs, "no such file")
+	_, errs, code = r.run(t, "apply", "-f", "-")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, errs, "standard input:1: asks for nothing")
+
+	// One that fails does not keep the others from being done, but those that need it.
+	out, errs, code := r.try(`
+instances:
+- name: far
+  address: 127.90.0.1
+- name: near
+loadBalancers:
+- {name: b, listeners: [{protocol: udp, port: 18091, targetPort: 1}], targets: [far]}
+`)
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "address-in-use")
+	assert.Contains(t, errs, `its target "far" is not there`)
+	assert.Regexp(t, `(?m)^instance +far +failed`, out)
+	assert.Regexp(t, `(?m)^instance +near +created`, out)
+	assert.Regexp(t, `(?m)^load balancer +b +failed`, out)
+}

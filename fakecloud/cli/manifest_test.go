@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const sound = `
+instances:
+- name: node-1
+  zone: nebula-1a
+  state: stopped
+  tags: {a: b}
+- {name: node-2}
+loadBalancers:
+- name: web
+  listeners: [{protocol: tcp, port: 8080, targetPort: 30080}]
+  targets: [node-1, node-2]
+  healthCheck: {protocol: tcp, port: 10256}
+---
+routes:
+- {name: node-1, destination: 10.244.1.0/24, instance: node-1}
+`
+
+func TestManifests(t *testing.T) {
+	all, err := parseManifest("m", strings.NewReader(sound))
+	require.NoError(t, err)
+	require.Len(t, all, 4)
+	assert.Equal(t, "stopped", all[0].state)
+	assert.Equal(t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given)
+	assert.Nil(t, all[1].targets)
+	assert.Equal(t, []string{"node-1", "node-2"}, all[2].targets)
+	assert.Equal(t, []reference{{field: "instance", kind: "instances", name: "node-1", id: "instanceId"}}, all[3].refs)
+	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].at)
+}
+
+// Everything that is wrong is told at once, by line and field.
+func TestManifestsThatAreWrong(t *testing.T) {
+	_, err := parseManifest("m", strings.NewReader(`instances:
+- name: node-1
+  zones: nebula-1a
+  type: huge
+  state: gone
+- zone: a
+- name: node-1
+- {name: node-2, name: node-3}
+- word
+servers: []
+loadBalancers:
+- name: Web
+  listeners:
+  - {protocol: tcp, port: 70000, targetPort: 1}
+  targets: [node-1, node-1, 3]
+routes:
+- {name: r, destination: 10.0.0.0/8, instanceId: i-1}
+`))
+	var told []string
+	for line := range strings.Lines(err.Error()) {
+		told = append(told, strings.TrimSpace(line))
+	}
+	assert.Equal(t, []string{
+		`m:3: instances[0] (node-1): zones is not known`,
+		`m:4: instances[0] (node-1): type value is not one of the allowed values ["small","medium","large"]`,
+		`m:5: instances[0] (node-1): state must be running or stopped`,
+		`m:6: instances[1].name is required: it is how a resource is found again`,
+		`m:7: instances: "node-1" is the name of that of line 2 already`,
+		`m:8: instances[3]: line 8: mapping key "name" already defined at line 8`,
+		`m:9: instances[4] must be a mapping`,
+		`m:10: servers is not known: choose among quotas, networks, addresses, instances, loadBalancers, routes`,
+		`m:12: loadBalancers[0] (Web): name string doesn't match the regular expression "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"`,
+		`m:14: loadBalancers[0] (Web): listeners.0.port number must be at most 65535`,
+		`m:15: loadBalancers[0] (Web): targets.1 is named before`,
+		`m:15: loadBalancers[0] (Web): targets.2 must be the name of an instance`,
+		`m:17: routes[0] (r): instance property "instance" is missing`,
+		`m:17: routes[0] (r): instanceId is not known: give the name as instance`,
+	}, told)
+	for manifest, want := range map[string]string{
+		"":                                  "asks for nothing",
+		"instances:":                        "asks for nothing",
+		"quotas: {instances: -1, disks: 2}": "m:1: quotas: disks is not known",
+		"quotas: []":                        "quotas must be a mapping",
+		"routes: [{name: r, destination: 10.0.0.0/8, instance: 3}]": "instance must be a name",
+		"[]":                                   "must be a mapping",
+		"instances: {}":                        "must be a list",
+		"a: [":                                 "line 1",
+		"instances: [{name: a, tags: {1: 2}}]": "keys that are no strings",
+		"instances: []\ninstances: []":         "in line 1 already",
+	} {
+		_, err := parseManifest("m", strings.NewReader(manifest))
+		require.ErrorContains(t, err, want, manifest)
+	}
+}
+
+func FuzzManifest(f *testing.F) {
+	f.Add(sound)
+	f.Add("instances: [&a {name: x, tags: {b: *a}}]")
+	f.Add("instances:\n- &a {name: x}\n- *a\nroutes: [{name: r, instance: [1]}]")
+	f.Add("loadBalancers: [{name: 1, targets: x, healthCheck: [], listeners: {}}]")
+	f.Fuzz(func(t *testing.T, manifest string) {
+		all, err := parseManifest("m", strings.NewReader(manifest))
+		if err != nil {
+			require.NotEmpty(t, err.Error())
+			return
+		}
+		require.NotEmpty(t, all)
+		for _, w := range all {
+			require.NotEmpty(t, w.name)
+		}
+	})
+}
+
+func TestWhatCoversWhat(t *testing.T) {
+	m := func(pairs ...any) map[string]any {
+		out := map[string]any{}
+		for i := 0; i+1 < len(pairs); i += 2 {
+			out[pairs[i].(string)] = pairs[i+1]
+		}
+		return out
+	}
+	for _, same := range [][2]any{
+		{"a", "a"}, {1.0, 1.0}, {nil, ""}, {nil, 0.0}, {nil, false}, {nil, []any{}}, {nil, m()},
+		{m("a", "b", "c", "d"), m("a", "b")}, {[]any{1.0, 2.0}, []any{2.0, 1.0, 1.0}},
+		{[]any{m("port", 1.0, "limit", 0.0)}, []any{m("port", 1.0)}},
+	} {
+		assert.True(t, covers(same[0], same[1]), same)
+	}
+	for _, other := range [][2]any{
+		{"a", "b"}, {nil, "a"}, {nil, 1.0}, {"1", 1.0}, {m("a", "b"), m("a", "c")}, {nil, m("a", "b")},
+		{[]any{1.0}, []any{}}, {nil, []any{1.0}}, {[]any{1.0, 2.0}, []any{1.0}}, {[]any{m("port", 1.0)}, []any{m("port", 2.0)}}, {"a", []any{"a"}},
+	} {
+		assert.False(t, covers(other[0], other[1]), other)
+	}
+}
