@@ -934,6 +934,26 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	Bytes     int64     `json:"bytes"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Name Example: before-lesson-2
+	Name string `json:"name"`
+}
+
+// SnapshotCreate defines model for SnapshotCreate.
+type SnapshotCreate struct {
+	// Name Example: before-lesson-2
+	Name string `json:"name"`
+}
+
+// SnapshotList defines model for SnapshotList.
+type SnapshotList struct {
+	Items []Snapshot `json:"items"`
+}
+
 // SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 type SourceRanges = []string
 
@@ -1002,6 +1022,9 @@ type PageToken = string
 
 // RouteID defines model for RouteID.
 type RouteID = string
+
+// SnapshotName defines model for SnapshotName.
+type SnapshotName = string
 
 // Tag defines model for Tag.
 type Tag = []string
@@ -1156,6 +1179,9 @@ type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
 // CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
 type CreateRouteJSONRequestBody = RouteCreate
 
+// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
+type CreateSnapshotJSONRequestBody = SnapshotCreate
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
@@ -1239,6 +1265,24 @@ type ServerInterface interface {
 	// GetRoute One route.
 	// (GET /v1/routes/{id})
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
+	// ListSnapshots All snapshots of the cloud, by name.
+	// (GET /v1/snapshots)
+	ListSnapshots(w http.ResponseWriter, r *http.Request)
+	// CreateSnapshot Put the state of the whole cloud aside, all projects and tokens included, while it goes on.
+	// (POST /v1/snapshots)
+	CreateSnapshot(w http.ResponseWriter, r *http.Request)
+	// DeleteSnapshot Delete a snapshot.
+	// (DELETE /v1/snapshots/{name})
+	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// GetSnapshot One snapshot.
+	// (GET /v1/snapshots/{name})
+	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// (GET /v1/snapshots/{name}/content)
+	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// RestoreSnapshot Make the snapshot's state the cloud's, wholly or not at all.
+	// (POST /v1/snapshots/{name}/restore)
+	RestoreSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -2297,6 +2341,138 @@ func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Reque
 	handler.ServeHTTP(w, r)
 }
 
+// ListSnapshots operation middleware
+func (siw *ServerInterfaceWrapper) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSnapshots(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateSnapshot(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) DeleteSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) GetSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSnapshotContent operation middleware
+func (siw *ServerInterfaceWrapper) GetSnapshotContent(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSnapshotContent(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestoreSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) RestoreSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestoreSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -2479,6 +2655,18 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/calls", wrapper.ListCalls).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.CreateSnapshot).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.DeleteSnapshot).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.GetSnapshot).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/content", wrapper.GetSnapshotContent).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/restore", wrapper.RestoreSnapshot).Methods(http.MethodPost)
 
 	return r
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.listen, "listen", defaultListen, "address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one")
 	f.StringVar(&o.certFile, "tls-cert-file", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key-file", "", "PEM key of --tls-cert-file")
-	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
+	f.StringVar(&o.data, "data", dataFile(), "file that holds the state, or :memory:; snapshots lie beside it")
 	f.StringArrayVar(&o.tokens, "token", []string{"operator=" + filepath.Join(stateDir(), "token")}, "NAME=FILE of a bearer token; a missing file is created with a new token; tokens not given are not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
@@ -103,13 +104,23 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
 	defer plane.Close()
 	cfg.DataPlane = plane
+	if o.data == store.Memory {
+		if cfg.SnapshotDir, err = os.MkdirTemp("", "fakecloud-snapshots-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(cfg.SnapshotDir)) }()
+	} else {
+		cfg.SnapshotDir = o.data + ".snapshots"
+	}
 	c, err := cloud.New(cfg)
 	if err != nil {
 		return usageError{err}
 	}
-	if err := o.admit(ctx, c, tokens); err != nil {
+	admit := func(ctx context.Context) error { return o.admit(ctx, c, tokens) }
+	if err := admit(ctx); err != nil {
 		return err
 	}
+	c.OnReplaced(admit) // A snapshot may be older than a token.
 	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert})
 	if err != nil {
 		return err

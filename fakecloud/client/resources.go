@@ -77,7 +77,9 @@ func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, err
 
 // CreateInstance asks for a new instance; it is pending in the reply.
 func (c *Client) CreateInstance(ctx context.Context, in api.InstanceCreate) (*api.Instance, error) {
-	return create[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateInstance(ctx, &api.CreateInstanceParams{}, in) })
+	return create[api.Instance](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateInstance(ctx, &api.CreateInstanceParams{}, in)
+	})
 }
 
 // StartInstance starts a stopped instance.
@@ -135,7 +137,9 @@ func (c *Client) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBa
 
 // CreateLoadBalancer asks for a new balancer; it is provisioning in the reply.
 func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-	return create[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateLoadBalancer(ctx, &api.CreateLoadBalancerParams{}, lb) })
+	return create[api.LoadBalancer](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateLoadBalancer(ctx, &api.CreateLoadBalancerParams{}, lb)
+	})
 }
 
 // UpdateLoadBalancer replaces the fields that are not nil.
@@ -177,7 +181,9 @@ func (c *Client) GetRoute(ctx context.Context, id string) (*api.Route, error) {
 
 // CreateRoute makes a new route; it is in force in the reply.
 func (c *Client) CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error) {
-	return create[api.Route](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateRoute(ctx, &api.CreateRouteParams{}, r) })
+	return create[api.Route](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateRoute(ctx, &api.CreateRouteParams{}, r)
+	})
 }
 
 // DeleteRoute ends a route; it is gone afterwards.

@@ -50,6 +50,8 @@ type Config struct {
 	// delays, made-up names and the random part of IDs. The other part of an ID
 	// is the clock's, and calls that come at once have no order.
 	Seed int64
+	// SnapshotDir is where snapshots are kept; there are none without it.
+	SnapshotDir string
 }
 
 // Cloud is safe for concurrent use. Its transitions happen while Run runs.
@@ -70,6 +72,8 @@ type Cloud struct {
 	// the stored one while an update has not been built yet or cannot be.
 	inForce map[string]LoadBalancer
 	dirty   map[string]bool // in force, but with targets that could not be refreshed
+
+	snapshots snapshots
 }
 
 // New checks the configuration.
@@ -92,7 +96,8 @@ func New(cfg Config) (*Cloud, error) {
 		seen[z] = true
 	}
 	return &Cloud{
-		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
+		snapshots: snapshots{dir: cfg.SnapshotDir},
+		cfg:       cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
 		random:  newRandom(cfg.Seed),
 		wake:    make(chan struct{}, 1),
 		ready:   make(chan struct{}),

@@ -39,6 +39,7 @@ type rig struct {
 	url            string
 	cloud          *cloud.Cloud
 	project        cloud.Project
+	snapshots      string // the folder
 }
 
 const (
@@ -54,8 +55,10 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	require.NoError(t, err)
 	plane := dataplane.New(dataplane.Options{})
 	pid := os.Getpid()
+	snapshots := t.TempDir()
 	c, err := cloud.New(cloud.Config{
-		Store: st, DataPlane: plane, Profile: cloud.Profiles[0],
+		SnapshotDir: snapshots,
+		Store:       st, DataPlane: plane, Profile: cloud.Profiles[0],
 		InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
 		Retention:        cloud.DefaultRetention,
 		LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
@@ -71,7 +74,7 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	go func() { ended <- c.Run(ctx) }()
 	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
 	require.NoError(t, err)
-	h := httptest.NewServer(srv)
+	h := httptest.NewServer(theContract.watch(srv))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
@@ -83,7 +86,7 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	<-c.Ready()
 	return &rig{
 		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
-		url: h.URL, cloud: c, project: p,
+		url: h.URL, cloud: c, project: p, snapshots: snapshots,
 	}
 }
 
