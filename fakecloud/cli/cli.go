@@ -89,7 +89,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
 	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
-		a.projects(), a.tokens(), a.clock())
+		a.projects(), a.tokens(), a.clock(), a.snapshots(), a.restore())
 	return root
 }
 
@@ -130,6 +130,9 @@ func stateDir() string {
 	}
 	return filepath.Join(dir, "fakecloud")
 }
+
+// dataFile is where the state is unless told otherwise.
+func dataFile() string { return filepath.Join(stateDir(), "cloud.db") }
 
 // group is a command that only holds others.
 func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
