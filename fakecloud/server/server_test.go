@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-const patience = 10 * time.Second
+const (
+	patience   = 10 * time.Second
+	streamBeat = 20 * time.Millisecond
+)
 
 // rig is a whole cloud behind real HTTP.
 type rig struct {
@@ -49,7 +53,7 @@ const (
 	otherSecret = "a-secret-of-another-project"
 )
 
-func newRig(t *testing.T, opts ...store.Option) *rig {
+func newRig(t testing.TB, opts ...store.Option) *rig {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	st, err := store.Open(ctx, store.Memory, opts...)
@@ -71,9 +75,10 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	require.NoError(t, c.SetTokens(ctx, q, []cloud.Token{{Name: "stranger", Secret: otherSecret}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
+	log := newFaultLog()
+	srv, err := server.New(server.Config{Cloud: c, Heartbeat: streamBeat, Logger: slog.New(log)})
 	require.NoError(t, err)
-	h := httptest.NewServer(srv)
+	h := httptest.NewServer(keeping(t, srv, log))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
@@ -89,14 +94,14 @@ func newRig(t *testing.T, opts ...store.Option) *rig {
 	}
 }
 
-func newClient(t *testing.T, url, token string) *client.Client {
+func newClient(t testing.TB, url, token string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"})
 	require.NoError(t, err)
 	return c
 }
 
-func tokenFile(t *testing.T, token string) string {
+func tokenFile(t testing.TB, token string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
