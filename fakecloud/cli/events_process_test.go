@@ -6,6 +6,7 @@ package cli_test
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,4 +65,30 @@ func TestReadersOverSIGKILL(t *testing.T) {
 		require.NotEmpty(t, seen[i])
 		assert.Equal(t, log[:len(seen[i])], seen[i], "reader %d", i)
 	}
+}
+
+func TestEventCommands(t *testing.T) {
+	p := serve(t, t.TempDir(), "--profile", "instant")
+	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		args      string
+		has, lack string
+	}{
+		{"--resource route", " route ", " instance "},
+		{"--resource instance", " instance ", " route "},
+		{"--id " + in.ID, " instance ", " route "},
+		{"--tag a=b", " instance ", " route "},
+		{"--project " + in.Project, " route ", "nothing"},
+	} {
+		out, errs, code := p.run(t, append([]string{"events"}, strings.Fields(tc.args)...)...)
+		require.Zero(t, code, errs)
+		assert.Contains(t, out, tc.has, tc.args)
+		assert.NotContains(t, out, tc.lack, tc.args)
+	}
+	_, errs, code := p.run(t, "events", "--resource", "cloud")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "resource.0")
 }
