@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -91,4 +92,26 @@ func TestEventCommands(t *testing.T) {
 	_, errs, code := p.run(t, "events", "--resource", "cloud")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "resource.0")
+}
+
+// What was called before a restart is still told after it.
+func TestTheAuditOutlivesTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir)
+	for range 3 {
+		_, err := p.client.ListZones(t.Context())
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
+	p = serve(t, dir)
+	_, err := p.client.ListZones(t.Context())
+	require.NoError(t, err)
+	sums, err := p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation)
+	require.NoError(t, err)
+	require.Len(t, sums, 1)
+	assert.EqualValues(t, 4, sums[0].Calls)
+	entries, err := p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
+	require.NoError(t, err)
+	assert.Len(t, entries, 4)
 }

@@ -307,8 +307,14 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 	resp, p := r.call(t, "POST", "/v1/instances", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`)
 	assert.Equal(t, 413, resp.StatusCode)
 	assert.Equal(t, api.TooLarge, p.Code)
-	resp, _ = r.call(t, "POST", "/v1/instances", `name: x`, "Content-Type", "application/yaml")
+	for _, kind := range []string{"application/yaml", "text/plain", ""} {
+		resp, p = r.call(t, "POST", "/v1/instances", `{"name": "x"}`, "Content-Type", kind)
+		assert.Equal(t, 400, resp.StatusCode, kind)
+		assert.Contains(t, fields(p), "body", kind)
+	}
+	resp, p = r.call(t, "POST", "/v1/instances", strings.Repeat(`{"tags":`, 10_000))
 	assert.Equal(t, 400, resp.StatusCode)
+	assert.Contains(t, fields(p)["body"], "deeper than")
 }
 
 func TestInstanceLife(t *testing.T) {
