@@ -6,7 +6,9 @@ package cli_test
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,4 +66,52 @@ func TestReadersOverSIGKILL(t *testing.T) {
 		require.NotEmpty(t, seen[i])
 		assert.Equal(t, log[:len(seen[i])], seen[i], "reader %d", i)
 	}
+}
+
+func TestEventCommands(t *testing.T) {
+	p := serve(t, t.TempDir(), "--profile", "instant")
+	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		args      string
+		has, lack string
+	}{
+		{"--resource route", " route ", " instance "},
+		{"--resource instance", " instance ", " route "},
+		{"--id " + in.ID, " instance ", " route "},
+		{"--tag a=b", " instance ", " route "},
+		{"--project " + in.Project, " route ", "nothing"},
+	} {
+		out, errs, code := p.run(t, append([]string{"events"}, strings.Fields(tc.args)...)...)
+		require.Zero(t, code, errs)
+		assert.Contains(t, out, tc.has, tc.args)
+		assert.NotContains(t, out, tc.lack, tc.args)
+	}
+	_, errs, code := p.run(t, "events", "--resource", "cloud")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "resource.0")
+}
+
+// What was called before a restart is still told after it.
+func TestTheAuditOutlivesTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir)
+	for range 3 {
+		_, err := p.client.ListZones(t.Context())
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
+	p = serve(t, dir)
+	_, err := p.client.ListZones(t.Context())
+	require.NoError(t, err)
+	sums, err := p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation)
+	require.NoError(t, err)
+	require.Len(t, sums, 1)
+	assert.EqualValues(t, 4, sums[0].Calls)
+	entries, err := p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
+	require.NoError(t, err)
+	assert.Len(t, entries, 4)
 }

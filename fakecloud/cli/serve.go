@@ -137,7 +137,10 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	c.OnReplaced(admit) // A snapshot may be older than a token.
-	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst})
+	srv, err := server.New(server.Config{
+		Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst,
+		StoreStats: func() server.StoreStats { return server.StoreStats(cfg.Store.Stats()) },
+	})
 	if err != nil {
 		return err
 	}

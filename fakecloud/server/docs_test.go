@@ -5,6 +5,7 @@ package server_test
 import (
 	"io"
 	"net/http"
+	"net/url"
 	"path"
 	"regexp"
 	"testing"
@@ -19,7 +20,8 @@ import (
 // The page asks this server only, for what it has, and lets nothing else run.
 func TestDocsPageWorksOffline(t *testing.T) {
 	r := newRig(t)
-	get := func(target string, header ...string) (*http.Response, string) {
+	var last *url.URL // where redirects led
+	get := func(target string, header ...string) answer {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil)
 		require.NoError(t, err)
 		for i := 0; i+1 < len(header); i += 2 {
@@ -30,30 +32,27 @@ func TestDocsPageWorksOffline(t *testing.T) {
 		defer func() { _ = resp.Body.Close() }()
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
-		return resp, string(body)
+		last = resp.Request.URL
+		return answer{resp.StatusCode, resp.Header, string(body)}
 	}
-	resp, page := get("/docs")
-	assert.Equal(t, "/docs/", resp.Request.URL.Path)
-	assert.Equal(t, 200, resp.StatusCode)
-	assert.Contains(t, resp.Header.Get("Content-Type"), "text/html")
-	policy := resp.Header.Get("Content-Security-Policy")
+	page := get("/docs")
+	assert.Equal(t, "/docs/", last.Path)
+	assert.Equal(t, 200, page.StatusCode)
+	assert.Contains(t, page.Header.Get("Content-Type"), "text/html")
+	policy := page.Header.Get("Content-Security-Policy")
 	assert.Contains(t, policy, "default-src 'none'; script-src 'self';")
-	assert.NotRegexp(t, `<script>|<style|https?:|\son[a-z]+=`, page, "nothing that the policy forbids")
-	parts := regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(page, -1)
+	assert.NotRegexp(t, `<script>|<style|https?:|\son[a-z]+=`, page.Body, "nothing that the policy forbids")
+	parts := regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(page.Body, -1)
 	require.Len(t, parts, 5)
 	for _, part := range parts {
-		resp, body := get(path.Join("/docs", part[1]))
-		assert.Equal(t, 200, resp.StatusCode, part[1])
-		_, plain := get(path.Join("/docs", part[1]), "Accept-Encoding", "identity")
-		assert.Equal(t, body, plain, part[1])
-		assert.NotEmpty(t, body)
+		zipped := get(path.Join("/docs", part[1]))
+		assert.Equal(t, 200, zipped.StatusCode, part[1])
+		assert.NotEmpty(t, zipped.Body)
+		assert.Equal(t, zipped.Body, get(path.Join("/docs", part[1]), "Accept-Encoding", "identity").Body, part[1])
 	}
-	_, script := get("/docs/init.js")
-	assert.Contains(t, script, `url: "../openapi.yaml"`)
-	_, bundle := get("/docs/swagger-ui-bundle.js")
-	assert.Contains(t, bundle, "SwaggerUIBundle")
-	resp, _ = get("/docs/../serve.go")
-	assert.Equal(t, 404, resp.StatusCode)
+	assert.Contains(t, get("/docs/init.js").Body, `url: "../openapi.yaml"`)
+	assert.Contains(t, get("/docs/swagger-ui-bundle.js").Body, "SwaggerUIBundle")
+	assert.Equal(t, 404, get("/docs/../serve.go").StatusCode)
 }
 
 // What the spec says of each operation is whole, and its examples fit it.

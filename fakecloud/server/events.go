@@ -194,7 +194,7 @@ func (o *eventWriter) beat() error {
 }
 
 func (o *eventWriter) flush() error {
-	if err := o.control.SetWriteDeadline(time.Now().Add(eventTimeout)); err != nil {
+	if err := o.control.SetWriteDeadline(time.Now().Add(o.hub.timeout)); err != nil {
 		return err
 	}
 	_, err := o.w.Write(o.buf)

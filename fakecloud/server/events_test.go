@@ -266,7 +266,7 @@ func (b *breaker) cut() {
 // One that does not read is cut off; another gets everything meanwhile.
 func TestSlowReadersAreCutOff(t *testing.T) {
 	r := newRig(t).withHop(t)
-	r.srv.SetTail(64, 1<<20)
+	r.srv.SetEventTimeout(500 * time.Millisecond)
 	slow, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = slow.Close() })
@@ -278,38 +278,21 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	enough := errors.New("enough")
 	done := make(chan error, 1)
 	var seen []int64
+	// underway bounds how many events the other reader has not had yet.
+	underway := make(chan struct{}, 40)
 	go func() {
-		done <- r.Follow(t.Context(), client.FromOldest, func(e api.Event) error {
+		done <- r.Watch(t.Context(), client.FromOldest, true, func(e api.Event) error {
 			seen = append(seen, e.Seq)
 			if e.Name == "last" {
 				return enough
 			}
+			if e.Name == "big" {
+				<-underway
+			}
 			return nil
-		}, nil)
+		})
 	}()
-	// Big events, so that the buffers of the connection are soon full.
-	big := map[string]string{}
-	for i := range 40 {
-		big[fmt.Sprint("tag-", i)] = strings.Repeat("x", 250)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	fed := make(chan struct{})
-	go func() {
-		defer close(fed)
-		for ctx.Err() == nil {
-			route, err := r.cloud.CreateRoute(ctx, r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
-			if err == nil {
-				err = r.cloud.DeleteRoute(t.Context(), r.project, route.ID)
-			}
-			if ctx.Err() == nil {
-				assert.NoError(t, err)
-			}
-		}
-	}()
-	require.Eventually(t, func() bool { _, cut := r.srv.Readers(); return cut >= 1 }, 6*patience, 10*time.Millisecond)
-	stop()
-	<-fed
+	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
 	_, err = r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop})
 	require.NoError(t, err)
 	select {
@@ -320,6 +303,31 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 	for i := range seen[1:] {
 		require.Equal(t, seen[i]+1, seen[i+1])
+	}
+	_, cut := r.srv.Readers()
+	assert.EqualValues(t, 1, cut, "the slow one, and no other")
+}
+
+// feed makes big events, by which the buffers of a connection are soon full, two
+// at a time, until told that it is enough.
+func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
+	t.Helper()
+	big := map[string]string{}
+	for i := range 40 {
+		big[fmt.Sprint("tag-", i)] = strings.Repeat("x", 250)
+	}
+	end := time.After(6 * patience)
+	for !enough() {
+		for range 2 {
+			select {
+			case underway <- struct{}{}:
+			case <-end:
+				t.Fatal("the slow reader was not cut off, or the other one was held up")
+			}
+		}
+		route, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
+		require.NoError(t, err)
+		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
 	}
 }
 

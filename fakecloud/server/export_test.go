@@ -1,7 +1,12 @@
 package server
 
+import "time"
+
 // SetTail sets how much the event hub holds for those who follow.
 func (s *Server) SetTail(events, bytes int) { s.hub.maxEvents, s.hub.maxBytes = events, bytes }
+
+// SetEventTimeout sets how long one write to an event stream may take.
+func (s *Server) SetEventTimeout(d time.Duration) { s.hub.timeout = d }
 
 // Readers is how many event streams are open, and how many were cut off so far.
 func (s *Server) Readers() (open, cutOff int64) {

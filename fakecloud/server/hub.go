@@ -91,6 +91,7 @@ type hub struct {
 	cloud               *cloud.Cloud
 	log                 *slog.Logger
 	maxEvents, maxBytes int
+	timeout             time.Duration // of one write to a reader
 
 	mu   sync.Mutex
 	tail *tail // nil when nobody follows

@@ -3,6 +3,7 @@
 package server_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestRateLimits(t *testing.T) {
 	r.url = h.URL
 	until429 := func(header ...string) (ok int, resp answer, p api.Problem) {
 		for range 300 {
-			if resp, p = r.call(t, "GET", "/v1/zones", "", header...); resp.StatusCode == 429 {
+			if resp, p = r.call(t, "GET", "/v1/zones", "", header...); resp.StatusCode == http.StatusTooManyRequests {
 				return ok, resp, p
 			}
 			ok++

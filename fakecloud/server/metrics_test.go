@@ -115,7 +115,7 @@ func TestMetrics(t *testing.T) {
 	r.url = h.URL
 	throttled := 0
 	for range 20 {
-		if resp, _ := r.call(t, "GET", "/v1/zones", ""); resp.StatusCode == 429 {
+		if resp, _ := r.call(t, "GET", "/v1/zones", ""); resp.StatusCode == http.StatusTooManyRequests {
 			throttled++
 		}
 	}

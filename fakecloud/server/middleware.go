@@ -230,7 +230,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, status int) {
 		c.counted = size
 	}
 	c.entry = s.journal.record(cloud.AuditEntry{
-		Time: c.start.UTC(), RequestID: c.id,
+		Time: time.Now().UTC(), RequestID: c.id,
 		AuditCaller: cloud.AuditCaller{
 			Project: c.who.Project.ID, Token: c.who.Token, UserAgent: strings.ToValidUTF8(agent[:min(len(agent), agentLength)], "?"), Operation: c.op.id,
 		},

@@ -82,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	if s.beat == 0 {
 		s.beat = defaultBeat
 	}
-	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes}
+	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes, timeout: eventTimeout}
 	s.limits = newLimits(cfg.RateLimit, cfg.RateBurst)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-const patience = 10 * time.Second
+const (
+	patience   = 10 * time.Second
+	streamBeat = 20 * time.Millisecond
+)
 
 // rig is a whole cloud behind real HTTP.
 type rig struct {
@@ -50,13 +54,13 @@ const (
 	otherSecret = "a-secret-of-another-project"
 )
 
-func newRig(t *testing.T, opts ...store.Option) *rig {
+func newRig(t testing.TB, opts ...store.Option) *rig {
 	t.Helper()
 	return newRigOf(t, func(*cloud.Config) {}, opts...)
 }
 
 // newRigOf is newRig with a configuration that is changed first.
-func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *rig {
+func newRigOf(t testing.TB, change func(*cloud.Config), opts ...store.Option) *rig {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	st, err := store.Open(ctx, store.Memory, opts...)
@@ -82,9 +86,10 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
+	log := newFaultLog()
+	srv, err := server.New(server.Config{Cloud: c, Heartbeat: streamBeat, Logger: slog.New(log)})
 	require.NoError(t, err)
-	h := httptest.NewServer(theContract.watch(srv))
+	h := httptest.NewServer(keeping(t, srv, log))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
@@ -100,14 +105,14 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	}
 }
 
-func newClient(t *testing.T, url, token string) *client.Client {
+func newClient(t testing.TB, url, token string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"})
 	require.NoError(t, err)
 	return c
 }
 
-func tokenFile(t *testing.T, token string) string {
+func tokenFile(t testing.TB, token string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
@@ -322,8 +327,14 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 	resp, p := r.call(t, "POST", "/v1/instances", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`)
 	assert.Equal(t, 413, resp.StatusCode)
 	assert.Equal(t, api.TooLarge, p.Code)
-	resp, _ = r.call(t, "POST", "/v1/instances", `name: x`, "Content-Type", "application/yaml")
+	for _, kind := range []string{"application/yaml", "text/plain", ""} {
+		resp, p = r.call(t, "POST", "/v1/instances", `{"name": "x"}`, "Content-Type", kind)
+		assert.Equal(t, 400, resp.StatusCode, kind)
+		assert.Contains(t, fields(p), "body", kind)
+	}
+	resp, p = r.call(t, "POST", "/v1/instances", strings.Repeat(`{"tags":`, 10_000))
 	assert.Equal(t, 400, resp.StatusCode)
+	assert.Contains(t, fields(p)["body"], "deeper than")
 }
 
 func TestInstanceLife(t *testing.T) {

@@ -108,6 +108,9 @@ func strictJSON(body []byte) error {
 		if err != nil {
 			return nil //nolint:nilerr // The validator says it better.
 		}
+		if len(in) > maxDepth {
+			return errDeep
+		}
 		switch at := len(in) - 1; {
 		case token == json.Delim('}') || token == json.Delim(']'):
 			in = in[:at]
@@ -138,7 +141,13 @@ func strictJSON(body []byte) error {
 	return nil
 }
 
-var errTrailing = errors.New("has more after its JSON value")
+// maxDepth bounds how deep a body nests: far deeper than any of the API's.
+const maxDepth = 64
+
+var (
+	errTrailing = errors.New("has more after its JSON value")
+	errDeep     = fmt.Errorf("nests deeper than %d levels", maxDepth)
+)
 
 // twiceError names a key that an object has twice.
 type twiceError struct{ path string }
@@ -154,7 +163,7 @@ func (s *Server) invalid(w http.ResponseWriter, r *http.Request, err error) {
 		s.problem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil)
 	case errors.As(err, &twice):
 		s.unfit(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
-	case errors.Is(err, errTrailing):
+	case errors.Is(err, errTrailing), errors.Is(err, errDeep):
 		s.unfit(w, r, []cloud.Field{{Path: "body", Message: err.Error()}})
 	default:
 		s.unfit(w, r, offending(err, ""))

@@ -1,0 +1,73 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
+	c, p := newCloud(t, nil)
+	who := AuditCaller{Project: p.ID, Token: "t", UserAgent: "ü/1", Operation: "listZones"}
+	const batch, batches = 5000, 21
+	n := 0
+	for range batches {
+		b := AuditBatch{Sums: []AuditSum{{AuditCaller: who, Calls: batch, Duration: time.Second}}}
+		for range batch {
+			n++
+			b.Entries = append(b.Entries, AuditEntry{Time: epoch, RequestID: fmt.Sprint(n), AuditCaller: who, Status: 200})
+		}
+		first, err := c.AppendAudit(t.Context(), b)
+		require.NoError(t, err)
+		require.EqualValues(t, n-batch+1, first)
+	}
+	page, more, err := c.ListAudit(t.Context(), p, AuditFilter{UserAgent: "ü", Limit: 1})
+	require.NoError(t, err)
+	assert.True(t, more)
+	assert.Equal(t, fmt.Sprint(n), page[0].RequestID, "newest first")
+	oldest := int64(n - auditKept + 1)
+	page, more, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
+	require.NoError(t, err)
+	assert.False(t, more)
+	require.Len(t, page, 1)
+	assert.Equal(t, oldest, page[0].ID)
+	sums, err := c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller { return AuditCaller{Token: a.Token} })
+	require.NoError(t, err)
+	assert.Equal(t, []AuditSum{{AuditCaller: AuditCaller{Token: "t"}, Calls: batch * batches, Duration: batches * time.Second}}, sums)
+
+	amended := page[0]
+	amended.BytesOut, amended.Duration = 7, time.Minute
+	stranger := amended
+	stranger.RequestID, stranger.BytesOut = "of another log", 8
+	_, err = c.AppendAudit(t.Context(), AuditBatch{Amended: []AuditEntry{amended, stranger}})
+	require.NoError(t, err)
+	page, _, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
+	require.NoError(t, err)
+	assert.Equal(t, []AuditEntry{amended}, page)
+}
+
+// A change that failed made no transition.
+func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
+	c, p := newCloud(t, nil)
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
+	assert.Equal(t, want, c.Transitions())
+	undone := errors.New("undone")
+	err = c.change(t.Context(), func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+		require.NoError(t, instanceEvent(ctx, tx, Updated, InstancePending, in))
+		return undone
+	})
+	require.ErrorIs(t, err, undone)
+	assert.Equal(t, want, c.Transitions())
+	counts, err := c.CountResources(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []ResourceCount{{Resource: InstanceResource, State: "pending", Count: 1}}, counts)
+}
