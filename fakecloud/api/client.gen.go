@@ -282,40 +282,63 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DeleteFaults Lift all faults that the project made.
+	//
+	// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+	DeleteFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListFaults The project's fault rules, oldest first, spent ones included.
 	//
 	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
 	ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateFaultWithBody Make calls of the project's tokens go wrong.
+	// CreateFaultWithBody Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateFault Make calls of the project's tokens go wrong.
+	// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFault(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DeleteFault Lift a fault. Calls that it holds are let go of.
+	// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 	//
 	// Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
 	DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -368,12 +391,17 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
 	UpdateInstance(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
+	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	//
+	// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+	RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 	StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+	// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 	StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -694,6 +722,48 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
 	UpdateRoute(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListScenarios The project's scenarios since the process started, oldest first.
+	//
+	// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+	ListScenarios(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunScenarioWithBody Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunScenario Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenario(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteScenario Stop a scenario if it runs, and forget it.
+	//
+	// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+	DeleteScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetScenario One scenario, and how far it has come.
+	//
+	// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+	GetScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	//
+	// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+	StopScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListZones Every zone of every region.
 	//
@@ -1101,6 +1171,21 @@ func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, r
 	return c.Client.Do(req)
 }
 
+// DeleteFaults Lift all faults that the project made.
+//
+// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+func (c *Client) DeleteFaults(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteFaultsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListFaults The project's fault rules, oldest first, spent ones included.
 //
 // Corresponds with GET /v1/faults (the `ListFaults` operationId).
@@ -1116,14 +1201,23 @@ func (c *Client) ListFaults(ctx context.Context, reqEditors ...RequestEditorFn) 
 	return c.Client.Do(req)
 }
 
-// CreateFaultWithBody Make calls of the project's tokens go wrong.
+// CreateFaultWithBody Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1140,14 +1234,23 @@ func (c *Client) CreateFaultWithBody(ctx context.Context, contentType string, bo
 	return c.Client.Do(req)
 }
 
-// CreateFault Make calls of the project's tokens go wrong.
+// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1164,7 +1267,7 @@ func (c *Client) CreateFault(ctx context.Context, body CreateFaultJSONRequestBod
 	return c.Client.Do(req)
 }
 
-// DeleteFault Lift a fault. Calls that it holds are let go of.
+// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 //
 // Corresponds with DELETE /v1/faults/{id} (the `DeleteFault` operationId).
 func (c *Client) DeleteFault(ctx context.Context, id FaultID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1307,7 +1410,22 @@ func (c *Client) UpdateInstance(ctx context.Context, id InstanceID, params *Upda
 	return c.Client.Do(req)
 }
 
-// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
+// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+//
+// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+func (c *Client) RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRebootInstanceRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 func (c *Client) StartInstance(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1322,7 +1440,7 @@ func (c *Client) StartInstance(ctx context.Context, id InstanceID, params *Start
 	return c.Client.Do(req)
 }
 
-// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 func (c *Client) StopInstance(ctx context.Context, id InstanceID, params *StopInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2104,6 +2222,108 @@ func (c *Client) UpdateRouteWithBody(ctx context.Context, id RouteID, params *Up
 // Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
 func (c *Client) UpdateRoute(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateRouteRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListScenarios The project's scenarios since the process started, oldest first.
+//
+// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+func (c *Client) ListScenarios(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListScenariosRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunScenarioWithBody Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *Client) RunScenarioWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunScenarioRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunScenario Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *Client) RunScenario(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunScenarioRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteScenario Stop a scenario if it runs, and forget it.
+//
+// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+func (c *Client) DeleteScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteScenarioRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetScenario One scenario, and how far it has come.
+//
+// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+func (c *Client) GetScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetScenarioRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+//
+// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+func (c *Client) StopScenario(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopScenarioRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -3101,6 +3321,33 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 	return req, nil
 }
 
+// NewDeleteFaultsRequest constructs an http.Request for the DeleteFaults method
+func NewDeleteFaultsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/faults")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListFaultsRequest constructs an http.Request for the ListFaults method
 func NewListFaultsRequest(server string) (*http.Request, error) {
 	var err error
@@ -3536,6 +3783,82 @@ func NewUpdateInstanceRequestWithBody(server string, id InstanceID, params *Upda
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IfMatch != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", *params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("If-Match", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewRebootInstanceRequest constructs an http.Request for the RebootInstance method
+func NewRebootInstanceRequest(server string, id InstanceID, params *RebootInstanceParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/instances/%s/reboot", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	if params != nil {
 
@@ -5685,6 +6008,175 @@ func NewUpdateRouteRequestWithBody(server string, id RouteID, params *UpdateRout
 	return req, nil
 }
 
+// NewListScenariosRequest constructs an http.Request for the ListScenarios method
+func NewListScenariosRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRunScenarioRequest calls the generic RunScenario builder with application/json body
+func NewRunScenarioRequest(server string, body RunScenarioJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRunScenarioRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewRunScenarioRequestWithBody constructs an http.Request for the RunScenario method, with any body, and a specified content type
+func NewRunScenarioRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteScenarioRequest constructs an http.Request for the DeleteScenario method
+func NewDeleteScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetScenarioRequest constructs an http.Request for the GetScenario method
+func NewGetScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStopScenarioRequest constructs an http.Request for the StopScenario method
+func NewStopScenarioRequest(server string, id ScenarioID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/scenarios/%s/stop", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListZonesRequest constructs an http.Request for the ListZones method
 func NewListZonesRequest(server string) (*http.Request, error) {
 	var err error
@@ -5972,6 +6464,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
 
+	// DeleteFaultsWithResponse Lift all faults that the project made.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+	DeleteFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFaultsResponse, error)
+
 	// ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5979,35 +6478,53 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/faults (the `ListFaults` operationId).
 	ListFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListFaultsResponse, error)
 
-	// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+	// CreateFaultWithBodyWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
 
-	// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+	// CreateFaultWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	//
-	// A fault is applied to a call whose caller is known, before anything else
-	// of the call is looked at: the operation is not carried out, and nothing
-	// changes in the cloud, unless the rule only delays. When several rules
-	// match a call, the oldest that is not spent is applied, and no other.
-	// Rules are kept in memory: a restart of the cloud forgets them. A project
-	// may have 100 of them, spent ones included.
+	// A rule is about calls or about life cycles; its effect says which.
+	//
+	// One about calls is applied to a call whose caller is known, before anything
+	// else of the call is looked at. Unless the effect says otherwise, the
+	// operation is not carried out, and nothing changes in the cloud. Rules are
+	// asked in the order in which they were made: the first one that matches, and
+	// whose turn it is, is applied, and no other.
+	//
+	// One about life cycles is asked when a resource is about to change its state.
+	//
+	// Rules survive a restart of the cloud, with their counts (of a cloud that is
+	// killed, those of its last second may be missing). What a `stale` rule has
+	// seen, and how full a `throttle` is, does not. A project may have made 100
+	// rules, spent ones included. A rule that can never match, or never do
+	// anything, is refused.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/faults (the `CreateFault` operationId).
 	CreateFaultWithResponse(ctx context.Context, body CreateFaultJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateFaultResponse, error)
 
-	// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+	// DeleteFaultWithResponse Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6070,14 +6587,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
 	UpdateInstanceWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
 
-	// StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
+	// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+	RebootInstanceWithResponse(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*RebootInstanceResponse, error)
+
+	// StartInstanceWithResponse Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances/{id}/start (the `StartInstance` operationId).
 	StartInstanceWithResponse(ctx context.Context, id InstanceID, params *StartInstanceParams, reqEditors ...RequestEditorFn) (*StartInstanceResponse, error)
 
-	// StopInstanceWithResponse Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+	// StopInstanceWithResponse Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6448,6 +6972,56 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/routes/{id} (the `UpdateRoute` operationId).
 	UpdateRouteWithResponse(ctx context.Context, id RouteID, params *UpdateRouteParams, body UpdateRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateRouteResponse, error)
+
+	// ListScenariosWithResponse The project's scenarios since the process started, oldest first.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+	ListScenariosWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScenariosResponse, error)
+
+	// RunScenarioWithBodyWithResponse Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error)
+
+	// RunScenarioWithResponse Run a scenario, which is faults and actions over time.
+	//
+	// Times are by the cloud's clock. A project may run 10 at a time; of those
+	// that have ended, the last 50 are kept. A restart of the cloud forgets
+	// scenarios, and lifts their faults.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+	RunScenarioWithResponse(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error)
+
+	// DeleteScenarioWithResponse Stop a scenario if it runs, and forget it.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+	DeleteScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*DeleteScenarioResponse, error)
+
+	// GetScenarioWithResponse One scenario, and how far it has come.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+	GetScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*GetScenarioResponse, error)
+
+	// StopScenarioWithResponse Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+	StopScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*StopScenarioResponse, error)
 
 	// ListZonesWithResponse Every zone of every region.
 	//
@@ -7196,6 +7770,47 @@ func (r StreamEventsResponse) ContentType() string {
 	return ""
 }
 
+type DeleteFaultsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteFaultsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteFaultsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteFaultsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteFaultsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteFaultsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListFaultsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -7622,6 +8237,61 @@ func (r UpdateInstanceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r UpdateInstanceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RebootInstanceResponse202Headers the declared response headers of an HTTP 202 response for RebootInstance
+type RebootInstanceResponse202Headers struct {
+	OperationLocation *string
+}
+
+type RebootInstanceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Instance
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers202 the parsed response headers for an HTTP 202 response
+	Headers202 *RebootInstanceResponse202Headers
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RebootInstanceResponse) GetJSON202() *Instance {
+	return r.JSON202
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RebootInstanceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RebootInstanceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RebootInstanceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RebootInstanceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RebootInstanceResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -9418,6 +10088,239 @@ func (r UpdateRouteResponse) ContentType() string {
 	return ""
 }
 
+type ListScenariosResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScenarioList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListScenariosResponse) GetJSON200() *ScenarioList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListScenariosResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListScenariosResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListScenariosResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListScenariosResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListScenariosResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RunScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r RunScenarioResponse) GetJSON201() *Scenario {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RunScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RunScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RunScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RunScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RunScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetScenarioResponse) GetJSON200() *Scenario {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StopScenarioResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Scenario
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r StopScenarioResponse) GetJSON200() *Scenario {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StopScenarioResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StopScenarioResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StopScenarioResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StopScenarioResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StopScenarioResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListZonesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -9808,6 +10711,19 @@ func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, para
 	return ParseStreamEventsResponse(rsp)
 }
 
+// DeleteFaultsWithResponse Lift all faults that the project made.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/faults (the `DeleteFaults` operationId).
+func (c *ClientWithResponses) DeleteFaultsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeleteFaultsResponse, error) {
+	rsp, err := c.DeleteFaults(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteFaultsResponse(rsp)
+}
+
 // ListFaultsWithResponse The project's fault rules, oldest first, spent ones included.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -9821,14 +10737,23 @@ func (c *ClientWithResponses) ListFaultsWithResponse(ctx context.Context, reqEdi
 	return ParseListFaultsResponse(rsp)
 }
 
-// CreateFaultWithBodyWithResponse Make calls of the project's tokens go wrong.
+// CreateFaultWithBodyWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -9841,14 +10766,23 @@ func (c *ClientWithResponses) CreateFaultWithBodyWithResponse(ctx context.Contex
 	return ParseCreateFaultResponse(rsp)
 }
 
-// CreateFaultWithResponse Make calls of the project's tokens go wrong.
+// CreateFaultWithResponse Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 //
-// A fault is applied to a call whose caller is known, before anything else
-// of the call is looked at: the operation is not carried out, and nothing
-// changes in the cloud, unless the rule only delays. When several rules
-// match a call, the oldest that is not spent is applied, and no other.
-// Rules are kept in memory: a restart of the cloud forgets them. A project
-// may have 100 of them, spent ones included.
+// A rule is about calls or about life cycles; its effect says which.
+//
+// One about calls is applied to a call whose caller is known, before anything
+// else of the call is looked at. Unless the effect says otherwise, the
+// operation is not carried out, and nothing changes in the cloud. Rules are
+// asked in the order in which they were made: the first one that matches, and
+// whose turn it is, is applied, and no other.
+//
+// One about life cycles is asked when a resource is about to change its state.
+//
+// Rules survive a restart of the cloud, with their counts (of a cloud that is
+// killed, those of its last second may be missing). What a `stale` rule has
+// seen, and how full a `throttle` is, does not. A project may have made 100
+// rules, spent ones included. A rule that can never match, or never do
+// anything, is refused.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -9861,7 +10795,7 @@ func (c *ClientWithResponses) CreateFaultWithResponse(ctx context.Context, body 
 	return ParseCreateFaultResponse(rsp)
 }
 
-// DeleteFaultWithResponse Lift a fault. Calls that it holds are let go of.
+// DeleteFaultWithResponse Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -9978,7 +10912,20 @@ func (c *ClientWithResponses) UpdateInstanceWithResponse(ctx context.Context, id
 	return ParseUpdateInstanceResponse(rsp)
 }
 
-// StartInstanceWithResponse Start a stopped instance. Starting one that is pending or running changes nothing.
+// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
+func (c *ClientWithResponses) RebootInstanceWithResponse(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*RebootInstanceResponse, error) {
+	rsp, err := c.RebootInstance(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRebootInstanceResponse(rsp)
+}
+
+// StartInstanceWithResponse Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -9991,7 +10938,7 @@ func (c *ClientWithResponses) StartInstanceWithResponse(ctx context.Context, id 
 	return ParseStartInstanceResponse(rsp)
 }
 
-// StopInstanceWithResponse Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+// StopInstanceWithResponse Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -10645,6 +11592,92 @@ func (c *ClientWithResponses) UpdateRouteWithResponse(ctx context.Context, id Ro
 	return ParseUpdateRouteResponse(rsp)
 }
 
+// ListScenariosWithResponse The project's scenarios since the process started, oldest first.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/scenarios (the `ListScenarios` operationId).
+func (c *ClientWithResponses) ListScenariosWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScenariosResponse, error) {
+	rsp, err := c.ListScenarios(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListScenariosResponse(rsp)
+}
+
+// RunScenarioWithBodyWithResponse Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *ClientWithResponses) RunScenarioWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error) {
+	rsp, err := c.RunScenarioWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunScenarioResponse(rsp)
+}
+
+// RunScenarioWithResponse Run a scenario, which is faults and actions over time.
+//
+// Times are by the cloud's clock. A project may run 10 at a time; of those
+// that have ended, the last 50 are kept. A restart of the cloud forgets
+// scenarios, and lifts their faults.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios (the `RunScenario` operationId).
+func (c *ClientWithResponses) RunScenarioWithResponse(ctx context.Context, body RunScenarioJSONRequestBody, reqEditors ...RequestEditorFn) (*RunScenarioResponse, error) {
+	rsp, err := c.RunScenario(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunScenarioResponse(rsp)
+}
+
+// DeleteScenarioWithResponse Stop a scenario if it runs, and forget it.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/scenarios/{id} (the `DeleteScenario` operationId).
+func (c *ClientWithResponses) DeleteScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*DeleteScenarioResponse, error) {
+	rsp, err := c.DeleteScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteScenarioResponse(rsp)
+}
+
+// GetScenarioWithResponse One scenario, and how far it has come.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/scenarios/{id} (the `GetScenario` operationId).
+func (c *ClientWithResponses) GetScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*GetScenarioResponse, error) {
+	rsp, err := c.GetScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetScenarioResponse(rsp)
+}
+
+// StopScenarioWithResponse Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/scenarios/{id}/stop (the `StopScenario` operationId).
+func (c *ClientWithResponses) StopScenarioWithResponse(ctx context.Context, id ScenarioID, reqEditors ...RequestEditorFn) (*StopScenarioResponse, error) {
+	rsp, err := c.StopScenario(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStopScenarioResponse(rsp)
+}
+
 // ListZonesWithResponse Every zone of every region.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -11133,6 +12166,35 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 	return response, nil
 }
 
+// ParseDeleteFaultsResponse parses an HTTP response from a DeleteFaultsWithResponse call
+func ParseDeleteFaultsResponse(rsp *http.Response) (*DeleteFaultsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteFaultsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListFaultsResponse parses an HTTP response from a ListFaultsWithResponse call
 func ParseListFaultsResponse(rsp *http.Response) (*ListFaultsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -11434,6 +12496,52 @@ func ParseUpdateInstanceResponse(rsp *http.Response) (*UpdateInstanceResponse, e
 		}
 		response.ApplicationProblemJSONDefault = &dest
 
+	}
+
+	return response, nil
+}
+
+// ParseRebootInstanceResponse parses an HTTP response from a RebootInstanceWithResponse call
+func ParseRebootInstanceResponse(rsp *http.Response) (*RebootInstanceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RebootInstanceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Instance
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 202:
+		var headers RebootInstanceResponse202Headers
+		if values := rsp.Header.Values("Operation-Location"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Operation-Location", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.OperationLocation = &value
+		}
+		response.Headers202 = &headers
 	}
 
 	return response, nil
@@ -12705,6 +13813,167 @@ func ParseUpdateRouteResponse(rsp *http.Response) (*UpdateRouteResponse, error) 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Route
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListScenariosResponse parses an HTTP response from a ListScenariosWithResponse call
+func ParseListScenariosResponse(rsp *http.Response) (*ListScenariosResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListScenariosResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScenarioList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRunScenarioResponse parses an HTTP response from a RunScenarioWithResponse call
+func ParseRunScenarioResponse(rsp *http.Response) (*RunScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RunScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Scenario
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteScenarioResponse parses an HTTP response from a DeleteScenarioWithResponse call
+func ParseDeleteScenarioResponse(rsp *http.Response) (*DeleteScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetScenarioResponse parses an HTTP response from a GetScenarioWithResponse call
+func ParseGetScenarioResponse(rsp *http.Response) (*GetScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Scenario
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStopScenarioResponse parses an HTTP response from a StopScenarioWithResponse call
+func ParseStopScenarioResponse(rsp *http.Response) (*StopScenarioResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StopScenarioResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Scenario
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -127,6 +127,24 @@ func (e EventType) Valid() bool {
 	}
 }
 
+// Defines values for FaultMatchKinds.
+const (
+	FaultInstance     FaultMatchKinds = "instance"
+	FaultLoadBalancer FaultMatchKinds = "load-balancer"
+)
+
+// Valid indicates whether the value is a known member of the FaultMatchKinds enum.
+func (e FaultMatchKinds) Valid() bool {
+	switch e {
+	case FaultInstance:
+		return true
+	case FaultLoadBalancer:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for HealthCheckProtocol.
 const (
 	HealthCheckHTTP HealthCheckProtocol = "http"
@@ -511,6 +529,60 @@ func (e RouteState) Valid() bool {
 	}
 }
 
+// Defines values for ScenarioState.
+const (
+	ScenarioDone    ScenarioState = "done"
+	ScenarioFailed  ScenarioState = "failed"
+	ScenarioRunning ScenarioState = "running"
+	ScenarioStopped ScenarioState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the ScenarioState enum.
+func (e ScenarioState) Valid() bool {
+	switch e {
+	case ScenarioDone:
+		return true
+	case ScenarioFailed:
+		return true
+	case ScenarioRunning:
+		return true
+	case ScenarioStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScenarioStepAction.
+const (
+	StepCrash     ScenarioStepAction = "crash"
+	StepDelete    ScenarioStepAction = "delete"
+	StepReboot    ScenarioStepAction = "reboot"
+	StepStart     ScenarioStepAction = "start"
+	StepStop      ScenarioStepAction = "stop"
+	StepTerminate ScenarioStepAction = "terminate"
+)
+
+// Valid indicates whether the value is a known member of the ScenarioStepAction enum.
+func (e ScenarioStepAction) Valid() bool {
+	switch e {
+	case StepCrash:
+		return true
+	case StepDelete:
+		return true
+	case StepReboot:
+		return true
+	case StepStart:
+		return true
+	case StepStop:
+		return true
+	case StepTerminate:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TargetHealthState.
 const (
 	TargetHealthy   TargetHealthState = "healthy"
@@ -821,58 +893,133 @@ type Event struct {
 // EventType defines model for Event.Type.
 type EventType string
 
-// Fault Example: {"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"spent":false,"times":5}
+// Fault Example: {"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"matched":3,"spent":false,"times":5}
 type Fault struct {
 	CreatedAt time.Time `json:"createdAt"`
 
-	// Effect What becomes of a call: a delay, and after it at most one of `status`,
-	// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
-	// carried out after the delay.
+	// Effect Of calls: a delay, and after it at most one way to end, which is `status`,
+	// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+	// and `omitFields`, which go together. With none of them, the call is
+	// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
+	// and `body`.
+	//
+	// Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
+	// nothing else.
 	Effect FaultEffect `json:"effect"`
 
-	// Hits To how many calls it was applied so far, those that it still holds included.
+	// Every Takes each so-manyth only.
+	Every int `json:"every,omitempty"`
+
+	// From Begin of the window in which it matches, by the cloud's clock; from its creation on when left out.
+	From *time.Time `json:"from,omitempty"`
+
+	// Hits To how many it was applied so far, those that it still holds included.
 	Hits int `json:"hits"`
 
 	// ID Example: f-01jd3n9y5c7r
 	ID string `json:"id"`
 
-	// Match Which calls; all that is given must match, and nothing given matches
-	// every call. Calls to /v1/faults and
-	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
-	// operations that need no token.
+	// Match Which calls, or which resources; all that is given must match, and nothing
+	// given matches all of the project's. Calls to /v1/faults, /v1/audit and
+	// other operations of admins never match, so that a rule can always be seen
+	// and lifted, nor do operations that need no token.
 	Match FaultMatch `json:"match"`
 
-	// Spent Applied as often as `times` says: it matches nothing any more.
+	// Matched How many calls or resources it matched so far; to some of them it was perhaps not applied.
+	Matched int `json:"matched"`
+
+	// Probability Takes each with this probability.
+	Probability float64 `json:"probability,omitempty"`
+
+	// Scenario The ID of the scenario that made it, if one did.
+	Scenario string `json:"scenario,omitempty"`
+
+	// Seed What `probability` and jitter are drawn with; drawn itself, and shown, when left out.
+	Seed int64 `json:"seed,omitempty"`
+
+	// Skip Leaves the first so many that match alone.
+	Skip int `json:"skip,omitempty"`
+
+	// Spent Applied as often as `times` says, or its window is over: it matches nothing any more.
 	Spent bool `json:"spent"`
 	Times int  `json:"times,omitempty"`
+
+	// Until End of the window; none when left out.
+	Until *time.Time `json:"until,omitempty"`
 }
 
-// FaultCreate Example: {"effect":{"retryAfterSeconds":2,"status":503},"match":{"operations":["getInstance"],"token":"ccm"},"times":5}
+// FaultCreate Which of the calls (or, for `crash` and `fail`, resources) that match a
+// rule is applied to: within its window of time it leaves the first `skip`
+// alone, takes each `every`th of the others, of those each with
+// `probability`, and `times` of these at most. What `probability` and jitter
+// draw for the nth that matches follows from `seed` and n alone.
+//
+// Example: {"effect":{"retryAfterSeconds":2,"status":503},"match":{"operations":["getInstance"],"token":"ccm"},"times":5}
 type FaultCreate struct {
-	// Effect What becomes of a call: a delay, and after it at most one of `status`,
-	// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
-	// carried out after the delay.
+	// AfterSeconds The same as `from`, told from now on.
+	AfterSeconds float64 `json:"afterSeconds,omitempty"`
+
+	// Effect Of calls: a delay, and after it at most one way to end, which is `status`,
+	// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+	// and `omitFields`, which go together. With none of them, the call is
+	// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
+	// and `body`.
+	//
+	// Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
+	// nothing else.
 	Effect FaultEffect `json:"effect"`
 
-	// Match Which calls; all that is given must match, and nothing given matches
-	// every call. Calls to /v1/faults and
-	// /v1/audit never do, so that a rule can always be seen and lifted, nor do
-	// operations that need no token.
+	// Every Takes each so-manyth only.
+	Every int `json:"every,omitempty"`
+
+	// ForSeconds The same as `until`, told from the window's begin on.
+	ForSeconds float64 `json:"forSeconds,omitempty"`
+
+	// From Begin of the window in which it matches, by the cloud's clock; from its creation on when left out.
+	From *time.Time `json:"from,omitempty"`
+
+	// Match Which calls, or which resources; all that is given must match, and nothing
+	// given matches all of the project's. Calls to /v1/faults, /v1/audit and
+	// other operations of admins never match, so that a rule can always be seen
+	// and lifted, nor do operations that need no token.
 	Match FaultMatch `json:"match,omitempty"`
+
+	// Probability Takes each with this probability.
+	Probability float64 `json:"probability,omitempty"`
+
+	// Seed What `probability` and jitter are drawn with; drawn itself, and shown, when left out.
+	Seed int64 `json:"seed,omitempty"`
+
+	// Skip Leaves the first so many that match alone.
+	Skip int `json:"skip,omitempty"`
 
 	// Times How many calls it is applied to, after which it is spent. When left out, it is applied until deleted.
 	Times int `json:"times,omitempty"`
+
+	// Until End of the window; none when left out.
+	Until *time.Time `json:"until,omitempty"`
 }
 
-// FaultEffect What becomes of a call: a delay, and after it at most one of `status`,
-// `hang`, `drop`, `body` and `emptyList`. With none of them, the call is
-// carried out after the delay.
+// FaultEffect Of calls: a delay, and after it at most one way to end, which is `status`,
+// `hang`, `drop`, `body`, `emptyList`, `throttle`, `stale`, or `partialList`
+// and `omitFields`, which go together. With none of them, the call is
+// carried out after the delay. `carryOut` goes with `status`, `hang`, `drop`
+// and `body`.
+//
+// Of life cycles: one of `stuck`, `fail`, `crash` and `zoneOutage`, and
+// nothing else.
 type FaultEffect struct {
 	// Body Answered with status 200, whatever the operation would have answered: garbage. May be empty.
 	Body *string `json:"body,omitempty"`
 
+	// CarryOut The operation is carried out, and then its answer is lost in the way that goes with it: the timeout of a create that took effect all the same. Matches operations that change something, and no others.
+	CarryOut bool `json:"carryOut,omitempty"`
+
 	// ContentType Of `body`; application/json when left out.
 	ContentType string `json:"contentType,omitempty"`
+
+	// Crash Instances that run, and those that begin to while the rule is in force and not spent, go to `error` with the reason `crashed`. Each one is a hit.
+	Crash bool `json:"crash,omitempty"`
 
 	// DelayMilliseconds Comes before anything else. A caller that gives up meanwhile has its call not carried out; deleting the rule ends the delay.
 	DelayMilliseconds int `json:"delayMilliseconds,omitempty"`
@@ -883,8 +1030,22 @@ type FaultEffect struct {
 	// EmptyList A list is answered as empty. Matches operations that list, and no others.
 	EmptyList bool `json:"emptyList,omitempty"`
 
+	// Fail What would be built ends in state `error` with this reason: pending instances, and load balancers that are provisioned, updated or tried again. Each one, and each try, is a hit.
+	//
+	// Example: the host has no disk left
+	Fail string `json:"fail,omitempty"`
+
 	// Hang Never answered. The call is held until the caller gives up, the rule is deleted or the cloud shuts down; the connection is then broken.
 	Hang bool `json:"hang,omitempty"`
+
+	// JitterMilliseconds Up to so much is added to the delay, drawn by the rule's seed for each call.
+	JitterMilliseconds int `json:"jitterMilliseconds,omitempty"`
+
+	// OmitFields These fields are missing in the answer, or in each item of a list. A dot leads into a field, and into each item of one that is a list.
+	OmitFields []string `json:"omitFields,omitempty"`
+
+	// PartialList A list is answered with so many of its first items, as if there were no more. Matches operations that list, and no others.
+	PartialList int `json:"partialList,omitempty"`
 
 	// Project With `status` 404 only: the ID of the project that the problem names, instead of the caller's.
 	Project string `json:"project,omitempty"`
@@ -892,34 +1053,75 @@ type FaultEffect struct {
 	// RetryAfterSeconds The header Retry-After of an answer with `status`.
 	RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
 
+	// Stale A read is answered as it was at the rule's first hit for the same URL and token. Matches operations that read, the event stream excepted.
+	Stale bool `json:"stale,omitempty"`
+
 	// Status Answered as a problem.
 	//
 	// Example: 503
 	Status int `json:"status,omitempty"`
+
+	// Stuck Resources do not leave a transitional state (pending, stopping, terminating; provisioning, updating, deleting) while the rule is in force. Each one that is held is a hit.
+	Stuck bool `json:"stuck,omitempty"`
+
+	// Throttle What exceeds the rate is answered with 429 and, in Retry-After, the seconds
+	// until a call will go through; only that is a hit. All calls that match share
+	// the rate.
+	Throttle *FaultThrottle `json:"throttle,omitempty"`
+
+	// ZoneOutage The zone of this name is lost to the project: instances that run or are pending there go to `error`, creating and starting one there is refused with `zone-unavailable`, and the zone shows the state `outage`. When it ends, the instances that it took are started again, unless they were stopped or terminated meanwhile. Each one is a hit.
+	//
+	// Example: nebula-1a
+	ZoneOutage string `json:"zoneOutage,omitempty"`
 }
 
-// FaultList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"spent":false,"times":5}]}
+// FaultList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","effect":{"retryAfterSeconds":2,"status":503},"hits":1,"id":"f-01jd3n9y5c7r","match":{"operations":["getInstance"],"token":"ccm"},"matched":3,"spent":false,"times":5}]}
 type FaultList struct {
 	Items []Fault `json:"items"`
 }
 
-// FaultMatch Which calls; all that is given must match, and nothing given matches
-// every call. Calls to /v1/faults and
-// /v1/audit never do, so that a rule can always be seen and lifted, nor do
-// operations that need no token.
+// FaultMatch Which calls, or which resources; all that is given must match, and nothing
+// given matches all of the project's. Calls to /v1/faults, /v1/audit and
+// other operations of admins never match, so that a rule can always be seen
+// and lifted, nor do operations that need no token.
 type FaultMatch struct {
+	// Kinds For `stuck` and `fail` only, resources of these kinds; of both when left out.
+	Kinds []FaultMatchKinds `json:"kinds,omitempty"`
+
 	// Operations The operation is one of these, by their operationId.
 	Operations []string `json:"operations,omitempty"`
 
-	// Resource The ID of the resource in the call's path.
+	// Project The ID of the project whose calls or resources are meant, instead of that which makes the rule.
+	Project string `json:"project,omitempty"`
+
+	// Resource The ID of the resource in the call's path; for life cycles, of the resource itself.
 	//
 	// Example: i-01jd3n6f0c5w3y
 	Resource string `json:"resource,omitempty"`
+
+	// Tag The resource in the call's path, or itself, has this tag, as `key=value`, or `key` for any value. Lists and creates have no resource in their path and never match.
+	//
+	// Example: role=worker
+	Tag string `json:"tag,omitempty"`
 
 	// Token The name of the calling token. One that does not exist yet may be named.
 	//
 	// Example: ccm
 	Token string `json:"token,omitempty"`
+}
+
+// FaultMatchKinds defines model for FaultMatch.Kinds.
+type FaultMatchKinds string
+
+// FaultThrottle What exceeds the rate is answered with 429 and, in Retry-After, the seconds
+// until a call will go through; only that is a hit. All calls that match share
+// the rate.
+type FaultThrottle struct {
+	// Burst How many may go through at once.
+	Burst int `json:"burst,omitempty"`
+
+	// PerSecond How many calls a second go through in the long run.
+	PerSecond float64 `json:"perSecond"`
 }
 
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1743,6 +1945,117 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
+// Scenario defines model for Scenario.
+type Scenario struct {
+	Description string     `json:"description,omitempty"`
+	EndedAt     *time.Time `json:"endedAt,omitempty"`
+
+	// ID Example: s-01jd3n9y5c7r
+	ID string `json:"id"`
+
+	// Name Example: zone-outage
+	Name      string    `json:"name"`
+	Seed      int64     `json:"seed"`
+	StartedAt time.Time `json:"startedAt"`
+
+	// State `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
+	State ScenarioState        `json:"state"`
+	Steps []ScenarioStepStatus `json:"steps"`
+}
+
+// ScenarioState `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
+type ScenarioState string
+
+// ScenarioCreate defines model for ScenarioCreate.
+type ScenarioCreate struct {
+	Description string `json:"description,omitempty"`
+
+	// Name Example: zone-outage
+	Name string `json:"name"`
+
+	// Seed What `pick` draws with, and faults without a seed of their own; drawn itself, and shown, when left out.
+	Seed  int64          `json:"seed,omitempty"`
+	Steps []ScenarioStep `json:"steps"`
+}
+
+// ScenarioDuration Example: 1m30s
+type ScenarioDuration = string
+
+// ScenarioList defines model for ScenarioList.
+type ScenarioList struct {
+	Items []Scenario `json:"items"`
+}
+
+// ScenarioSelector Which of the project's; all that is given must match. Terminated instances never do.
+type ScenarioSelector struct {
+	Name string `json:"name,omitempty"`
+
+	// Pick So many of those that match, drawn with the scenario's seed; all when left out.
+	Pick int `json:"pick,omitempty"`
+
+	// Tag As `key=value`, or `key` for any value.
+	Tag string `json:"tag,omitempty"`
+
+	// Zone Of instances only.
+	Zone string `json:"zone,omitempty"`
+}
+
+// ScenarioStep Either a fault, or an action on instances or load balancers.
+type ScenarioStep struct {
+	// Action What is done: `delete` with load balancers, the others with instances.
+	Action ScenarioStepAction `json:"action,omitempty"`
+
+	// At How long after the scenario's begin; 0s is at once.
+	At ScenarioDuration `json:"at"`
+
+	// Fault Which of the calls (or, for `crash` and `fail`, resources) that match a
+	// rule is applied to: within its window of time it leaves the first `skip`
+	// alone, takes each `every`th of the others, of those each with
+	// `probability`, and `times` of these at most. What `probability` and jitter
+	// draw for the nth that matches follows from `seed` and n alone.
+	//
+	//
+	// Example: {"effect":{"retryAfterSeconds":2,"status":503},"match":{"operations":["getInstance"],"token":"ccm"},"times":5}
+	Fault *FaultCreate `json:"fault,omitempty"`
+
+	// For How long after `at` the fault is lifted. Without it, it is in force until the scenario is stopped or deleted.
+	For ScenarioDuration `json:"for,omitempty"`
+
+	// Instances Which of the project's; all that is given must match. Terminated instances never do.
+	Instances *ScenarioSelector `json:"instances,omitempty"`
+
+	// LoadBalancers Which of the project's; all that is given must match. Terminated instances never do.
+	LoadBalancers *ScenarioSelector `json:"loadBalancers,omitempty"`
+}
+
+// ScenarioStepAction What is done: `delete` with load balancers, the others with instances.
+type ScenarioStepAction string
+
+// ScenarioStepStatus defines model for ScenarioStepStatus.
+type ScenarioStepStatus struct {
+	At string `json:"at"`
+
+	// Does Example: crash instances
+	Does string `json:"does"`
+
+	// DoneAt Absent while it is still to come.
+	DoneAt *time.Time `json:"doneAt,omitempty"`
+
+	// Error Why it failed.
+	Error string `json:"error,omitempty"`
+
+	// Fault The ID of the fault that it made.
+	Fault string `json:"fault,omitempty"`
+
+	// LiftedAt When that fault was lifted by the scenario.
+	LiftedAt *time.Time `json:"liftedAt,omitempty"`
+
+	// Result What was done.
+	//
+	// Example: crash node-2 (i-01jd3n6f0c5w3y)
+	Result string `json:"result,omitempty"`
+}
+
 // SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 type SourceRanges = []string
 
@@ -1855,8 +2168,10 @@ type Zone struct {
 	Name string `json:"name"`
 
 	// Region Example: nebula-1
-	Region string    `json:"region"`
-	State  ZoneState `json:"state"`
+	Region string `json:"region"`
+
+	// State During an outage no instance runs there, and none can be created or started.
+	State ZoneState `json:"state"`
 }
 
 // ZoneList Example: {"items":[{"name":"nebula-1a","region":"nebula-1","state":"available"},{"name":"nebula-1b","region":"nebula-1","state":"available"}]}
@@ -1864,7 +2179,7 @@ type ZoneList struct {
 	Items []Zone `json:"items"`
 }
 
-// ZoneState defines model for ZoneState.
+// ZoneState During an outage no instance runs there, and none can be created or started.
 type ZoneState string
 
 // AddressID defines model for AddressID.
@@ -1914,6 +2229,9 @@ type ProjectID = string
 
 // RouteID defines model for RouteID.
 type RouteID = string
+
+// ScenarioID defines model for ScenarioID.
+type ScenarioID = string
 
 // Tag defines model for Tag.
 type Tag = []string
@@ -2081,6 +2399,17 @@ type CreateInstanceParams struct {
 
 // UpdateInstanceParams defines parameters for UpdateInstance.
 type UpdateInstanceParams struct {
+	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// RebootInstanceParams defines parameters for RebootInstance.
+type RebootInstanceParams struct {
+	// Wait Answer when the operation has ended, but after so many seconds at the
+	// latest; with the resource as it is then, or as it last was if it is gone.
+	// The operation tells how it ended. 0 does not wait.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
 	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
@@ -2369,6 +2698,9 @@ type CreateRouteJSONRequestBody = RouteCreate
 // UpdateRouteJSONRequestBody defines body for UpdateRoute for application/json ContentType.
 type UpdateRouteJSONRequestBody = ResourceUpdate
 
+// RunScenarioJSONRequestBody defines body for RunScenario for application/json ContentType.
+type RunScenarioJSONRequestBody = ScenarioCreate
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
@@ -2422,13 +2754,16 @@ type ServerInterface interface {
 	// StreamEvents Changes of the project, as server-sent events.
 	// (GET /v1/events)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
+	// DeleteFaults Lift all faults that the project made.
+	// (DELETE /v1/faults)
+	DeleteFaults(w http.ResponseWriter, r *http.Request)
 	// ListFaults The project's fault rules, oldest first, spent ones included.
 	// (GET /v1/faults)
 	ListFaults(w http.ResponseWriter, r *http.Request)
-	// CreateFault Make calls of the project's tokens go wrong.
+	// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 	// (POST /v1/faults)
 	CreateFault(w http.ResponseWriter, r *http.Request)
-	// DeleteFault Lift a fault. Calls that it holds are let go of.
+	// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 	// (DELETE /v1/faults/{id})
 	DeleteFault(w http.ResponseWriter, r *http.Request, id FaultID)
 	// GetFault One fault rule, and how often it was applied.
@@ -2449,10 +2784,13 @@ type ServerInterface interface {
 	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
 	// (PATCH /v1/instances/{id})
 	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
-	// StartInstance Start a stopped instance. Starting one that is pending or running changes nothing.
+	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	// (POST /v1/instances/{id}/reboot)
+	RebootInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params RebootInstanceParams)
+	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 	// (POST /v1/instances/{id}/start)
 	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StartInstanceParams)
-	// StopInstance Stop a running instance. It keeps its address. Stopping one that is stopping or stopped changes nothing.
+	// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 	// (POST /v1/instances/{id}/stop)
 	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StopInstanceParams)
 	// TerminateInstance End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
@@ -2560,6 +2898,21 @@ type ServerInterface interface {
 	// UpdateRoute Replace the fields given; fields left out stay as they are.
 	// (PATCH /v1/routes/{id})
 	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID, params UpdateRouteParams)
+	// ListScenarios The project's scenarios since the process started, oldest first.
+	// (GET /v1/scenarios)
+	ListScenarios(w http.ResponseWriter, r *http.Request)
+	// RunScenario Run a scenario, which is faults and actions over time.
+	// (POST /v1/scenarios)
+	RunScenario(w http.ResponseWriter, r *http.Request)
+	// DeleteScenario Stop a scenario if it runs, and forget it.
+	// (DELETE /v1/scenarios/{id})
+	DeleteScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
+	// GetScenario One scenario, and how far it has come.
+	// (GET /v1/scenarios/{id})
+	GetScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
+	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
+	// (POST /v1/scenarios/{id}/stop)
+	StopScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -3339,6 +3692,20 @@ func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// DeleteFaults operation middleware
+func (siw *ServerInterfaceWrapper) DeleteFaults(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteFaults(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListFaults operation middleware
 func (siw *ServerInterfaceWrapper) ListFaults(w http.ResponseWriter, r *http.Request) {
 
@@ -3652,6 +4019,69 @@ func (siw *ServerInterfaceWrapper) UpdateInstance(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdateInstance(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RebootInstance operation middleware
+func (siw *ServerInterfaceWrapper) RebootInstance(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id InstanceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RebootInstanceParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+			return
+		}
+
+		params.IfMatch = &IfMatch
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RebootInstance(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -5317,6 +5747,112 @@ func (siw *ServerInterfaceWrapper) UpdateRoute(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListScenarios operation middleware
+func (siw *ServerInterfaceWrapper) ListScenarios(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListScenarios(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RunScenario operation middleware
+func (siw *ServerInterfaceWrapper) RunScenario(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RunScenario(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteScenario operation middleware
+func (siw *ServerInterfaceWrapper) DeleteScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetScenario operation middleware
+func (siw *ServerInterfaceWrapper) GetScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StopScenario operation middleware
+func (siw *ServerInterfaceWrapper) StopScenario(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ScenarioID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StopScenario(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -5510,6 +6046,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/stop", wrapper.StopInstance).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/reboot", wrapper.RebootInstance).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/terminate", wrapper.TerminateInstance).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/load-balancers", wrapper.ListLoadBalancers).Methods(http.MethodGet)
@@ -5560,6 +6098,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
 
+	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.DeleteFaults).Methods(http.MethodDelete)
+
 	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.ListFaults).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.CreateFault).Methods(http.MethodPost)
@@ -5567,6 +6107,16 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.DeleteFault).Methods(http.MethodDelete)
 
 	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.ListScenarios).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.RunScenario).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.DeleteScenario).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.GetScenario).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}/stop", wrapper.StopScenario).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/audit", wrapper.ListAudit).Methods(http.MethodGet)
 

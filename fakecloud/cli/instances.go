@@ -21,8 +21,9 @@ func (a *app) instances() *cobra.Command {
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
 		a.instancesList(), a.instancesGet(), a.instancesCreate(), a.instancesUpdate(),
-		a.instancesAct("start", "Start stopped instances", (*client.Client).StartInstance),
-		a.instancesAct("stop", "Stop running instances; they keep their addresses", (*client.Client).StopInstance),
+		a.instancesAct("reboot", "Reboot running instances", (*client.Client).RebootInstance),
+		a.instancesAct("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
+		a.instancesAct("stop", "Stop instances that run or are in error; they keep their addresses", (*client.Client).StopInstance),
 		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
 }
 

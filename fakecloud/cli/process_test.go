@@ -444,9 +444,9 @@ func TestFaultCommands(t *testing.T) {
 		assert.Equal(t, code, got, args)
 		assert.Contains(t, errs, says)
 	}
-	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
+	assert.Equal(t, "ID   MATCH   EFFECT   WHEN   HITS   MATCHED   AGE\n", ok("faults", "list"))
 	out := ok("faults", "create", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
-	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+0/2\s+\ds$`, out)
+	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`, out)
 	fails(1, "rate-limited", "zones", "list", "--token-file", ccm)
 	assert.Contains(t, ok("zones", "list"), "nebula-1a")
 	var list api.FaultList
@@ -457,7 +457,7 @@ func TestFaultCommands(t *testing.T) {
 	assert.Contains(t, ok("__complete", "faults", "get", ""), list.Items[0].ID+"\n")
 	assert.Contains(t, ok("__complete", "faults", "create", "--operation", ""), "listLoadBalancers\n")
 
-	assert.Regexp(t, `every call\s+empty-list\s+0\s`, ok("faults", "create", "--empty-list"))
+	assert.Regexp(t, `every call\s+empty-list\s+always\s+0\s+0\s`, ok("faults", "create", "--empty-list"))
 	assert.Equal(t, "NAME   REGION   STATE\n", ok("zones", "list"))
 	assert.Regexp(t, `resource=i-1\s+status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--project", "p-1"))
 	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
@@ -467,7 +467,7 @@ func TestFaultCommands(t *testing.T) {
 	ok("faults", "delete", list.Items[0].ID)
 	fails(1, "not-found", "faults", "delete", list.Items[0].ID)
 	ok("faults", "delete", "--all")
-	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
+	assert.Equal(t, "ID   MATCH   EFFECT   WHEN   HITS   MATCHED   AGE\n", ok("faults", "list"))
 
 	out = ok("audit", "sum", "--by", "token", "--by", "operation")
 	assert.Regexp(t, `(?m)^ccm\s+-\s+listZones\s+1\s+1\s+1\s+1\s+\S+ms\s+0\s+\d{3}$`, out)

@@ -31,3 +31,9 @@ func (c *Client) DeleteFault(ctx context.Context, id string) error {
 	_, err := write[struct{}](ctx, c, of(id, c.raw.DeleteFault))
 	return err
 }
+
+// DeleteFaults lifts all rules that the project made.
+func (c *Client) DeleteFaults(ctx context.Context) error {
+	_, err := write[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteFaults(ctx) })
+	return err
+}

@@ -92,6 +92,11 @@ func (c *Client) StopInstance(ctx context.Context, id string) (*api.Instance, er
 	return write[api.Instance](ctx, c, change(id, c.raw.StopInstance))
 }
 
+// RebootInstance reboots a running instance.
+func (c *Client) RebootInstance(ctx context.Context, id string) (*api.Instance, error) {
+	return write[api.Instance](ctx, c, change(id, c.raw.RebootInstance))
+}
+
 // TerminateInstance ends an instance for good.
 func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instance, error) {
 	return write[api.Instance](ctx, c, change(id, c.raw.TerminateInstance))

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jonboulle/clockwork"
@@ -68,9 +69,13 @@ type Cloud struct {
 
 	admissions admissions
 	addresses  addressSet
-	outages    outages
 
 	transitions transitions
+
+	obeyed atomic.Pointer[Faults] // nil: none
+	// sweepMu lets one at a time carry out what faults begin and end. It is taken
+	// before planeMu.
+	sweepMu sync.Mutex
 
 	// planeMu orders everything that reaches the data plane; what is read under
 	// it is never older than what was applied before. It is taken before, never
@@ -157,10 +162,13 @@ func (cfg *Config) setDefaults() {
 func (c *Cloud) Zones() []Zone {
 	zones := make([]Zone, len(c.cfg.Zones))
 	for i, z := range c.cfg.Zones {
-		zones[i] = Zone{Name: z, Region: c.cfg.Region, State: c.outages.of(z)}
+		zones[i] = Zone{Name: z, Region: c.cfg.Region}
 	}
 	return zones
 }
+
+// Regions lists the regions: there is one.
+func (c *Cloud) Regions() []string { return []string{c.cfg.Region} }
 
 // Ready is closed once Run has restored the balancers.
 func (c *Cloud) Ready() <-chan struct{} { return c.ready }

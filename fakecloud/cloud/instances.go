@@ -65,6 +65,9 @@ func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec I
 	if err != nil {
 		return Instance{}, err
 	}
+	if err := c.zoneWorks(p, zone); err != nil {
+		return Instance{}, err
+	}
 	network, err := c.instanceNetwork(ctx, tx, p, spec.Network)
 	if err != nil {
 		return Instance{}, err
@@ -169,7 +172,7 @@ func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want 
 	for _, r := range rows {
 		live[r.Zone] = r.Live
 	}
-	return slices.MinFunc(c.cfg.Zones, func(a, b string) int { return int(live[a] - live[b]) }), nil
+	return slices.MinFunc(c.workingZones(p), func(a, b string) int { return int(live[a] - live[b]) }), nil
 }
 
 // GetInstance reads one instance.
@@ -253,14 +256,25 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 	return in, err
 }
 
-// StartInstance starts a stopped instance; a pending or running one stays.
+// StartInstance starts an instance that is stopped or in error; a pending or
+// running one stays.
 func (c *Cloud) StartInstance(ctx context.Context, p Project, id string) (Instance, error) {
 	return c.actOnInstance(ctx, p, id, Start)
 }
 
-// StopInstance stops a running instance; a stopping or stopped one stays.
+// StopInstance stops an instance that runs or is in error; a stopping or stopped one stays.
 func (c *Cloud) StopInstance(ctx context.Context, p Project, id string) (Instance, error) {
 	return c.actOnInstance(ctx, p, id, Stop)
+}
+
+// RebootInstance has a running instance be pending again; a pending one stays.
+func (c *Cloud) RebootInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	return c.actOnInstance(ctx, p, id, Reboot)
+}
+
+// CrashInstance puts an instance that runs, or is about to, in error.
+func (c *Cloud) CrashInstance(ctx context.Context, p Project, id string) (Instance, error) {
+	return c.actOnInstance(ctx, p, id, Crash)
 }
 
 // TerminateInstance ends an instance from any state.
@@ -279,6 +293,11 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 			return err
 		}
 		rule, ok := find(InstanceRules, in.State, on)
+		if ok && on == Start && !rule.Same {
+			if err := c.zoneWorks(p, in.Zone); err != nil {
+				return err
+			}
+		}
 		switch {
 		case !ok:
 			return refuse(WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State, insteadOf(on, in.State))
@@ -309,6 +328,8 @@ func insteadOf(on Action, state InstanceState) string {
 		return ": wait until it is stopped"
 	case on == Stop && state == InstancePending:
 		return ": wait until it is running"
+	case on == Reboot:
+		return ": only one that runs can be; start it instead"
 	}
 	return ""
 }
@@ -327,7 +348,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 		}
 		return followInstance(ctx, tx, in.ID, instanceNone, now)
 	}
-	in.State, in.due = rule.To, c.after(now, rule.Wait)
+	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.after(now, rule.Wait)
 	if rule.To == InstanceTerminated {
 		c.addresses.release(tx, in.Address)
 		in.Address = netip.Addr{}

@@ -59,6 +59,7 @@ func (p *fakePlane) Health(string) []TargetHealth { return p.health }
 type modelInstance struct {
 	name, state, address string
 	due                  time.Time
+	held                 bool // it is stuck
 }
 
 type modelBalancer struct {
@@ -67,7 +68,18 @@ type modelBalancer struct {
 	bound   int // the port that is open, or 0
 	targets map[string]bool
 	due     time.Time
+	held    bool
 }
+
+// modelFaults are rules on all there is, as they stand just now.
+type modelFaults struct{ stuck, fail, crash bool }
+
+func (f *modelFaults) Stuck(Subject, time.Time) bool                    { return f.stuck }
+func (f *modelFaults) Fail(Subject, time.Time) (string, bool)           { return "no disk", f.fail }
+func (f *modelFaults) Crash(Subject, time.Time, string) bool            { return f.crash }
+func (f *modelFaults) Outage(string, string, time.Time) (string, bool)  { return "", false }
+func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time) { return nil, time.Time{} }
+func (f *modelFaults) Swept(FaultSweep, int)                            {}
 
 type modelRoute struct{ name, destination, instance string }
 
@@ -81,6 +93,8 @@ type world struct {
 	cloud *Cloud
 	proj  Project
 	opens int64
+
+	faults modelFaults
 
 	instances map[string]*modelInstance
 	balancers map[string]*modelBalancer
@@ -103,6 +117,7 @@ func (w *world) open() {
 	require.NoError(w.t, err)
 	w.proj, err = w.cloud.EnsureProject(ctx, "default", nil)
 	require.NoError(w.t, err)
+	w.cloud.Obey(&w.faults)
 }
 
 // reopen is a crash: the sockets and all memory are gone.
@@ -115,14 +130,22 @@ func (w *world) reopen() {
 		b.bound = 0
 		switch b.state {
 		case "active", "updating", "error":
-			w.build(b)
+			w.build(b, true)
 		}
 	}
 }
 
-func (w *world) build(b *modelBalancer) {
+func (w *world) build(b *modelBalancer, early bool) {
+	fails := w.faults.fail && b.state != "active"
+	stuck := w.faults.stuck && (b.state == "provisioning" || b.state == "updating")
+	if stuck && !b.due.IsZero() && !b.due.After(w.clock.Now()) {
+		b.due, b.held = time.Time{}, true
+	}
 	switch {
-	case w.plane.blocked[b.port] && b.bound != b.port:
+	case stuck && early && !fails && !w.plane.blocked[b.port]:
+		b.bound = b.port // As before, and as unfinished.
+	case stuck:
+	case fails || w.plane.blocked[b.port] && b.bound != b.port:
 		b.state, b.due = "error", w.clock.Now().Add(2*time.Second)
 	default:
 		b.state, b.bound, b.due = "active", b.port, time.Time{}
@@ -153,20 +176,48 @@ func (w *world) settle() {
 				continue
 			}
 			again = true
-			if b.state == "deleting" {
+			if b.state == "deleting" && w.faults.stuck {
+				b.due, b.held = time.Time{}, true
+			} else if b.state == "deleting" {
 				delete(w.balancers, id)
 			} else {
-				w.build(b)
+				w.build(b, false)
 			}
+		}
+	}
+}
+
+// lift turns a fault on or off; what was stuck is looked at again.
+func (w *world) lift(t *rapid.T) {
+	which := rapid.SampledFrom([]*bool{&w.faults.stuck, &w.faults.stuck, &w.faults.fail, &w.faults.crash}).Draw(t, "fault")
+	if *which = !*which; *which {
+		return
+	}
+	require.NoError(t, w.cloud.LiftFaults(t.Context(), []string{"f-1"}))
+	for _, in := range w.instances {
+		if in.held {
+			in.due, in.held = w.clock.Now(), false
+		}
+	}
+	for _, b := range w.balancers {
+		if b.held {
+			b.due, b.held = w.clock.Now(), false
 		}
 	}
 }
 
 func (w *world) elapse(id string, in *modelInstance, now time.Time) {
 	in.due = time.Time{}
+	if w.faults.stuck && in.state != "terminated" {
+		in.held = true
+		return
+	}
 	switch in.state {
 	case "pending":
 		in.state = "running"
+		if w.faults.fail || w.faults.crash {
+			in.state = "error"
+		}
 	case "stopping":
 		in.state = "stopped"
 	case "terminating":
@@ -192,7 +243,7 @@ func (w *world) check() {
 		if in.Address.IsValid() {
 			address = in.Address.String()
 		}
-		require.Equal(w.t, *m, modelInstance{in.Name, string(in.State), address, m.due})
+		require.Equal(w.t, *m, modelInstance{in.Name, string(in.State), address, m.due, m.held})
 	}
 	balancers, _, err := w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500})
 	require.NoError(w.t, err)
@@ -329,7 +380,7 @@ func (w *world) createInstance(t *rapid.T) {
 		requireCode(t, AddressPoolExhausted, err)
 	default:
 		require.NoError(t, err)
-		w.instances[in.ID] = &modelInstance{name, "pending", address, w.clock.Now().Add(300 * time.Millisecond)}
+		w.instances[in.ID] = &modelInstance{name, "pending", address, w.clock.Now().Add(300 * time.Millisecond), false}
 	}
 }
 
@@ -342,17 +393,19 @@ func requireCode(t require.TestingT, want Code, err error) {
 
 func (w *world) actOnInstance(t *rapid.T) {
 	id := drawKey(t, w.instances)
-	action := rapid.SampledFrom([]Action{Start, Stop, Terminate}).Draw(t, "action")
+	action := rapid.SampledFrom([]Action{Start, Stop, Reboot, Crash, Terminate}).Draw(t, "action")
 	_, err := w.cloud.actOnInstance(t.Context(), w.proj, id, action)
 	m := w.instances[id]
 	to, wait, ok := "", time.Duration(0), true
 	switch fmt.Sprint(action, " ", m.state) {
-	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated":
-	case "start stopped":
+	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated", "reboot pending":
+	case "crash pending", "crash running":
+		to = "error"
+	case "start stopped", "start error", "reboot running":
 		to, wait = "pending", 300*time.Millisecond
-	case "stop running":
+	case "stop running", "stop error":
 		to, wait = "stopping", 200*time.Millisecond
-	case "terminate pending", "terminate running", "terminate stopping", "terminate stopped":
+	case "terminate pending", "terminate running", "terminate stopping", "terminate stopped", "terminate error":
 		to, wait = "terminating", 200*time.Millisecond
 	default:
 		ok = false
@@ -363,7 +416,10 @@ func (w *world) actOnInstance(t *rapid.T) {
 	}
 	require.NoError(t, err)
 	if to != "" {
-		m.state, m.due = to, w.clock.Now().Add(wait)
+		m.state, m.due, m.held = to, w.clock.Now().Add(wait), false
+	}
+	if to == "error" { // It lasts.
+		m.due = time.Time{}
 	}
 }
 
@@ -431,7 +487,7 @@ func (w *world) createBalancer(t *rapid.T) {
 		return
 	}
 	require.NoError(t, err)
-	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond)}
+	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond), false}
 }
 
 func (w *world) updateBalancer(t *rapid.T) {
@@ -457,7 +513,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 		switch m.state {
 		case "provisioning", "updating": // It is done when it would have been.
 		default:
-			m.state, m.due = "updating", w.clock.Now().Add(50*time.Millisecond)
+			m.state, m.held, m.due = "updating", false, w.clock.Now().Add(50*time.Millisecond)
 		}
 	}
 }
@@ -467,7 +523,7 @@ func (w *world) deleteBalancer(t *rapid.T) {
 	_, err := w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
 	if m := w.balancers[id]; m.state != "deleting" {
-		m.state, m.due = "deleting", w.clock.Now().Add(100*time.Millisecond)
+		m.state, m.held, m.due = "deleting", false, w.clock.Now().Add(100*time.Millisecond)
 	}
 }
 
@@ -527,6 +583,7 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 				w.clock.Advance(time.Duration(rapid.IntRange(1, 1500).Draw(t, "ms")) * time.Millisecond)
 				w.settle()
 			},
+			"fault":  w.lift,
 			"reopen": func(*rapid.T) { w.reopen() },
 			"block": func(t *rapid.T) {
 				port := rapid.SampledFrom(modelPorts).Draw(t, "port")

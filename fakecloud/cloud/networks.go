@@ -280,7 +280,7 @@ func (c *Cloud) networkFrom(row db.Network) (Network, error) {
 }
 
 func networkEvent(ctx context.Context, tx *store.Tx, t EventType, n Network) error {
-	return tx.AppendEvent(ctx, db.InsertEventParams{
+	return appendEvent(ctx, tx, db.InsertEventParams{
 		ProjectID: n.Project, Time: n.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(NetworkResource),
 		ResourceID: n.ID, Name: n.Name, Body: toJSON(n),
 	})

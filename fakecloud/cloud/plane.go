@@ -98,10 +98,20 @@ func (c *Cloud) build(ctx context.Context, id string, early bool) error {
 	if !early && !isDue(lb.due, c.now()) {
 		return nil // It has been changed meanwhile.
 	}
-	failure := c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
+	held, err := c.holdLoadBalancer(ctx, lb)
+	if err != nil || held && !early {
+		return err
+	}
+	failure := c.failBuild(lb)
+	if failure == nil {
+		failure = c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
+	}
 	if failure == nil {
 		c.inForce[id] = lb
 		delete(c.dirty, id)
+	}
+	if held {
+		return nil // It forwards as before, and is as unfinished.
 	}
 	return c.recordBuild(ctx, lb, failure)
 }

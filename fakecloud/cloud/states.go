@@ -6,7 +6,8 @@ package cloud
 // InstanceState is where an instance is in its life.
 type InstanceState string
 
-// The states of an instance. No transition leads to InstanceError yet.
+// The states of an instance. One in error does not run, though nobody stopped
+// it; it keeps its address.
 const (
 	InstancePending     InstanceState = "pending"
 	InstanceRunning     InstanceState = "running"
@@ -64,6 +65,7 @@ const (
 	Create    Action = "create"
 	Start     Action = "start"
 	Stop      Action = "stop"
+	Reboot    Action = "reboot"
 	Terminate Action = "terminate"
 	Update    Action = "update"
 	Delete    Action = "delete"
@@ -72,6 +74,9 @@ const (
 	Elapsed   Action = "elapsed"
 	Built     Action = "built"
 	Failed    Action = "failed"
+	// What faults bring, and what follows when an outage ends.
+	Crash   Action = "crash"
+	Recover Action = "recover"
 )
 
 // Rule is one row of a state machine. What no rule allows is a wrong-state
@@ -85,6 +90,9 @@ type Rule[S ~string] struct {
 	Wait Delay
 	// Same means that the action is welcome and changes nothing.
 	Same bool
+	// Reason is what an instance says of To; a balancer's reasons come from
+	// elsewhere.
+	Reason string
 }
 
 // InstanceRules is the life of an instance.
@@ -98,6 +106,18 @@ var InstanceRules = []Rule[InstanceState]{
 	{From: InstanceStopped, On: Start, To: InstancePending, Wait: DelayPending},
 	{From: InstancePending, On: Start, Same: true},
 	{From: InstanceRunning, On: Start, Same: true},
+
+	// An instance in error is started, or stopped, as one that does not run.
+	{From: InstanceError, On: Start, To: InstancePending, Wait: DelayPending},
+	{From: InstanceError, On: Stop, To: InstanceStopping, Wait: DelayStopping},
+	{From: InstanceError, On: Recover, To: InstancePending, Wait: DelayPending, Reason: "recovering"},
+
+	{From: InstanceRunning, On: Reboot, To: InstancePending, Wait: DelayPending, Reason: "rebooting"},
+	{From: InstancePending, On: Reboot, Same: true},
+
+	{From: InstancePending, On: Crash, To: InstanceError, Reason: "crashed"},
+	{From: InstanceRunning, On: Crash, To: InstanceError, Reason: "crashed"},
+	{From: InstancePending, On: Failed, To: InstanceError},
 
 	{From: InstanceRunning, On: Stop, To: InstanceStopping, Wait: DelayStopping},
 	{From: InstanceStopping, On: Stop, Same: true},

@@ -23,17 +23,7 @@ type Project struct {
 type Zone struct {
 	Name   string
 	Region string
-	State  ZoneState
 }
-
-// ZoneState tells whether a zone can be used.
-type ZoneState string
-
-// The states of a zone.
-const (
-	ZoneAvailable ZoneState = "available"
-	ZoneOutage    ZoneState = "outage"
-)
 
 // InstanceType is the size of an instance. Nothing depends on it but what its
 // reader makes of it.

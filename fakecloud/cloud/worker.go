@@ -87,6 +87,9 @@ func (c *Cloud) restore(ctx context.Context) error {
 func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 	ending := ctx.Done()
 	ctx = context.WithoutCancel(ctx)
+	if err := c.SweepFaults(ctx); err != nil {
+		return time.Time{}, err
+	}
 	now := c.now().UnixMilli()
 	var instances, balancers []string
 	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
@@ -142,7 +145,7 @@ func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
 		if !ok {
 			return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
 		}
-		return c.moveInstance(ctx, tx, &in, rule, now)
+		return c.endState(ctx, tx, &in, rule, now)
 	})
 	if err == nil {
 		c.retarget(ctx, id)
@@ -153,20 +156,26 @@ func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
 // elapseLoadBalancer builds a balancer that is due, or lets a deleted one go.
 // What was due when it was looked up may have been given a new time since.
 func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
-	var due, deleting bool
+	var lb LoadBalancer
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetLoadBalancer(ctx, id)
-		due = isDue(dueFrom(row.DueAt), c.now())
-		_, deleting = find(LoadBalancerRules, LoadBalancerState(row.State), Elapsed)
+		if err != nil {
+			return err
+		}
+		lb, err = loadBalancerFrom(ctx, tx, row)
 		return err
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
-	case err != nil || !due:
+	case err != nil || !isDue(lb.due, c.now()):
 		return err
-	case !deleting:
+	}
+	if _, deleting := find(LoadBalancerRules, lb.State, Elapsed); !deleting {
 		return c.build(ctx, id, false)
+	}
+	if held, err := c.holdLoadBalancer(ctx, lb); held || err != nil {
+		return err
 	}
 	// The sockets go first: the next balancer may get the address at once.
 	c.unforce(id)
@@ -211,5 +220,8 @@ func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
 		}
 		return nil
 	})
+	if t := c.nextSweep(); next.IsZero() || !t.IsZero() && t.Before(next) {
+		next = t
+	}
 	return next, err
 }

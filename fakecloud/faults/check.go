@@ -3,79 +3,298 @@
 package faults
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func (r *Rules) check(s Spec) error {
-	fields := append(r.checkMatch(s), checkEffect(s.Effect)...)
-	if s.Times < 0 {
-		fields = append(fields, cloud.Field{Path: "times", Message: "cannot be negative"})
+// problems are the offending fields found so far.
+type problems []cloud.Field
+
+func (p *problems) add(path, format string, args ...any) {
+	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+// Check refuses what makes no sense, with the names of the fields: above all,
+// what can never match and what can never do anything.
+func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
+	var p problems
+	s.Effect.check(&p)
+	if s.Effect.ofLifeCycles() {
+		r.checkLifeCycle(s, &p)
+	} else {
+		r.checkCalls(s, &p)
 	}
-	if len(fields) == 0 {
+	s.When.check(s.Effect, now, &p)
+	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
+		p.add("match.tag", "has no key: give key=value, or key")
+	}
+	if s.Match.Project != "" {
+		known, err := r.cloud.HasProject(ctx, s.Match.Project)
+		if err != nil {
+			return err
+		}
+		if !known {
+			p.add("match.project", "is no project's ID")
+		}
+	}
+	if len(p) == 0 {
 		return nil
 	}
 	var said []string
-	for _, f := range fields {
+	for _, f := range p {
 		said = append(said, f.Path+" "+f.Message)
 	}
-	return &cloud.Error{Code: cloud.InvalidRequest, Message: "this fault makes no sense: " + strings.Join(said, "; "), Fields: fields}
+	return &cloud.Error{Code: cloud.InvalidRequest, Message: "this fault makes no sense: " + strings.Join(said, "; "), Fields: p}
 }
 
-func (r *Rules) checkMatch(s Spec) (fields []cloud.Field) {
-	for i, op := range s.Match.Operations {
+func (r *Rules) checkCalls(s Spec, p *problems) {
+	m, e := s.Match, s.Effect
+	if len(m.Kinds) > 0 {
+		p.add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
+	}
+	about := false
+	for i, id := range m.Operations {
 		path := fmt.Sprintf("match.operations.%d", i)
-		lists, known := r.lists[op]
-		switch {
-		case !known:
-			fields = append(fields, cloud.Field{Path: path, Message: fmt.Sprintf("is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", op)})
-		case s.Effect.EmptyList && !lists:
-			fields = append(fields, cloud.Field{Path: path, Message: fmt.Sprintf("is %q, which does not list: effect.emptyList is for those that do", op)})
+		op, known := r.operations[id]
+		about = about || op.Resource
+		if !known {
+			p.add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
+		} else if why := e.unsuited(op); why != "" {
+			p.add(path, "is %q, which %s", id, why)
 		}
 	}
-	if s.Effect.EmptyList && s.Match.Resource != "" {
-		fields = append(fields, cloud.Field{Path: "match.resource", Message: "never matches a list, which effect.emptyList is for"})
+	for _, f := range []struct{ path, value string }{{"match.resource", m.Resource}, {"match.tag", m.Tag}} {
+		switch {
+		case f.value == "":
+		case e.EmptyList:
+			p.add(f.path, "never matches a list, which effect.emptyList is for")
+		case e.PartialList > 0:
+			p.add(f.path, "never matches a list, which effect.partialList is for")
+		case len(m.Operations) > 0 && !about:
+			p.add(f.path, "never matches: none of match.operations is about one resource")
+		}
 	}
-	return fields
+	r.checkOmitted(s, p)
 }
 
-func checkEffect(e Effect) (fields []cloud.Field) {
-	bad := func(path, message string) {
-		fields = append(fields, cloud.Field{Path: "effect" + path, Message: message})
+// unsuited says why the effect cannot be had on calls of the operation.
+func (e Effect) unsuited(op Operation) string {
+	switch {
+	case e.suits(op):
+		return ""
+	case e.EmptyList:
+		return "does not list: effect.emptyList is for those that do"
+	case e.PartialList > 0 && !op.Lists:
+		return "does not list: effect.partialList is for those that do"
+	case e.CarryOut:
+		return "changes nothing: effect.carryOut is for those that do"
+	case op.Streams:
+		return "answers with a stream, which cannot be kept or changed"
+	case e.Stale:
+		return "does not read: effect.stale is for those that do"
 	}
-	var given []string
+	return "answers with none of effect.omitFields"
+}
+
+// checkOmitted looks for fields that no answer has.
+func (r *Rules) checkOmitted(s Spec, p *problems) {
+	ids := s.Match.Operations
+	if len(ids) == 0 {
+		ids = slices.Collect(maps.Keys(r.operations))
+	}
+	for i, field := range s.Effect.OmitFields {
+		has := slices.ContainsFunc(ids, func(id string) bool {
+			op, known := r.operations[id]
+			return known && op.Answers(field)
+		})
+		if !has {
+			p.add(fmt.Sprintf("effect.omitFields.%d", i), "is %q, which is in none of the answers", field)
+		}
+	}
+}
+
+func (r *Rules) checkLifeCycle(s Spec, p *problems) {
+	m, e := s.Match, s.Effect
+	if m.Token != "" {
+		p.add("match.token", "is about calls, and the effect is on life cycles")
+	}
+	if len(m.Operations) > 0 {
+		p.add("match.operations", "is about calls, and the effect is on life cycles")
+	}
+	kinds := []cloud.Resource{cloud.InstanceResource, cloud.LoadBalancerResource}
+	switch {
+	case e.Crash || e.ZoneOutage != "":
+		kinds = kinds[:1]
+		if len(m.Kinds) > 0 {
+			p.add("match.kinds", "is for effect.stuck and effect.fail only: this effect is on instances")
+		}
+	case len(m.Kinds) > 0:
+		kinds = m.Kinds
+	}
+	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool { return strings.HasPrefix(m.Resource, prefixes[k]) }) {
+		p.add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, join(kinds))
+	}
+	if e.ZoneOutage == "" {
+		return
+	}
+	zones := r.cloud.Zones()
+	if !slices.ContainsFunc(zones, func(z cloud.Zone) bool { return z.Name == e.ZoneOutage }) {
+		var names []string
+		for _, z := range zones {
+			names = append(names, z.Name)
+		}
+		p.add("effect.zoneOutage", "is %q, which is no zone: choose one of %s", e.ZoneOutage, strings.Join(names, ", "))
+	}
+	if m.Resource != "" {
+		p.add("match.resource", "cannot go with effect.zoneOutage, which takes the whole zone")
+	}
+	if m.Tag != "" {
+		p.add("match.tag", "cannot go with effect.zoneOutage, which takes the whole zone")
+	}
+}
+
+// prefixes of the IDs of what has a life cycle.
+var prefixes = map[cloud.Resource]string{cloud.InstanceResource: "i-", cloud.LoadBalancerResource: "lb-"}
+
+func join(kinds []cloud.Resource) string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+// ways are the effects given that exclude each other, of calls and of life
+// cycles.
+func (e Effect) ways() (ends, cycles []string) {
+	edits := ""
+	switch {
+	case e.PartialList != 0:
+		edits = "partialList"
+	case len(e.OmitFields) > 0:
+		edits = "omitFields"
+	}
 	for _, kind := range []struct {
 		name string
 		set  bool
 	}{
 		{"status", e.Status != 0}, {"hang", e.Hang}, {"drop", e.Drop}, {"body", e.Body != nil}, {"emptyList", e.EmptyList},
+		{"throttle", e.Throttle != nil}, {"stale", e.Stale}, {edits, edits != ""},
 	} {
 		if kind.set {
-			given = append(given, kind.name)
+			ends = append(ends, kind.name)
 		}
 	}
+	for _, kind := range []struct {
+		name string
+		set  bool
+	}{{"stuck", e.Stuck}, {"fail", e.Fail != ""}, {"crash", e.Crash}, {"zoneOutage", e.ZoneOutage != ""}} {
+		if kind.set {
+			cycles = append(cycles, kind.name)
+		}
+	}
+	return ends, cycles
+}
+
+func (e Effect) check(p *problems) {
+	ends, cycles := e.ways()
 	switch {
-	case len(given) > 1:
-		bad("."+given[1], "cannot go with effect."+given[0]+": a call can end in one way only")
-	case len(given) == 0 && e.Delay == 0:
-		bad("", "does nothing: give a delay, or one of status, hang, drop, body and emptyList")
+	case len(cycles) > 1:
+		p.add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
+	case len(cycles) == 1 && len(ends) > 0:
+		p.add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+	case len(cycles) == 1 && (e.Delay != 0 || e.Jitter != 0):
+		p.add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+	case len(ends) > 1:
+		p.add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
+	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
+		p.add("effect", "does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage")
 	}
-	if e.Delay < 0 {
-		bad(".delayMilliseconds", "cannot be negative")
+	if e.CarryOut && (len(ends) == 0 || !slices.Contains([]string{"status", "hang", "drop", "body"}, ends[0])) {
+		p.add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
 	}
+	for _, n := range []struct {
+		path string
+		bad  bool
+	}{
+		{"delayMilliseconds", e.Delay < 0}, {"jitterMilliseconds", e.Jitter < 0}, {"partialList", e.PartialList < 0},
+	} {
+		if n.bad {
+			p.add("effect."+n.path, "cannot be negative")
+		}
+	}
+	if e.Throttle != nil && (!(e.Throttle.PerSecond > 0) || e.Throttle.Burst < 0) {
+		p.add("effect.throttle.perSecond", "must be above 0, and a burst at least 1: for no call at all, use effect.status 429")
+	}
+	e.checkCompanions(p)
+}
+
+// checkCompanions looks at what is of use only beside another field.
+func (e Effect) checkCompanions(p *problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
-		bad(".status", "must be from 400 to 599")
+		p.add("effect.status", "must be from 400 to 599")
 	}
 	if e.RetryAfter != 0 && e.Status == 0 {
-		bad(".retryAfterSeconds", "needs effect.status")
+		p.add("effect.retryAfterSeconds", "needs effect.status")
 	}
 	if e.Project != "" && e.Status != 404 {
-		bad(".project", "needs effect.status 404")
+		p.add("effect.project", "needs effect.status 404")
 	}
 	if e.ContentType != "" && e.Body == nil {
-		bad(".contentType", "needs effect.body")
+		p.add("effect.contentType", "needs effect.body")
 	}
-	return fields
+}
+
+func (w When) check(e Effect, now time.Time, p *problems) {
+	counts := []struct {
+		path string
+		n    int
+	}{{"times", w.Times}, {"skip", w.Skip}, {"every", w.Every}}
+	for _, c := range counts {
+		if c.n < 0 {
+			p.add(c.path, "cannot be negative")
+		}
+		if c.n != 0 && (e.Stuck || e.ZoneOutage != "") {
+			p.add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
+		}
+	}
+	if w.Every == 1 {
+		p.add("every", "is 1, which is each of them: leave it out")
+	}
+	if !(w.Probability >= 0 && w.Probability <= 1) {
+		p.add("probability", "must be above 0 and at most 1")
+	}
+	if w.Probability != 0 && (e.Stuck || e.ZoneOutage != "") {
+		p.add("probability", "cannot go with an effect that lasts: name what it is for with match")
+	}
+	if w.Seed < 0 || w.Seed > maxSeed {
+		p.add("seed", "must be from 1 to %d", int64(maxSeed))
+	}
+	if w.Seed != 0 && w.Probability == 0 && e.Jitter == 0 {
+		p.add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
+	}
+	w.checkWindow(now, p)
+}
+
+func (w When) checkWindow(now time.Time, p *problems) {
+	if w.After < 0 || w.From != nil && w.After != 0 {
+		p.add("afterSeconds", "cannot be negative, or go with from: give one")
+	}
+	if w.For < 0 || w.Until != nil && w.For != 0 {
+		p.add("forSeconds", "cannot be negative, or go with until: give one")
+	}
+	w.settle(now, Effect{})
+	switch {
+	case w.Until == nil:
+	case !w.Until.After(now):
+		p.add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
+	case w.From != nil && !w.Until.After(*w.From):
+		p.add("until", "must be after from")
+	}
 }

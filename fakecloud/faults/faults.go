@@ -1,22 +1,40 @@
-// Package faults makes calls go wrong: it keeps the rules that say which calls,
-// how often and how, and finds the one that a call is to feel. Applying it is
-// the server's part.
+// Package faults makes calls and life cycles go wrong: it keeps the rules that
+// say which, how often and how, and finds the one that a call or a resource is
+// to feel. Applying it to a call is the server's part, to a resource the
+// cloud's.
 package faults
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jonboulle/clockwork"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// limit bounds the rules of one project.
+// limit bounds the rules that one project made.
 const limit = 100
+
+// Operation is what a rule must know of an operation of the API.
+type Operation struct {
+	// Reads tells that it changes nothing, Lists that its answer has items.
+	Reads, Lists bool
+	// Streams tells that its answer does not end by itself.
+	Streams bool
+	// Resource tells that its path has the ID of one.
+	Resource bool
+	// Answers tells whether its answer, or each item of a list, can have the field
+	// of that dotted path.
+	Answers func(path string) bool
+}
 
 // Call is what a rule can tell calls apart by.
 type Call struct {
@@ -25,160 +43,374 @@ type Call struct {
 	// Operation is the operationId of the API's spec.
 	Operation string
 	Resource  string // the ID in the path, or ""
+	// Tags gives those of the resource. It is asked only if a rule needs them, and
+	// may be nil.
+	Tags func() map[string]string
 }
 
-// Match says which calls; what is empty matches every call.
+// Match says which calls or resources; what is empty matches all.
 type Match struct {
-	Token      string
-	Operations []string
-	Resource   string
+	Token      string           `json:"token,omitempty"`
+	Operations []string         `json:"operations,omitempty"`
+	Resource   string           `json:"resource,omitempty"`
+	Tag        string           `json:"tag,omitempty"`     // key=value, or key
+	Project    string           `json:"project,omitempty"` // an ID; that of who makes the rule when empty
+	Kinds      []cloud.Resource `json:"kinds,omitempty"`   // of life cycles
 }
 
-// Effect is what becomes of a call: the delay, then at most one of the others.
+// Throttle lets so many calls a second through.
+type Throttle struct {
+	PerSecond float64 `json:"perSecond"`
+	Burst     int     `json:"burst"` // 1 when 0
+}
+
+// Effect is what becomes of a call or of a resource.
 type Effect struct {
-	Delay  time.Duration
-	Status int // 400 to 599, or 0
+	// Delay comes before anything else; up to Jitter is added to it.
+	Delay  time.Duration `json:"delay,omitempty"`
+	Jitter time.Duration `json:"jitter,omitempty"`
+
+	// A call ends in one of these ways at most; PartialList and OmitFields go
+	// together.
+
+	Status int `json:"status,omitempty"` // 400 to 599, or 0
 	// RetryAfter goes with Status, in whole seconds; 0 for none.
-	RetryAfter time.Duration
+	RetryAfter time.Duration `json:"retryAfter,omitempty"`
 	// Project goes with status 404: the ID that the answer names instead of the
 	// caller's project.
-	Project    string
-	Hang, Drop bool
+	Project string `json:"project,omitempty"`
+	Hang    bool   `json:"hang,omitempty"`
+	Drop    bool   `json:"drop,omitempty"`
 	// Body is the answer's, with status 200; nil for none.
-	Body        *string
-	ContentType string // of Body
-	EmptyList   bool
+	Body        *string   `json:"body,omitempty"`
+	ContentType string    `json:"contentType,omitempty"` // of Body
+	EmptyList   bool      `json:"emptyList,omitempty"`
+	Throttle    *Throttle `json:"throttle,omitempty"`
+	Stale       bool      `json:"stale,omitempty"`
+	PartialList int       `json:"partialList,omitempty"`
+	OmitFields  []string  `json:"omitFields,omitempty"` // dotted paths
+
+	// CarryOut has the operation carried out before the call ends by Status, Hang,
+	// Drop or Body.
+	CarryOut bool `json:"carryOut,omitempty"`
+
+	// A rule about life cycles has one of these, and nothing of the above.
+
+	Stuck      bool   `json:"stuck,omitempty"`
+	Fail       string `json:"fail,omitempty"` // the reason
+	Crash      bool   `json:"crash,omitempty"`
+	ZoneOutage string `json:"zoneOutage,omitempty"` // the zone
+}
+
+// ofLifeCycles tells whether the effect is on resources, not on calls.
+func (e Effect) ofLifeCycles() bool {
+	return e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != ""
 }
 
 // Spec is what a rule is made of.
 type Spec struct {
-	Match  Match
-	Effect Effect
-	// Times bounds how many calls it is applied to; 0 does not.
-	Times int
+	Match  Match  `json:"match"`
+	Effect Effect `json:"effect"`
+	When
+	// Scenario is the ID of the one that made it, if one did.
+	Scenario string `json:"scenario,omitempty"`
 }
 
 // Fault is a rule.
 type Fault struct {
-	ID        string
+	ID string
+	// Owner is the ID of the project that made it.
+	Owner     string
 	CreatedAt time.Time
 	Spec
-	// Hits is to how many calls it was applied.
-	Hits int
+	// Matched is how many calls or resources it matched, Hits to how many of them
+	// it was applied.
+	Matched, Hits int
+	// Spent tells that it matches nothing any more.
+	Spent bool
 }
-
-// Spent tells whether the rule matches nothing any more.
-func (f Fault) Spent() bool { return f.Times > 0 && f.Hits >= f.Times }
 
 // Hit is a rule's effect on one call.
 type Hit struct {
-	Fault  string // the rule's ID
+	Fault string // the rule's ID
+	// Effect has the delay drawn and, of a throttle, status and Retry-After set.
 	Effect Effect
 	// Lifted is closed when the rule is deleted.
 	Lifted <-chan struct{}
+	// Answers are those that a stale rule has seen.
+	Answers *Answers
 }
 
 type rule struct {
 	Fault
-	lifted chan struct{}
+	phase   cloud.FaultPhase
+	lifted  chan struct{}
+	answers Answers
+	bucket  bucket
+	held    map[string]bool // resources that are stuck
+	dirty   bool            // counts differ from those stored
+}
+
+// project is whose calls and resources the rule is about.
+func (r *rule) project() string {
+	if r.Match.Project != "" {
+		return r.Match.Project
+	}
+	return r.Owner
+}
+
+func (r *rule) spent(now time.Time) bool {
+	return r.Times > 0 && r.Hits >= r.Times || r.Until != nil && !now.Before(*r.Until)
+}
+
+func (r *rule) inForce(now time.Time) bool {
+	return !r.spent(now) && (r.From == nil || !now.Before(*r.From))
 }
 
 // Rules are the faults of all projects. Safe for concurrent use.
 type Rules struct {
-	lists map[string]bool
+	cloud      *cloud.Cloud
+	clock      clockwork.Clock
+	log        *slog.Logger
+	operations map[string]Operation
 
-	mu        sync.Mutex
-	byProject map[string][]*rule // oldest first
+	// change orders what is made and lifted. It is taken before mu, and before
+	// any transaction; mu may be taken within one.
+	change sync.Mutex
+	// writing orders what brings counts into the store.
+	writing sync.Mutex
+
+	mu     sync.Mutex
+	rules  []*rule // oldest first
+	flush  *time.Timer
+	closed bool
 }
 
-// New makes rules for calls of these operations; true are those that list.
-func New(operations map[string]bool) *Rules {
-	return &Rules{lists: operations, byProject: map[string][]*rule{}}
+// Open brings back the rules that the cloud's store has, for calls of these
+// operations, and makes the cloud obey them. Those of scenarios are lifted.
+func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
+	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
+	stored, err := c.StoredFaults(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var orphans []string
+	for _, f := range stored {
+		back := newRule(Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)})
+		back.phase = f.Phase
+		if err := json.Unmarshal(f.Spec, &back.Spec); err != nil {
+			return nil, fmt.Errorf("stored fault %s: %w", f.ID, err)
+		}
+		if back.Scenario != "" {
+			orphans = append(orphans, f.ID)
+			continue
+		}
+		r.rules = append(r.rules, back)
+	}
+	c.Obey(r)
+	return r, c.LiftFaults(ctx, orphans)
 }
 
-// Create adds a rule to a project. What makes no sense is refused, with the
-// names of the fields; so is one rule too many.
-func (r *Rules) Create(project string, s Spec) (Fault, error) {
-	if err := r.check(s); err != nil {
+func newRule(f Fault) *rule {
+	return &rule{Fault: f, lifted: make(chan struct{}), held: map[string]bool{}}
+}
+
+func (r *Rules) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
+
+// Create adds a rule that a project makes. What makes no sense is refused, with
+// the names of the fields; so is one rule too many.
+func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, error) {
+	now := r.now()
+	if err := r.Check(ctx, s, now); err != nil {
 		return Fault{}, err
+	}
+	s.Match.Operations = append([]string(nil), s.Match.Operations...)
+	s.When.settle(now, s.Effect)
+	made := newRule(Fault{ID: "f-" + strings.ToLower(ulid.Make().String()), Owner: project, CreatedAt: now, Spec: s})
+	if err := r.add(ctx, made); err != nil {
+		return Fault{}, err
+	}
+	if s.Effect.Crash || s.Effect.ZoneOutage != "" {
+		// What is to happen at once has happened when the caller is told.
+		if err := r.cloud.SweepFaults(ctx); err != nil {
+			r.log.Error("what a fault begins with will be tried again", "fault", made.ID, "err", err)
+		}
+	}
+	return r.Get(project, made.ID)
+}
+
+func (r *Rules) add(ctx context.Context, made *rule) error {
+	r.change.Lock()
+	defer r.change.Unlock()
+	if len(r.List(made.Owner)) >= limit {
+		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project has %d faults already, which is the limit: delete some first, spent ones for instance", limit)}
+	}
+	spec, err := json.Marshal(made.Spec)
+	if err != nil {
+		return err
+	}
+	if err := r.cloud.SaveFault(ctx, cloud.StoredFault{ID: made.ID, Project: made.Owner, Spec: spec, CreatedAt: made.CreatedAt}); err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.byProject[project]) >= limit {
-		return Fault{}, &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project has %d faults already, which is the limit: delete some first, spent ones for instance", limit)}
-	}
-	s.Match.Operations = slices.Clone(s.Match.Operations)
-	added := &rule{lifted: make(chan struct{}), Fault: Fault{
-		ID: "f-" + strings.ToLower(ulid.Make().String()), CreatedAt: time.Now().UTC().Truncate(time.Millisecond), Spec: s,
-	}}
-	r.byProject[project] = append(r.byProject[project], added)
-	return added.Fault, nil
+	r.rules = append(r.rules, made)
+	return nil
 }
 
-// List gives a project's rules, oldest first.
+// List gives the rules that a project made, oldest first.
 func (r *Rules) List(project string) []Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := []Fault{}
-	for _, rule := range r.byProject[project] {
-		all = append(all, rule.Fault)
+	for _, one := range r.rules {
+		if one.Owner == project {
+			all = append(all, r.show(one))
+		}
 	}
 	return all
 }
 
-// Get gives one rule of a project.
+func (r *Rules) show(one *rule) Fault {
+	f := one.Fault
+	f.Spent = one.spent(r.now())
+	return f
+}
+
+// Get gives one rule that a project made.
 func (r *Rules) Get(project, id string) (Fault, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, err := r.find(project, id)
-	if err != nil {
-		return Fault{}, err
+	for _, one := range r.rules {
+		if one.Owner == project && one.ID == id {
+			return r.show(one), nil
+		}
 	}
-	return r.byProject[project][i].Fault, nil
+	return Fault{}, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
 }
 
-// Delete lifts a rule, and lets go of the calls that it holds.
-func (r *Rules) Delete(project, id string) error {
+// Delete lifts a rule, and lets go of what it holds.
+func (r *Rules) Delete(ctx context.Context, project, id string) error {
+	lifted, err := r.lift(ctx, func(one *rule) bool { return one.Owner == project && one.ID == id })
+	if err == nil && lifted == 0 {
+		_, err = r.Get(project, id)
+	}
+	return err
+}
+
+// DeleteAll lifts the rules that a project made.
+func (r *Rules) DeleteAll(ctx context.Context, project string) error {
+	_, err := r.lift(ctx, func(one *rule) bool { return one.Owner == project })
+	return err
+}
+
+// lift takes rules out of force before it undoes what they did: no resource is
+// to be held again by one that is going.
+func (r *Rules) lift(ctx context.Context, which func(*rule) bool) (int, error) {
+	r.change.Lock()
+	defer r.change.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, err := r.find(project, id)
-	if err != nil {
-		return err
+	before := r.rules
+	var ids []string
+	var gone, left []*rule
+	for _, one := range before {
+		if which(one) {
+			ids, gone = append(ids, one.ID), append(gone, one)
+		} else {
+			left = append(left, one)
+		}
 	}
-	close(r.byProject[project][i].lifted)
-	r.byProject[project] = slices.Delete(r.byProject[project], i, i+1)
-	return nil
+	r.rules = left
+	r.mu.Unlock()
+	if err := r.cloud.LiftFaults(ctx, ids); err != nil {
+		r.mu.Lock()
+		r.rules = before
+		r.mu.Unlock()
+		return 0, err
+	}
+	for _, one := range gone {
+		close(one.lifted)
+	}
+	return len(gone), nil
 }
 
-func (r *Rules) find(project, id string) (int, error) {
-	i := slices.IndexFunc(r.byProject[project], func(r *rule) bool { return r.ID == id })
-	if i < 0 {
-		return 0, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
-	}
-	return i, nil
-}
-
-// Apply finds the oldest rule that matches the call and is not spent, and counts
-// the hit; nil if there is none.
+// Apply finds the oldest rule that matches the call and whose turn it is, and
+// counts the hit; nil if there is none.
 func (r *Rules) Apply(c Call) *Hit {
+	var tags map[string]string
+	if c.Tags != nil && c.Resource != "" && r.asksTags(c) {
+		tags = c.Tags()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, rule := range r.byProject[c.Project] {
-		if rule.Spent() || !r.matches(rule.Spec, c) {
+	now := r.now()
+	for _, one := range r.rules {
+		if !one.inForce(now) || !r.matches(one, c, tags) {
 			continue
 		}
-		rule.Hits++
-		return &Hit{Fault: rule.ID, Effect: rule.Effect, Lifted: rule.lifted}
+		r.count(one)
+		if !one.turn(one.Matched) {
+			continue
+		}
+		e := one.Effect
+		if e.Throttle != nil {
+			wait := one.bucket.take(now, *e.Throttle)
+			if wait == 0 {
+				continue
+			}
+			e.Status, e.RetryAfter = 429, wait
+		}
+		e.Delay += one.jitter(one.Matched, e.Jitter)
+		one.Hits++
+		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}
 	}
 	return nil
 }
 
-func (r *Rules) matches(s Spec, c Call) bool {
-	lists, known := r.lists[c.Operation]
-	m := s.Match
-	return known &&
+// asksTags tells whether what becomes of the call may hang on its resource's
+// tags, which are read from the store.
+func (r *Rules) asksTags(c Call) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.rules, func(one *rule) bool {
+		return one.Match.Tag != "" && one.project() == c.Project && !one.Effect.ofLifeCycles()
+	})
+}
+
+func (r *Rules) matches(one *rule, c Call, tags map[string]string) bool {
+	op, known := r.operations[c.Operation]
+	m := one.Match
+	return known && !one.Effect.ofLifeCycles() && one.project() == c.Project &&
 		(m.Token == "" || m.Token == c.Token) &&
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
-		(!s.Effect.EmptyList || lists)
+		(m.Tag == "" || hasTag(tags, m.Tag)) &&
+		one.Effect.suits(op)
+}
+
+func hasTag(tags map[string]string, want string) bool {
+	key, value, exact := strings.Cut(want, "=")
+	has, ok := tags[key]
+	return ok && (!exact || has == value)
+}
+
+// suits tells whether the effect can be had on a call of the operation.
+func (e Effect) suits(op Operation) bool {
+	switch {
+	case e.EmptyList:
+		return op.Lists
+	case e.PartialList > 0 && !op.Lists, e.Stale && !op.Reads, e.CarryOut && op.Reads:
+		return false
+	case e.Stale, e.CarryOut:
+		return !op.Streams
+	case len(e.OmitFields) > 0:
+		return !op.Streams && slices.ContainsFunc(e.OmitFields, op.Answers)
+	}
+	return true
+}
+
+// count is called with mu held.
+func (r *Rules) count(one *rule) {
+	one.Matched++
+	r.touch(one)
 }

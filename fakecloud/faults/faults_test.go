@@ -3,65 +3,196 @@
 package faults_test
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// operations are those that the rules here know of, and whether they list.
-var operations = map[string]bool{"getThing": false, "makeThing": false, "listThings": true}
+// operations are those that the rules here know of.
+var operations = map[string]faults.Operation{
+	"getThing":   {Reads: true, Resource: true, Answers: hasColour},
+	"makeThing":  {Answers: hasColour},
+	"endThing":   {Resource: true, Answers: hasColour},
+	"listThings": {Reads: true, Lists: true, Answers: hasColour},
+	"follow":     {Reads: true, Streams: true, Answers: hasColour},
+}
 
-const project = "p-1"
+func hasColour(field string) bool { return field == "colour" }
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// world is a cloud of two projects, and its rules.
+type world struct {
+	*faults.Rules
+	cloud   *cloud.Cloud
+	clock   *clockwork.FakeClock
+	plane   *fakePlane
+	end     func()
+	project string // the ID of the one
+	other   string
+}
+
+// fakePlane forwards nothing, and knows what it would.
+type fakePlane struct {
+	mu      sync.Mutex
+	applied map[string]bool
+}
+
+func (p *fakePlane) Apply(f cloud.Forwarding) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied[f.ID] = true
+	return nil
+}
+
+func (p *fakePlane) Remove(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.applied, id)
+}
+
+func (p *fakePlane) Stats(string) []cloud.ListenerStats { return nil }
+func (p *fakePlane) Health(string) []cloud.TargetHealth { return nil }
+
+func (p *fakePlane) forwarding() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.applied))
+}
+
+func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
+	st, err := store.Open(context.Background(), path)
+	require.NoError(t, err)
+	w := &world{clock: clock, plane: &fakePlane{applied: map[string]bool{}}}
+	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Clock: w.clock})
+	require.NoError(t, err)
+	for i, id := range []*string{&w.project, &w.other} {
+		p, err := w.cloud.EnsureProject(context.Background(), fmt.Sprintf("p%d", i), nil)
+		require.NoError(t, err)
+		*id = p.ID
+	}
+	w.reopen(t)
+	w.end = func() {
+		w.Close()
+		assert.NoError(t, st.Close())
+	}
+	return w
+}
+
+func theWorld(t *testing.T) *world {
+	w := openWorld(t, store.Memory, clockwork.NewFakeClockAt(epoch))
+	t.Cleanup(w.end)
+	return w
+}
+
+// emptied is the world without rules: a new one for each of many checks takes
+// too long.
+func (w *world) emptied(t require.TestingT) *world {
+	require.NoError(t, w.DeleteAll(context.Background(), w.project))
+	return w
+}
+
+// reopen gives the rules that another process would find.
+func (w *world) reopen(t require.TestingT) {
+	if w.Rules != nil {
+		w.Close()
+	}
+	var err error
+	w.Rules, err = faults.Open(context.Background(), w.cloud, operations, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+}
+
+func (w *world) make(t require.TestingT, s faults.Spec) faults.Fault {
+	f, err := w.Create(context.Background(), w.project, s)
+	require.NoError(t, err)
+	return f
+}
 
 func unavailable(m faults.Match) faults.Spec {
 	return faults.Spec{Match: m, Effect: faults.Effect{Status: 503}}
 }
 
 func TestWhatARuleMatches(t *testing.T) {
+	w := theWorld(t)
+	project := w.project
 	get := faults.Call{Project: project, Token: "ccm", Operation: "getThing", Resource: "t-1"}
 	list := faults.Call{Project: project, Token: "ccm", Operation: "listThings"}
+	make := faults.Call{Project: project, Operation: "makeThing"}
+	follow := faults.Call{Project: project, Operation: "follow"}
+	tagged := get
+	tagged.Tags = func() map[string]string { return map[string]string{"role": "worker"} }
 	empty := faults.Spec{Effect: faults.Effect{EmptyList: true}}
 	for name, tc := range map[string]struct {
 		spec faults.Spec
 		call faults.Call
 		hit  bool
 	}{
-		"everything":          {unavailable(faults.Match{}), get, true},
-		"the token":           {unavailable(faults.Match{Token: "ccm"}), get, true},
-		"another token":       {unavailable(faults.Match{Token: "cc"}), get, false},
-		"the operation":       {unavailable(faults.Match{Operations: []string{"makeThing", "getThing"}}), get, true},
-		"other operations":    {unavailable(faults.Match{Operations: []string{"makeThing", "listThings"}}), get, false},
-		"the resource":        {unavailable(faults.Match{Resource: "t-1"}), get, true},
-		"another resource":    {unavailable(faults.Match{Resource: "t-2"}), get, false},
-		"no resource":         {unavailable(faults.Match{Resource: "t-1"}), list, false},
-		"all that is given":   {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true},
-		"not all":             {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false},
-		"another project":     {unavailable(faults.Match{}), faults.Call{Project: "p-2", Token: "ccm", Operation: "getThing"}, false},
-		"what is not touched": {unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false},
-		"a list":              {empty, list, true},
-		"no list":             {empty, get, false},
+		"everything":           {unavailable(faults.Match{}), get, true},
+		"the token":            {unavailable(faults.Match{Token: "ccm"}), get, true},
+		"another token":        {unavailable(faults.Match{Token: "cc"}), get, false},
+		"the operation":        {unavailable(faults.Match{Operations: []string{"makeThing", "getThing"}}), get, true},
+		"other operations":     {unavailable(faults.Match{Operations: []string{"makeThing", "listThings"}}), get, false},
+		"the resource":         {unavailable(faults.Match{Resource: "t-1"}), get, true},
+		"another resource":     {unavailable(faults.Match{Resource: "t-2"}), get, false},
+		"no resource":          {unavailable(faults.Match{Resource: "t-1"}), list, false},
+		"all that is given":    {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true},
+		"not all":              {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false},
+		"another project":      {unavailable(faults.Match{}), faults.Call{Project: w.other, Token: "ccm", Operation: "getThing"}, false},
+		"the project named":    {unavailable(faults.Match{Project: w.other}), faults.Call{Project: w.other, Operation: "getThing"}, true},
+		"its own no more":      {unavailable(faults.Match{Project: w.other}), get, false},
+		"the tag":              {unavailable(faults.Match{Tag: "role=worker"}), tagged, true},
+		"the tag's key":        {unavailable(faults.Match{Tag: "role"}), tagged, true},
+		"another value":        {unavailable(faults.Match{Tag: "role=work"}), tagged, false},
+		"another key":          {unavailable(faults.Match{Tag: "rol"}), tagged, false},
+		"a tag, and a list":    {unavailable(faults.Match{Tag: "role"}), list, false},
+		"part of a list":       {faults.Spec{Effect: faults.Effect{PartialList: 1}}, list, true},
+		"part of no list":      {faults.Spec{Effect: faults.Effect{PartialList: 1}}, get, false},
+		"an old read":          {faults.Spec{Effect: faults.Effect{Stale: true}}, get, true},
+		"no read":              {faults.Spec{Effect: faults.Effect{Stale: true}}, make, false},
+		"an old stream":        {faults.Spec{Effect: faults.Effect{Stale: true}}, follow, false},
+		"a change carried out": {faults.Spec{Effect: faults.Effect{CarryOut: true, Drop: true}}, make, true},
+		"a read carried out":   {faults.Spec{Effect: faults.Effect{CarryOut: true, Drop: true}}, get, false},
+		"a field":              {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, get, true},
+		"a stream's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, follow, false},
+		"a life cycle":         {faults.Spec{Effect: faults.Effect{Crash: true}}, get, false},
+		"what is not touched":  {unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false},
+		"a list":               {empty, list, true},
+		"no list":              {empty, get, false},
 	} {
-		r := faults.New(operations)
-		f, err := r.Create(project, tc.spec)
+		f, err := w.Create(t.Context(), project, tc.spec)
 		require.NoError(t, err, name)
-		hit := r.Apply(tc.call)
+		hit := w.Apply(tc.call)
 		assert.Equal(t, tc.hit, hit != nil, name)
-		f, err = r.Get(project, f.ID)
+		f, err = w.Get(project, f.ID)
 		require.NoError(t, err, name)
 		assert.Equal(t, tc.hit, f.Hits == 1, name)
+		assert.Equal(t, tc.hit, f.Matched == 1, name)
+		require.NoError(t, w.DeleteAll(t.Context(), project))
 	}
 }
 
 func TestWhatMakesNoSense(t *testing.T) {
+	w := theWorld(t)
 	garbage := ""
+	past, soon, later := epoch.Add(-time.Second), epoch.Add(time.Second), epoch.Add(time.Minute)
+	crash := faults.Effect{Crash: true}
+	get, list := faults.Match{Operations: []string{"getThing"}}, faults.Match{Operations: []string{"listThings"}}
+	drop := faults.Effect{Drop: true}
 	for _, tc := range []struct {
 		spec  faults.Spec
 		field string // "" makes sense
@@ -70,8 +201,8 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{Delay: time.Second}}, ""},
 		{faults.Spec{Effect: faults.Effect{Delay: -1}}, "effect.delayMilliseconds"},
 		{faults.Spec{Effect: faults.Effect{Delay: time.Second, Hang: true}}, ""},
-		{faults.Spec{Effect: faults.Effect{Drop: true}, Times: 1}, ""},
-		{faults.Spec{Effect: faults.Effect{Drop: true}, Times: -1}, "times"},
+		{faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: 1}}, ""},
+		{faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: -1}}, "times"},
 		{faults.Spec{Effect: faults.Effect{Hang: true, Drop: true}}, "effect.drop"},
 		{faults.Spec{Effect: faults.Effect{Status: 503, EmptyList: true}}, "effect.emptyList"},
 		{faults.Spec{Effect: faults.Effect{Status: 200}}, "effect.status"},
@@ -86,8 +217,67 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings", "getThing"}}}, "match.operations.1"},
 		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Resource: "t-1"}}, "match.resource"},
 		{faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Operations: []string{"deleteFault"}}}, "match.operations.0"},
+
+		{faults.Spec{Effect: drop, When: faults.When{Skip: -1}}, "skip"},
+		{faults.Spec{Effect: drop, When: faults.When{Every: 1}}, "every"},
+		{faults.Spec{Effect: drop, When: faults.When{Every: 2, Skip: 3, Times: 4, Probability: 1, Seed: 5}}, ""},
+		{faults.Spec{Effect: drop, When: faults.When{Probability: 1.5}}, "probability"},
+		{faults.Spec{Effect: drop, When: faults.When{Probability: -1}}, "probability"},
+		{faults.Spec{Effect: drop, When: faults.When{Probability: math.NaN()}}, "probability"},
+		{faults.Spec{Effect: drop, When: faults.When{Seed: 5}}, "seed"},
+		{faults.Spec{Effect: faults.Effect{Jitter: time.Second}, When: faults.When{Seed: 5}}, ""},
+		{faults.Spec{Effect: drop, When: faults.When{Until: &past}}, "until"},
+		{faults.Spec{Effect: drop, When: faults.When{From: &later, Until: &soon}}, "until"},
+		{faults.Spec{Effect: drop, When: faults.When{From: &past, For: time.Second}}, "until"},
+		{faults.Spec{Effect: drop, When: faults.When{From: &soon, Until: &later}}, ""},
+		{faults.Spec{Effect: drop, When: faults.When{From: &soon, After: time.Second}}, "afterSeconds"},
+		{faults.Spec{Effect: drop, When: faults.When{Until: &later, For: time.Second}}, "forSeconds"},
+
+		{faults.Spec{Effect: drop, Match: faults.Match{Project: "p-none"}}, "match.project"},
+		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "=x"}}, "match.tag"},
+		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "makeThing"}}}, "match.tag"},
+		{faults.Spec{Effect: drop, Match: faults.Match{Resource: "x", Operations: []string{"listThings"}}}, "match.resource"},
+		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "getThing"}}}, ""},
+		{faults.Spec{Effect: drop, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}}, "match.kinds"},
+		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Tag: "x"}}, "match.tag"},
+		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: faults.Match{Tag: "x"}}, "match.tag"},
+		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: get}, "match.operations.0"},
+		{faults.Spec{Effect: faults.Effect{PartialList: -1}}, "effect.partialList"},
+		{faults.Spec{Effect: faults.Effect{PartialList: 1, OmitFields: []string{"colour"}}, Match: list}, ""},
+		{faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour", "smell"}}}, "effect.omitFields.1"},
+		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"makeThing"}}}, "match.operations.0"},
+		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"follow"}}}, "match.operations.0"},
+		{faults.Spec{Effect: faults.Effect{Stale: true, EmptyList: true}}, "effect.stale"},
+		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}}}, ""},
+		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{}}}, "effect.throttle.perSecond"},
+		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}, Status: 429}}, "effect.throttle"},
+		{faults.Spec{Effect: faults.Effect{CarryOut: true}}, "effect.carryOut"},
+		{faults.Spec{Effect: faults.Effect{CarryOut: true, Delay: 1}}, "effect.carryOut"},
+		{faults.Spec{Effect: faults.Effect{CarryOut: true, EmptyList: true}}, "effect.carryOut"},
+		{faults.Spec{Effect: faults.Effect{CarryOut: true, Hang: true}, Match: get}, "match.operations.0"},
+		{faults.Spec{Effect: faults.Effect{CarryOut: true, Hang: true}}, ""},
+
+		{faults.Spec{Effect: crash}, ""},
+		{faults.Spec{Effect: crash, Match: faults.Match{Token: "x"}}, "match.token"},
+		{faults.Spec{Effect: crash, Match: get}, "match.operations"},
+		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "lb-1"}}, "match.resource"},
+		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "i-1"}}, ""},
+		{faults.Spec{Effect: crash, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}}, "match.kinds"},
+		{faults.Spec{Effect: faults.Effect{Crash: true, Stuck: true}}, "effect.crash"},
+		{faults.Spec{Effect: faults.Effect{Crash: true, Status: 503}}, "effect.status"},
+		{faults.Spec{Effect: faults.Effect{Crash: true, Delay: 1}}, "effect.delayMilliseconds"},
+		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "lb-1"}}, ""},
+		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "r-1"}}, "match.resource"},
+		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "lb-1", Kinds: []cloud.Resource{cloud.InstanceResource}}}, "match.resource"},
+		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Times: 1}}, "times"},
+		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Probability: 0.5}}, "probability"},
+		{faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Times: 1}}, ""},
+		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}}, ""},
+		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1z"}}, "effect.zoneOutage"},
+		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Match: faults.Match{Tag: "x"}}, "match.tag"},
 	} {
-		_, err := faults.New(operations).Create(project, tc.spec)
+		_, err := w.Create(t.Context(), w.project, tc.spec)
+		w.emptied(t)
 		if tc.field == "" {
 			assert.NoError(t, err, "%+v", tc.spec)
 			continue
@@ -105,9 +295,9 @@ func TestWhatMakesNoSense(t *testing.T) {
 }
 
 func TestDeletingLetsGo(t *testing.T) {
-	r := faults.New(operations)
-	f, err := r.Create(project, faults.Spec{Effect: faults.Effect{Hang: true}, Times: 1})
-	require.NoError(t, err)
+	r := theWorld(t)
+	project := r.project
+	f := r.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, When: faults.When{Times: 1}})
 	hit := r.Apply(faults.Call{Project: project, Operation: "getThing"})
 	require.NotNil(t, hit)
 	select {
@@ -116,7 +306,7 @@ func TestDeletingLetsGo(t *testing.T) {
 	default:
 	}
 	assert.Nil(t, r.Apply(faults.Call{Project: project, Operation: "getThing"}), "spent while it holds")
-	require.NoError(t, r.Delete(project, f.ID))
+	require.NoError(t, r.Delete(t.Context(), project, f.ID))
 	_, open := <-hit.Lifted
 	assert.False(t, open)
 }
@@ -126,14 +316,16 @@ func TestDeletingLetsGo(t *testing.T) {
 func TestOldestLiveRuleWins(t *testing.T) {
 	tokens := rapid.SampledFrom([]string{"", "a", "b"})
 	names := rapid.SampledFrom([]string{"getThing", "makeThing", "listThings"})
+	w := theWorld(t)
+	project := w.project
 	rapid.Check(t, func(t *rapid.T) {
-		r := faults.New(operations)
+		r := w.emptied(t)
 		var model []faults.Fault
 		t.Repeat(map[string]func(*rapid.T){
 			"create": func(t *rapid.T) {
 				spec := unavailable(faults.Match{Token: tokens.Draw(t, "token"), Operations: rapid.SliceOfNDistinct(names, 0, 2, rapid.ID).Draw(t, "operations")})
 				spec.Times = rapid.IntRange(0, 3).Draw(t, "times")
-				f, err := r.Create(project, spec)
+				f, err := r.Create(t.Context(), project, spec)
 				if len(model) == 100 {
 					require.Error(t, err)
 					return
@@ -146,7 +338,7 @@ func TestOldestLiveRuleWins(t *testing.T) {
 					t.Skip("none")
 				}
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "which")
-				require.NoError(t, r.Delete(project, model[i].ID))
+				require.NoError(t, r.Delete(t.Context(), project, model[i].ID))
 				model = append(model[:i:i], model[i+1:]...)
 			},
 			"call": func(t *rapid.T) {
@@ -155,6 +347,8 @@ func TestOldestLiveRuleWins(t *testing.T) {
 				for i, f := range model {
 					if (f.Match.Token == "" || f.Match.Token == c.Token) && (f.Times == 0 || f.Hits < f.Times) && (len(f.Match.Operations) == 0 || slices.Contains(f.Match.Operations, c.Operation)) {
 						model[i].Hits++
+						model[i].Matched++
+						model[i].Spent = f.Times == f.Hits+1
 						want = f.ID
 						break
 					}
@@ -165,6 +359,7 @@ func TestOldestLiveRuleWins(t *testing.T) {
 				}
 				require.Equal(t, want, got)
 			},
+			"restart": func(t *rapid.T) { r.reopen(t) },
 			"": func(t *rapid.T) {
 				require.Equal(t, append([]faults.Fault{}, model...), r.List(project))
 			},
@@ -174,13 +369,15 @@ func TestOldestLiveRuleWins(t *testing.T) {
 
 // However many call at once, as many are hit as the rules say.
 func TestTimesHoldUnderConcurrency(t *testing.T) {
+	w := theWorld(t)
+	project := w.project
 	rapid.Check(t, func(t *rapid.T) {
-		r := faults.New(operations)
+		r := w.emptied(t)
 		times := rapid.SliceOfN(rapid.IntRange(1, 30), 1, 4).Draw(t, "times")
 		sum := 0
 		for _, n := range times {
 			sum += n
-			_, err := r.Create(project, faults.Spec{Effect: faults.Effect{Drop: true}, Times: n})
+			_, err := r.Create(t.Context(), project, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: n}})
 			require.NoError(t, err)
 		}
 		callers, each := rapid.IntRange(2, 8).Draw(t, "callers"), rapid.IntRange(1, 20).Draw(t, "each")
@@ -207,4 +404,152 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 		require.Equal(t, min(sum, callers*each), felt)
 		require.Equal(t, felt, counted)
 	})
+}
+
+// What a rule is applied to follows from its seed and from how many matched
+// before, whatever else happens, restarts included.
+func TestTheSameSeedDrawsTheSame(t *testing.T) {
+	w := theWorld(t)
+	rapid.Check(t, func(t *rapid.T) {
+		when := faults.When{
+			Skip: rapid.IntRange(0, 3).Draw(t, "skip"), Every: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "every"),
+			Times: rapid.IntRange(0, 5).Draw(t, "times"), Seed: rapid.Int64Range(1, 1<<53-1).Draw(t, "seed"),
+			Probability: rapid.Float64Range(0.05, 1).Draw(t, "probability"),
+		}
+		spec := faults.Spec{Effect: faults.Effect{Jitter: time.Minute}, When: when}
+		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"call", "call", "call", "other", "restart"}), 1, 60).Draw(t, "calls")
+		run := func(calls []string) (fates []string) {
+			f := w.emptied(t).make(t, spec)
+			for _, what := range calls {
+				switch what {
+				case "restart":
+					w.reopen(t)
+				case "other": // Matches nothing.
+					require.Nil(t, w.Apply(faults.Call{Project: w.other, Operation: "getThing"}))
+				default:
+					fate := "goes through"
+					if hit := w.Apply(faults.Call{Project: w.project, Operation: "getThing"}); hit != nil {
+						fate = hit.Effect.Delay.String()
+					}
+					fates = append(fates, fate)
+				}
+			}
+			f, err := w.Get(w.project, f.ID)
+			require.NoError(t, err)
+			hits := len(slices.DeleteFunc(slices.Clone(fates), func(s string) bool { return s == "goes through" }))
+			require.Equal(t, hits, f.Hits)
+			require.Equal(t, when.Times > 0 && hits == when.Times, f.Spent)
+			if !f.Spent {
+				require.Equal(t, len(fates), f.Matched)
+			}
+			return fates
+		}
+		plain := slices.DeleteFunc(slices.Clone(calls), func(s string) bool { return s != "call" })
+		require.Equal(t, run(plain), run(calls))
+	})
+}
+
+func TestProbabilityIsAboutWhatItSays(t *testing.T) {
+	w := theWorld(t)
+	f := w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Probability: 0.3}})
+	assert.Positive(t, f.Seed, "drawn, and shown")
+	hits := 0
+	for range 2000 {
+		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}) != nil {
+			hits++
+		}
+	}
+	assert.InDelta(t, 600, hits, 150)
+}
+
+func TestSkipAndEvery(t *testing.T) {
+	w := theWorld(t)
+	w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Skip: 2, Every: 3, Times: 2}})
+	second := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}})
+	var dropped []int
+	for n := 1; n <= 12; n++ {
+		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}).Effect.Drop {
+			dropped = append(dropped, n)
+		}
+	}
+	assert.Equal(t, []int{5, 8}, dropped)
+	f, err := w.Get(w.project, second.ID)
+	require.NoError(t, err)
+	assert.Equal(t, 10, f.Hits, "what one rule leaves alone, the next one takes")
+}
+
+func TestWindows(t *testing.T) {
+	w := theWorld(t)
+	f := w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{After: 10 * time.Second, For: 5 * time.Second}})
+	require.Equal(t, epoch.Add(10*time.Second), *f.From)
+	require.Equal(t, epoch.Add(15*time.Second), *f.Until)
+	var hits []int
+	for second := range 20 {
+		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}) != nil {
+			hits = append(hits, second)
+		}
+		w.clock.Advance(time.Second)
+	}
+	assert.Equal(t, []int{10, 11, 12, 13, 14}, hits)
+	f, err := w.Get(w.project, f.ID)
+	require.NoError(t, err)
+	assert.True(t, f.Spent)
+	assert.Equal(t, 5, f.Matched)
+}
+
+// A throttle's Retry-After is honest: whoever waits that long goes through, and
+// no more do than the rate allows.
+func TestThrottlesAreHonest(t *testing.T) {
+	w := theWorld(t)
+	rapid.Check(t, func(t *rapid.T) {
+		begin := w.emptied(t).clock.Now()
+		rate, burst := rapid.Float64Range(0.1, 20).Draw(t, "rate"), rapid.IntRange(1, 5).Draw(t, "burst")
+		w.make(t, faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: rate, Burst: burst}}})
+		through, hits := 0, 0
+		for range 40 {
+			w.clock.Advance(time.Duration(rapid.IntRange(0, 300).Draw(t, "pause")) * time.Millisecond)
+			hit := w.Apply(faults.Call{Project: w.project, Operation: "getThing"})
+			if hit == nil {
+				through++
+				continue
+			}
+			hits++
+			require.Equal(t, 429, hit.Effect.Status)
+			require.GreaterOrEqual(t, hit.Effect.RetryAfter, time.Second)
+			require.Zero(t, hit.Effect.RetryAfter%time.Second)
+			if rapid.Bool().Draw(t, "wait") {
+				w.clock.Advance(hit.Effect.RetryAfter)
+				require.Nil(t, w.Apply(faults.Call{Project: w.project, Operation: "getThing"}))
+				through++
+			}
+		}
+		passed := w.clock.Now().Sub(begin).Seconds()
+		require.LessOrEqual(t, float64(through), float64(burst)+passed*rate+0.001)
+		require.Equal(t, hits, w.List(w.project)[0].Hits)
+		require.Equal(t, hits+through, w.List(w.project)[0].Matched)
+	})
+}
+
+func TestRulesSurviveARestart(t *testing.T) {
+	w := theWorld(t)
+	body := "garbage"
+	for _, s := range []faults.Spec{
+		{Match: faults.Match{Token: "ccm", Operations: []string{"getThing"}, Tag: "a=b", Project: w.other}, Effect: faults.Effect{Delay: time.Second, Body: &body, ContentType: "text/plain"}, When: faults.When{Times: 3, For: time.Hour}},
+		{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1.5, Burst: 3}, Jitter: time.Second}},
+		{Effect: faults.Effect{OmitFields: []string{"colour"}, PartialList: 3}},
+		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}},
+	} {
+		w.make(t, s)
+	}
+	left, err := w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"})
+	require.NoError(t, err)
+	require.NotNil(t, w.Apply(faults.Call{Project: w.project, Operation: "listThings"}))
+	before := w.List(w.project)
+	w.reopen(t)
+	assert.Equal(t, before[:4], w.List(w.project), "but not those of a scenario")
+	_, err = w.Get(w.project, left.ID)
+	require.Error(t, err)
+	require.NoError(t, w.DeleteAll(t.Context(), w.project))
+	w.reopen(t)
+	assert.Empty(t, w.List(w.project))
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
 func text(s string) *string {
@@ -166,30 +165,4 @@ func eventOf(e cloud.Event) api.Event {
 		out.Network = &n
 	}
 	return out
-}
-
-func faultOf(f faults.Fault) api.Fault {
-	m, e := f.Match, f.Effect
-	return api.Fault{
-		ID: f.ID, CreatedAt: f.CreatedAt, Times: f.Times, Hits: f.Hits, Spent: f.Spent(),
-		Match: api.FaultMatch{Token: m.Token, Operations: m.Operations, Resource: m.Resource},
-		Effect: api.FaultEffect{
-			DelayMilliseconds: int(e.Delay.Milliseconds()),
-			Status:            e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project,
-			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
-		},
-	}
-}
-
-func toFault(f api.FaultCreate) faults.Spec {
-	m, e := f.Match, f.Effect
-	return faults.Spec{
-		Times: f.Times,
-		Match: faults.Match{Token: m.Token, Operations: m.Operations, Resource: m.Resource},
-		Effect: faults.Effect{
-			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
-			Status: e.Status, RetryAfter: seconds(e.RetryAfterSeconds), Project: e.Project,
-			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
-		},
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
@@ -28,7 +29,11 @@ func (s *Server) meter(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		hit := s.faults.Apply(faults.Call{Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: mux.Vars(r)["id"]})
+		id := mux.Vars(r)["id"]
+		hit := s.faults.Apply(faults.Call{
+			Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: id,
+			Tags: func() map[string]string { return s.cloud.TagsOf(r.Context(), c.who.Project, id) },
+		})
 		if hit == nil {
 			next.ServeHTTP(w, r)
 			return
@@ -41,11 +46,17 @@ func (s *Server) meter(next http.Handler) http.Handler {
 
 func (s *Server) apply(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
 	e := hit.Effect
-	if (e.Delay > 0 || e.Hang) && !s.hold(w, r, hit) {
+	if e.Delay > 0 && !s.hold(w, r, hit, e.Delay) {
 		s.breakOff(w, r)
 		return
 	}
+	if e.CarryOut {
+		next.ServeHTTP(&answer{header: http.Header{}, lost: true}, r)
+	}
 	switch {
+	case e.Hang:
+		s.hold(w, r, hit, forever)
+		s.breakOff(w, r)
 	case e.Drop:
 		s.breakOff(w, r)
 	case e.Status != 0:
@@ -54,15 +65,22 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, hit *faults.Hit, 
 		s.plain(w, r, http.StatusOK, cmp.Or(e.ContentType, "application/json"), []byte(*e.Body))
 	case e.EmptyList:
 		s.reply(w, r, http.StatusOK, map[string]any{"items": []any{}})
+	case e.Stale:
+		s.stale(w, r, hit, next)
+	case e.PartialList > 0 || len(e.OmitFields) > 0:
+		s.edited(w, r, hit, next)
 	default:
 		next.ServeHTTP(w, r)
 	}
 }
 
+// forever holds a call until something else ends it.
+const forever = -1
+
 // hold keeps a call waiting; false when it is not to go on afterwards. A caller
 // that gives up is noticed only while nothing of its request is left to read,
 // so the body is read first.
-func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit) bool {
+func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
 	body, err := io.ReadAll(r.Body)
 	// An error comes again for whoever reads on; there is no waiting with it.
 	r.Body = struct {
@@ -70,13 +88,13 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit) b
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	if err != nil {
-		return !hit.Effect.Hang
+		return d != forever
 	}
 	control := http.NewResponseController(w)
 	s.deadlines(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}))
 	var over <-chan time.Time
-	if !hit.Effect.Hang {
-		timer := time.NewTimer(hit.Effect.Delay)
+	if d != forever {
+		timer := time.NewTimer(d)
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -89,7 +107,7 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit) b
 	case <-over:
 	}
 	s.deadlines(control.SetWriteDeadline(time.Now().Add(writeTimeout)))
-	return !hit.Effect.Hang
+	return true
 }
 
 // deadlines tells of those that could not be set. Not everything that serves
@@ -174,7 +192,7 @@ func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	f, err := s.faults.Create(project(r).ID, toFault(body))
+	f, err := s.faults.Create(r.Context(), project(r).ID, toFault(body))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -195,9 +213,94 @@ func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID
 
 // DeleteFault implements api.ServerInterface.
 func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
-	if err := s.faults.Delete(project(r).ID, id); err != nil {
+	if err := s.faults.Delete(r.Context(), project(r).ID, id); err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// DeleteFaults implements api.ServerInterface.
+func (s *Server) DeleteFaults(w http.ResponseWriter, r *http.Request) {
+	if err := s.faults.DeleteAll(r.Context(), project(r).ID); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {
+	if _, lost := s.faults.Outage(p.ID, zone, s.cloud.Clock().Now()); lost {
+		return api.ZoneOutage
+	}
+	return api.ZoneAvailable
+}
+
+func faultOf(f faults.Fault) api.Fault {
+	m, e := f.Match, f.Effect
+	return api.Fault{
+		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent, Scenario: f.Scenario,
+		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
+		Match: api.FaultMatch{
+			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
+			Kinds: some(m.Kinds, func(k cloud.Resource) api.FaultMatchKinds { return api.FaultMatchKinds(k) }),
+		},
+		Effect: effectOf(e),
+	}
+}
+
+func effectOf(e faults.Effect) api.FaultEffect {
+	out := api.FaultEffect{
+		DelayMilliseconds: int(e.Delay.Milliseconds()), JitterMilliseconds: int(e.Jitter.Milliseconds()),
+		Status: e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project,
+		Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
+		Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
+		Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
+	}
+	if e.Throttle != nil {
+		out.Throttle = &api.FaultThrottle{PerSecond: e.Throttle.PerSecond, Burst: e.Throttle.Burst}
+	}
+	return out
+}
+
+func toFault(f api.FaultCreate) faults.Spec {
+	m, e := f.Match, f.Effect
+	spec := faults.Spec{
+		When: faults.When{
+			Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
+			After: fraction(f.AfterSeconds), For: fraction(f.ForSeconds),
+		},
+		Match: faults.Match{
+			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
+			Kinds: some(m.Kinds, func(k api.FaultMatchKinds) cloud.Resource { return cloud.Resource(k) }),
+		},
+		Effect: faults.Effect{
+			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
+			Jitter: time.Duration(e.JitterMilliseconds) * time.Millisecond,
+			Status: e.Status, RetryAfter: seconds(e.RetryAfterSeconds), Project: e.Project,
+			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
+			Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
+			Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
+		},
+	}
+	if e.Throttle != nil {
+		spec.Effect.Throttle = &faults.Throttle{PerSecond: e.Throttle.PerSecond, Burst: e.Throttle.Burst}
+	}
+	return spec
+}
+
+// some is each, but nothing stays nil.
+func some[A, B any](in []A, fn func(A) B) []B {
+	if len(in) == 0 {
+		return nil
+	}
+	return each(in, fn)
+}
+
+// fraction is a duration of at least the millisecond that the cloud's times have.
+func fraction(seconds float64) time.Duration {
+	if seconds <= 0 {
+		return 0
+	}
+	return max(time.Duration(seconds*float64(time.Second)).Truncate(time.Millisecond), time.Millisecond)
 }

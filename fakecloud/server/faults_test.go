@@ -396,13 +396,14 @@ func TestDroppedCalls(t *testing.T) {
 	got, err := r.GetFault(ctx, f.ID)
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, got.Hits, 4, "one change, three tries of a read")
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
 
 	url, byMajor, _ := r.serveTLS(t)
 	for major, transport := range byMajor {
 		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
 		require.NoError(t, err)
 		_, err = c.Project(ctx)
-		require.NoError(t, err, "another process, without that rule")
+		require.NoError(t, err)
 		f, err := c.CreateFault(ctx, api.FaultCreate{Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true}})
 		require.NoError(t, err)
 		_, err = c.CreateInstance(ctx, api.InstanceCreate{})

@@ -147,6 +147,11 @@ func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.Ins
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.StopInstance)
 }
 
+// RebootInstance implements api.ServerInterface.
+func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.RebootInstanceParams) {
+	s.instance(w, r, http.StatusAccepted, id, s.cloud.RebootInstance)
+}
+
 // TerminateInstance implements api.ServerInterface.
 func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.TerminateInstanceParams) {
 	s.instance(w, r, http.StatusAccepted, id, s.cloud.TerminateInstance)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/routers"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
 func loadSpec() (*openapi3.T, error) {
@@ -26,7 +28,7 @@ func loadSpec() (*openapi3.T, error) {
 // operation is what the spec says of one.
 type operation struct {
 	id      string // its operationId
-	lists   bool
+	faults  faults.Operation
 	open    bool       // needs no token
 	role    cloud.Role // the least that may
 	faulty  bool       // faults can touch it
@@ -49,7 +51,7 @@ func operationsOf(spec *openapi3.T) operations {
 		for method, op := range item.Operations() {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
-				id: op.OperationID, lists: lists(op), open: op.Security != nil,
+				id: op.OperationID, faults: faultable(method, path, op), open: op.Security != nil,
 				query: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
 				route: &routers.Route{Spec: spec, Path: path, PathItem: item, Method: method, Operation: op},
 			}
@@ -74,14 +76,58 @@ func operationsOf(spec *openapi3.T) operations {
 	return all
 }
 
-// lists tells whether the answer is an object with items.
-func lists(op *openapi3.Operation) bool {
-	ok := op.Responses.Status(http.StatusOK)
-	if ok == nil {
-		return false
+// faultable is what faults must know of an operation.
+func faultable(method, path string, op *openapi3.Operation) faults.Operation {
+	answer := answerOf(op)
+	lists := answer != nil && answer.Properties["items"] != nil
+	if lists {
+		answer = answer.Properties["items"].Value.Items.Value
 	}
-	content := ok.Value.Content.Get("application/json")
-	return content != nil && content.Schema.Value.Properties["items"] != nil
+	stream := false
+	if ok := op.Responses.Status(http.StatusOK); ok != nil {
+		stream = ok.Value.Content.Get("text/event-stream") != nil
+	}
+	return faults.Operation{
+		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: strings.Contains(path, "{id}"),
+		Answers: func(field string) bool { return hasField(answer, strings.Split(field, ".")) },
+	}
+}
+
+// answerOf is the schema of what the operation answers with when all is well, or
+// nil.
+func answerOf(op *openapi3.Operation) *openapi3.Schema {
+	for _, status := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted} {
+		answer := op.Responses.Status(status)
+		if answer == nil {
+			continue
+		}
+		if content := answer.Value.Content.Get("application/json"); content != nil {
+			return content.Schema.Value
+		}
+	}
+	return nil
+}
+
+// hasField tells whether an answer may have the field. The way to it leads
+// through the items of lists.
+func hasField(s *openapi3.Schema, path []string) bool {
+	switch {
+	case s == nil:
+		return false
+	case len(path) == 0:
+		return true
+	case s.Items != nil:
+		return hasField(s.Items.Value, path)
+	case s.AdditionalProperties.Schema != nil: // A map: its keys may have dots.
+		return true
+	}
+	for _, part := range s.AllOf {
+		if hasField(part.Value, path) {
+			return true
+		}
+	}
+	next := s.Properties[path[0]]
+	return next != nil && hasField(next.Value, path[1:])
 }
 
 // byRoute finds the operations by the routes that were made of them.
@@ -106,13 +152,13 @@ func (o operations) byRoute(router *mux.Router) (map[*mux.Route]*operation, erro
 	return found, err
 }
 
-// lists gives the operationIds of those that faults can touch, and whether they
-// list.
-func (o operations) lists() map[string]bool {
-	ids := map[string]bool{}
+// byID gives what faults must know of each that they can touch, by its
+// operationId.
+func (o operations) byID() map[string]faults.Operation {
+	ids := map[string]faults.Operation{}
 	for _, op := range o {
 		if op.faulty {
-			ids[op.id] = op.lists
+			ids[op.id] = op.faults
 		}
 	}
 	return ids

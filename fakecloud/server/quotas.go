@@ -64,7 +64,7 @@ func (s *Server) ListRegions(w http.ResponseWriter, r *http.Request) {
 // ListZones implements api.ServerInterface.
 func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, r, http.StatusOK, api.ZoneList{Items: each(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
-		return api.Zone{Name: z.Name, Region: z.Region, State: api.ZoneState(z.State)}
+		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(project(r), z.Name)}
 	})})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
 const (
@@ -61,6 +62,7 @@ type Server struct {
 
 	operations operations
 	faults     *faults.Rules
+	scenarios  *scenarios.Runner
 	routes     map[*mux.Route]*operation
 	journal    *journal
 	limits     limits
@@ -88,7 +90,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
 	s.operations = operationsOf(spec)
-	s.faults = faults.New(s.operations.lists())
+	if s.faults, err = faults.Open(context.Background(), s.cloud, s.operations.byID(), s.log); err != nil {
+		return nil, err
+	}
+	s.scenarios = scenarios.New(s.cloud, s.faults, s.log)
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
@@ -111,11 +116,17 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Stop ends the event streams, and the calls that faults hold.
-func (s *Server) Stop() { s.stop() }
+// Stop ends the event streams, the calls that faults hold and the scenarios, and
+// stores what faults counted.
+func (s *Server) Stop() {
+	s.stop()
+	s.scenarios.Close()
+	s.faults.Close()
+}
 
 // Serve answers until ctx ends, then lets calls under way finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer s.Stop()
 	h := &http.Server{
 		Handler: s, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),

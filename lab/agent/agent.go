@@ -211,6 +211,10 @@ func (a *Agent) converge(ctx context.Context, work *sync.WaitGroup) {
 	}
 }
 
+// rebooting is what the cloud says of an instance whose machine goes down and up
+// again.
+const rebooting = "rebooting"
+
 // plan names the machines to boot and to halt, which are busy from now on, and
 // the instances that are to keep what they have.
 func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster.Running, keep map[string]bool) {
@@ -230,7 +234,7 @@ func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster
 		case api.InstanceRunning:
 			want[m] = true
 		case api.InstancePending: // It may be a machine that was there first.
-			may[m] = true
+			may[m] = i.StateReason == nil || *i.StateReason != rebooting
 		}
 	}
 	maps.DeleteFunc(keep, func(_ string, kept bool) bool { return !kept })

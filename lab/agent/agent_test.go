@@ -188,6 +188,19 @@ func TestInstancesAreMachines(t *testing.T) {
 	send(inst("i-2", "two", 4, api.InstanceRunning))
 	until("a started one to run again", func() bool { return s.pid("two") != 0 })
 
+	send(inst("i-2", "two", 5, api.InstanceError))
+	until("one in error to end", func() bool { return s.pid("two") == 0 })
+	assert.True(t, s.keeps("i-2"), "it is not gone for good")
+	send(inst("i-2", "two", 6, api.InstancePending))
+	send(inst("i-2", "two", 7, api.InstanceRunning))
+	until("a recovered one to run", func() bool { return s.pid("two") != 0 })
+	reboot, reason := inst("i-2", "two", 8, api.InstancePending), "rebooting"
+	reboot.StateReason = &reason
+	send(reboot)
+	until("one that reboots to go down", func() bool { return s.pid("two") == 0 })
+	send(inst("i-2", "two", 9, api.InstanceRunning))
+	until("and to come up", func() bool { return s.pid("two") != 0 })
+
 	crashed := s.pid("two")
 	s.mu.Lock()
 	require.NoError(t, s.last["two"].Signal(syscall.SIGKILL))

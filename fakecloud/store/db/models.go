@@ -71,6 +71,21 @@ type Event struct {
 	Body       string
 }
 
+type Fault struct {
+	ID        string
+	ProjectID string
+	Spec      string
+	CreatedAt int64
+	Matched   int64
+	Hits      int64
+	Phase     int64
+}
+
+type FaultInstance struct {
+	FaultID    string
+	InstanceID string
+}
+
 type IdempotencyKey struct {
 	ProjectID   string
 	Key         string

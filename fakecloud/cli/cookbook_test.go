@@ -1,0 +1,136 @@
+// This file answers: do the commands of the fault cookbook work?
+
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cli"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// inProcess runs a cloud that this process's commands talk to.
+func inProcess(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	st, err := store.Open(ctx, store.Memory)
+	require.NoError(t, err)
+	plane := dataplane.New(dataplane.Options{})
+	c, err := cloud.New(cloud.Config{
+		Store: st, DataPlane: plane, Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix(instanceCIDR),
+		LoadBalancerCIDR: netip.MustParsePrefix(balancerCIDR()), Retention: cloud.DefaultRetention,
+	})
+	require.NoError(t, err)
+	p, err := c.EnsureProject(ctx, "default", nil)
+	require.NoError(t, err)
+	const secret = "a-secret-of-the-cookbook"
+	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
+	srv, err := server.New(server.Config{Cloud: c})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	h := httptest.NewServer(srv)
+	t.Cleanup(func() {
+		srv.Stop()
+		h.Close()
+		cancel()
+		assert.NoError(t, <-done)
+		plane.Close()
+		assert.NoError(t, st.Close())
+	})
+	<-c.Ready()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte(secret), 0o600))
+	t.Setenv("FAKECLOUD_URL", h.URL)
+	t.Setenv("FAKECLOUD_TOKEN_FILE", file)
+}
+
+var (
+	word   = regexp.MustCompile(`"[^"]*"|\S+`)
+	anID   = regexp.MustCompile(`\b[fs]-[0-9a-z]{26}\b`)
+	fenced = regexp.MustCompile("(?s)```sh\n(.*?)```")
+)
+
+func TestCookbook(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md"))
+	require.NoError(t, err)
+	inProcess(t)
+	commands, last := 0, ""
+	run := func(line string) {
+		words := word.FindAllString(line, -1)
+		require.Equal(t, "fakecloud", words[0], line)
+		for i := range words {
+			words[i] = strings.Trim(words[i], `"`)
+			if words[i] == "$ID" { // Of what was shown last.
+				words[i] = last
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var out, errs bytes.Buffer
+		require.Zero(t, cli.Run(ctx, words[1:], &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
+		if id := anID.FindString(out.String()); id != "" {
+			last = id
+		}
+		commands++
+	}
+	for _, recipe := range strings.Split(string(text), "\n## ") {
+		for _, block := range fenced.FindAllStringSubmatch(recipe, -1) {
+			for line := range strings.Lines(block[1]) {
+				run(strings.TrimSpace(line))
+			}
+		}
+		run("fakecloud faults delete --all")
+	}
+	assert.Greater(t, commands, 40)
+}
+
+func TestScenarioCommands(t *testing.T) {
+	inProcess(t)
+	run := func(code int, args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var out, errs bytes.Buffer
+		require.Equal(t, code, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", args, out.String(), errs.String())
+		return out.String() + errs.String()
+	}
+	run(0, "instances", "create", "node-1", "--wait")
+	file := filepath.Join(t.TempDir(), "mine.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+
+	write("name: mine\nsteps:\n- {at: 0s, action: crash, instances: {name: node-1}}\n- {at: 5ms, for: 5ms, fault: {effect: {emptyList: true}}}\n")
+	out := run(0, "scenarios", "run", file, "--seed", "7", "--watch")
+	assert.Contains(t, out, "seed 7")
+	assert.Regexp(t, `0s\s+crash instances name=node-1: crash node-1 \(i-`, out)
+	assert.Regexp(t, `5ms\s+fault for 5ms: made fault f-\S+, lifted after 0 hits`, out)
+	assert.Contains(t, out, "\ndone\n")
+	assert.Regexp(t, `mine\s+done\s+2/2\s+7\s`, run(0, "scenarios", "list"))
+
+	write("name: doomed\nsteps: [{at: 0s, action: stop, instances: {name: nobody}}]\n")
+	assert.Contains(t, run(1, "scenarios", "run", file, "--watch"), "failed: 0 match name=nobody")
+	write("name: odd\nsteps: [{at: 0s, fualt: {}}]\n")
+	assert.Contains(t, run(1, "scenarios", "run", file), `unknown field "fualt"`)
+	assert.Contains(t, run(1, "scenarios", "run", "zone-outrage"), "--available")
+	assert.Contains(t, run(0, "scenarios", "list", "--available", "-o", "json"), `"zone-outage"`)
+	assert.Contains(t, run(1, "scenarios", "get", "s-none"), "not-found")
+	assert.Contains(t, run(0, "__complete", "scenarios", "run", ""), "flapping-node\n")
+	assert.Contains(t, run(0, "__complete", "faults", "create", "--zone-outage", ""), "nebula-1b\n")
+	assert.Contains(t, run(2, "faults", "create", "--drop", "--until", "soon"), "2026-01-02T15:04:05Z")
+	assert.Contains(t, run(2, "faults", "create", "--drop", "--burst", "3"), "--throttle")
+	assert.Contains(t, run(2, "faults", "create", "--crash", "--partial-list", "3"), "--partial-list and --crash")
+}

@@ -1,0 +1,228 @@
+// This file answers: how is a fault told on the command line?
+
+package cli
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+// faultFlags are those of `faults create`.
+type faultFlags struct {
+	api.FaultCreate
+	kinds                     []string
+	from, until               string
+	after, lasts              time.Duration
+	delay, jitter, retryAfter time.Duration
+	body                      string
+	perSecond                 float64
+	burst                     int
+}
+
+func (a *app) faultsCreate() *cobra.Command {
+	var f faultFlags
+	cmd := &cobra.Command{
+		Use: "create", Short: "Make calls or life cycles go wrong", Args: cobra.NoArgs,
+		Long: `Make calls or life cycles go wrong.
+
+A fault has an effect, which says what happens; it may have a match, which says
+to which calls or resources (without one: to all of the project's), and turns,
+which say when.
+
+Effects on calls: a --delay (and --jitter), and one way to end: --status, --hang,
+--drop, --body, --empty-list, --throttle, --stale, or --partial-list and
+--omit-field, which go together. Nothing changes in the cloud by a call that a
+fault answers or breaks off, unless --carry-out has it take effect first, and
+lose its answer. The match may have --token, --operation, --resource, --tag. The
+calls of "fakecloud faults", "scenarios" and "calls" are never matched: a fault
+can always be lifted.
+
+Effects on life cycles, one to a fault: --stuck, --fail, --crash, --zone-outage.
+The match may have --resource, --tag and, for --stuck and --fail, --kind.
+
+Turns: --skip leaves the first N alone, --every takes each Nth of the rest,
+--probability each of those by chance (the same --seed draws the same), --times
+ends it after N; --from, --until, --after and --for are a window of time.
+
+When several faults match a call, the oldest whose turn it is applies. Faults
+survive a restart of the cloud.`,
+		Example: `  # every third call of the CCM fails; then one in ten, always the same ones
+  fakecloud faults create --token ccm --status 503 --every 3
+  fakecloud faults create --token ccm --status 500 --probability 0.1 --seed 7
+  # slow, throttled, never answered
+  fakecloud faults create --operation createLoadBalancer --delay 3s --jitter 2s
+  fakecloud faults create --token ccm --throttle 2 --burst 5
+  fakecloud faults create --token ccm --hang --after 10s --for 1m
+  # a create that took effect, though its answer was lost
+  fakecloud faults create --operation createLoadBalancer --drop --carry-out --times 1
+  # answers that are not the truth
+  fakecloud faults create --operation listInstances --partial-list 1
+  fakecloud faults create --operation getInstance,listInstances --stale
+  fakecloud faults create --operation getInstance --omit-field addresses
+  fakecloud faults create --token ccm --operation getInstance --status 404 --project p-other
+  # life cycles
+  fakecloud faults create --stuck --kind load-balancer
+  fakecloud faults create --fail "the host has no disk left" --tag role=worker
+  fakecloud faults create --crash --tag name=node-2 --times 1
+  fakecloud faults create --zone-outage nebula-1a --for 2m`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.settle(cmd); err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			made, err := c.CreateFault(cmd.Context(), f.FaultCreate)
+			if err != nil {
+				return err
+			}
+			return a.printFaults(cmd, made, []api.Fault{*made})
+		},
+	}
+	a.addOutput(cmd)
+	f.addMatch(cmd)
+	f.addTurns(cmd)
+	f.addEffects(cmd)
+	err := cmd.RegisterFlagCompletionFunc("operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		operations, _ := server.Operations() // None to offer, if any error.
+		return operations, cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+	noFiles(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
+	err = cmd.RegisterFlagCompletionFunc("zone-outage", a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		zones, err := c.ListZones(ctx)
+		for _, z := range zones {
+			names = append(names, z.Name)
+		}
+		return names, err
+	}))
+	if err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+	return cmd
+}
+
+func (f *faultFlags) addMatch(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Match.Token, "token", "", "only calls of the token of this name")
+	flags.StringSliceVar(&f.Match.Operations, "operation", nil, "only calls of this operation, by its operationId; repeatable")
+	flags.StringVar(&f.Match.Resource, "resource", "", "only calls about the resource of this ID, or its life cycle")
+	flags.StringVar(&f.Match.Tag, "tag", "", "only calls about resources with this KEY or KEY=VALUE, or their life cycles; never lists")
+	flags.StringSliceVar(&f.kinds, "kind", nil, "with --stuck or --fail, only instance or load-balancer")
+	flags.StringVar(&f.Match.Project, "in-project", "", "the ID of the project whose calls or resources are meant (default: this token's)")
+}
+
+func (f *faultFlags) addTurns(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.IntVar(&f.Times, "times", 0, "how many it is applied to (default: until it is deleted)")
+	flags.IntVar(&f.Skip, "skip", 0, "leave the first N that match alone")
+	flags.IntVar(&f.Every, "every", 0, "take each Nth only, from 2")
+	flags.Float64Var(&f.Probability, "probability", 0, "take each with this probability, above 0 and at most 1")
+	flags.Int64Var(&f.Seed, "seed", 0, "what --probability and --jitter are drawn with (default: drawn, and shown)")
+	flags.StringVar(&f.from, "from", "", "begin, such as 2026-01-02T15:04:05Z, by the cloud's clock")
+	flags.StringVar(&f.until, "until", "", "end, such as 2026-01-02T15:04:05Z, by the cloud's clock")
+	flags.DurationVar(&f.after, "after", 0, "begin so long from now")
+	flags.DurationVar(&f.lasts, "for", 0, "end so long after the begin")
+}
+
+func (f *faultFlags) addEffects(cmd *cobra.Command) {
+	flags, e := cmd.Flags(), &f.Effect
+	flags.DurationVar(&f.delay, "delay", 0, "wait this long before anything else")
+	flags.DurationVar(&f.jitter, "jitter", 0, "wait up to this much longer, drawn for each call")
+	flags.IntVar(&e.Status, "status", 0, "answer with this status, 400 to 599")
+	flags.DurationVar(&f.retryAfter, "retry-after", 0, "with --status, tell the caller to wait this long")
+	flags.StringVar(&e.Project, "project", "", "with --status 404, the ID of the project that the answer names (default: the caller's)")
+	flags.BoolVar(&e.Hang, "hang", false, "never answer")
+	flags.BoolVar(&e.Drop, "drop", false, "reset the connection without an answer")
+	flags.StringVar(&f.body, "body", "", "answer with status 200 and this text")
+	flags.StringVar(&e.ContentType, "content-type", "", "with --body, its type (default application/json)")
+	flags.BoolVar(&e.EmptyList, "empty-list", false, "answer lists as empty")
+	flags.Float64Var(&f.perSecond, "throttle", 0, "let so many calls a second through, and answer the others with 429 and when to come back")
+	flags.IntVar(&f.burst, "burst", 0, "with --throttle, let so many through at once (default 1)")
+	flags.BoolVar(&e.Stale, "stale", false, "answer reads as they were at first, to the same token and URL")
+	flags.IntVar(&e.PartialList, "partial-list", 0, "answer lists with their first N items only")
+	flags.StringSliceVar(&e.OmitFields, "omit-field", nil, "leave this field out of answers, or of each item of a list; a dot leads into a field; repeatable")
+	flags.BoolVar(&e.CarryOut, "carry-out", false, "with --status, --hang, --drop or --body: carry out what was asked for, and lose the answer")
+	flags.BoolVar(&e.Stuck, "stuck", false, "resources stay in the transitional state they are in")
+	flags.StringVar(&e.Fail, "fail", "", "what would be built ends in error, with this reason")
+	flags.BoolVar(&e.Crash, "crash", false, "instances that run go to error")
+	flags.StringVar(&e.ZoneOutage, "zone-outage", "", "the zone of this name is lost: its instances go to error, and come back when the fault ends")
+}
+
+// ways are the flags that each end a call, or are a life cycle's.
+var ways = []string{
+	"status", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field", "stuck", "fail", "crash", "zone-outage",
+}
+
+// settle turns flags into the fault, and refuses those that make none. The rest
+// the cloud knows better.
+func (f *faultFlags) settle(cmd *cobra.Command) error {
+	changed := cmd.Flags().Changed
+	given := slices.DeleteFunc(slices.Clone(ways), func(name string) bool { return !changed(name) })
+	edits := len(given) == 2 && given[0] == "partial-list" && given[1] == "omit-field"
+	switch {
+	case len(given) > 1 && !edits:
+		return misuse("--%s and --%s: a fault has one effect only, beside a delay", given[0], given[1])
+	case len(given) == 0 && !changed("delay") && !changed("jitter"):
+		return misuse("a fault needs an effect: --delay, or one of --status, --hang, --drop, --body, --empty-list, --throttle, --stale, --partial-list, --omit-field, --stuck, --fail, --crash and --zone-outage")
+	case changed("retry-after") && (f.retryAfter <= 0 || f.retryAfter%time.Second != 0):
+		return misuse("--retry-after %s: give whole seconds, 1s or more", f.retryAfter)
+	case changed("times") && f.Times < 1:
+		return misuse("--times %d: give 1 or more, or leave it out", f.Times)
+	case changed("probability") && (f.Probability <= 0 || f.Probability > 1):
+		return misuse("--probability %v: give more than 0 and at most 1", f.Probability)
+	case changed("burst") && !changed("throttle"):
+		return misuse("--burst goes with --throttle")
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"delay", f.delay}, {"jitter", f.jitter}, {"after", f.after}, {"for", f.lasts}} {
+		if changed(d.flag) && (d.value <= 0 || d.value%time.Millisecond != 0) {
+			return misuse("--%s %s: give whole milliseconds, 1ms or more", d.flag, d.value)
+		}
+	}
+	return f.fill(changed)
+}
+
+func (f *faultFlags) fill(changed func(flag string) bool) (err error) {
+	e := &f.Effect
+	e.DelayMilliseconds, e.JitterMilliseconds = int(f.delay.Milliseconds()), int(f.jitter.Milliseconds())
+	e.RetryAfterSeconds = int(f.retryAfter.Seconds())
+	f.AfterSeconds, f.ForSeconds = f.after.Seconds(), f.lasts.Seconds()
+	if changed("body") {
+		e.Body = &f.body
+	}
+	if changed("throttle") {
+		e.Throttle = &api.FaultThrottle{PerSecond: f.perSecond, Burst: f.burst}
+	}
+	for _, k := range f.kinds {
+		f.Match.Kinds = append(f.Match.Kinds, api.FaultMatchKinds(k))
+	}
+	if f.From, err = timeFlag("from", f.from); err != nil {
+		return err
+	}
+	f.Until, err = timeFlag("until", f.until)
+	return err
+}
+
+func timeFlag(flag, text string) (*time.Time, error) {
+	if text == "" {
+		return nil, nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil, misuse("--%s %q: give a time such as 2026-01-02T15:04:05Z", flag, text)
+	}
+	return &t, nil
+}

@@ -1,0 +1,291 @@
+// This file answers: how are scenarios run, and followed, from the command line?
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
+)
+
+// scenarioPoll is how often a scenario that is watched is looked at: there are no
+// events of it.
+const scenarioPoll = 100 * time.Millisecond
+
+func (a *app) scenarios() *cobra.Command {
+	return group("scenarios", "Faults and actions over time", `  fakecloud scenarios list --available
+  fakecloud scenarios run zone-outage --watch
+  fakecloud scenarios run incident.yaml`,
+		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(), a.scenariosDelete())
+}
+
+func (a *app) scenariosRun() *cobra.Command {
+	var watch bool
+	var seed int64
+	cmd := &cobra.Command{
+		Use: "run NAME|FILE", Short: "Run a ready scenario, or that of a YAML file", Args: cobra.ExactArgs(1),
+		Long: `Run a ready scenario, or that of a YAML file. Each step has a time, counted from
+the begin by the cloud's clock, and is a fault (as of "fakecloud faults create",
+but in the API's words) or an action on instances or load balancers:
+
+  name: bad-minute
+  seed: 7
+  steps:
+    - at: 0s
+      for: 30s
+      fault:
+        match: {token: ccm}
+        effect: {throttle: {perSecond: 1}}
+    - at: 10s
+      action: crash           # or start, stop, reboot, terminate
+      instances: {tag: role=worker, pick: 1}
+    - at: 40s
+      action: delete
+      loadBalancers: {name: web}
+
+With the same seed, the same instances are picked from those of the same names.
+The scenario goes on without this command; a restart of the cloud ends it and
+lifts its faults.`,
+		Example: `  fakecloud scenarios run flapping-node --watch
+  fakecloud scenarios run ./incident.yaml --seed 7`,
+		ValidArgsFunction: completeReady,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			body, err := scenarios.Find(args[0])
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("seed") {
+				body.Seed = seed
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			started, err := c.RunScenario(cmd.Context(), body)
+			if err != nil {
+				return err
+			}
+			if watch {
+				return watchScenario(cmd, c, started)
+			}
+			return a.printScenarios(cmd, started, []api.Scenario{*started})
+		},
+	}
+	a.addOutput(cmd)
+	cmd.Flags().BoolVar(&watch, "watch", false, "show each step as it is done, until the scenario ends; fails if it does")
+	cmd.Flags().Int64Var(&seed, "seed", 0, "what is drawn with (default: the file's, or drawn, and shown)")
+	return cmd
+}
+
+func completeReady(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	ready, _ := scenarios.Available() // None to offer, if any error.
+	var names []string
+	for _, s := range ready {
+		names = append(names, s.Name)
+	}
+	return names, cobra.ShellCompDirectiveDefault // Or a file.
+}
+
+// watchScenario shows steps until the scenario ends.
+func watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenario) error {
+	out, id := cmd.OutOrStdout(), s.ID
+	said := map[string]bool{}
+	say := func(key, format string, args ...any) error {
+		if said[key] {
+			return nil
+		}
+		said[key] = true
+		_, err := fmt.Fprintf(out, format+"\n", args...)
+		return err
+	}
+	tick := time.NewTicker(scenarioPoll)
+	defer tick.Stop()
+	if err := say("begin", "scenario %s (%s), seed %d", s.Name, id, s.Seed); err != nil {
+		return err
+	}
+	for {
+		for i, step := range s.Steps {
+			var err error
+			n := strconv.Itoa(i)
+			switch {
+			case step.Error != "":
+				err = say(n, "%s\t%s: failed: %s", step.At, step.Does, step.Error)
+			case step.LiftedAt != nil:
+				err = say("lifted "+n, "%s\t%s: %s", step.At, step.Does, step.Result)
+			case step.DoneAt != nil:
+				err = say(n, "%s\t%s: %s", step.At, step.Does, step.Result)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if s.State != api.ScenarioRunning {
+			break
+		}
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-tick.C:
+		}
+		now, err := c.GetScenario(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		s = now
+	}
+	return errors.Join(say("end", "%s", s.State), failedScenario(s))
+}
+
+func failedScenario(s *api.Scenario) error {
+	if s.State == api.ScenarioFailed {
+		return fmt.Errorf("scenario %s failed", s.ID)
+	}
+	return nil
+}
+
+func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario) error {
+	var rows [][]string
+	for _, s := range items {
+		done := 0
+		for _, step := range s.Steps {
+			if step.DoneAt != nil {
+				done++
+			}
+		}
+		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), age(s.StartedAt)})
+	}
+	return a.print(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
+}
+
+func (a *app) scenariosList() *cobra.Command {
+	var available bool
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the scenarios that were run, or those that are ready to", Args: cobra.NoArgs,
+		Example: "  fakecloud scenarios list --available",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if available {
+				return a.printReady(cmd.OutOrStdout())
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			items, err := c.ListScenarios(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.printScenarios(cmd, api.ScenarioList{Items: orEmpty(items)}, items)
+		},
+	}
+	a.addOutput(cmd)
+	cmd.Flags().BoolVar(&available, "available", false, "those that come with fakecloud; asks no cloud")
+	return cmd
+}
+
+func (a *app) printReady(out io.Writer) error {
+	ready, err := scenarios.Available()
+	if err != nil {
+		return err
+	}
+	if a.output == "table" {
+		for _, s := range ready {
+			if _, err := fmt.Fprintf(out, "%s\n%s\n", s.Name, indent(s.Description)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.print(out, ready, "", nil)
+}
+
+func (a *app) completeScenarios() cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) (ids []string, err error) {
+		items, err := c.ListScenarios(ctx)
+		for _, s := range items {
+			ids = append(ids, s.ID)
+		}
+		return ids, err
+	})
+}
+
+// scenariosAct is a command about one scenario, which it shows.
+func (a *app) scenariosAct(verb, short string, do func(*client.Client, context.Context, string) (*api.Scenario, error)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: verb + " ID", Short: short, Args: cobra.ExactArgs(1),
+		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.completeScenarios(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			found, err := each(args, func(id string) (*api.Scenario, error) { return do(c, cmd.Context(), id) })
+			if err != nil {
+				return err
+			}
+			return a.printSteps(cmd.OutOrStdout(), found[0])
+		},
+	}
+	a.addOutput(cmd)
+	return cmd
+}
+
+func (a *app) scenariosGet() *cobra.Command {
+	return a.scenariosAct("get", "Show a scenario's steps, and how far it has come", (*client.Client).GetScenario)
+}
+
+func (a *app) scenariosStop() *cobra.Command {
+	return a.scenariosAct("stop", "Stop a scenario and lift its faults", (*client.Client).StopScenario)
+}
+
+func (a *app) printSteps(out io.Writer, s api.Scenario) error {
+	var rows [][]string
+	for _, step := range s.Steps {
+		result := "-"
+		switch {
+		case step.Error != "":
+			result = "failed: " + step.Error
+		case step.DoneAt != nil:
+			result = step.Result
+		}
+		rows = append(rows, []string{step.At, step.Does, result})
+	}
+	if a.output == "table" {
+		if _, err := fmt.Fprintf(out, "%s (%s) is %s, seed %d\n", s.Name, s.ID, s.State, s.Seed); err != nil {
+			return err
+		}
+	}
+	return a.print(out, s, "AT STEP RESULT", rows)
+}
+
+func (a *app) scenariosDelete() *cobra.Command {
+	return &cobra.Command{
+		Use: "delete ID...", Short: "Stop scenarios and forget them", Args: cobra.MinimumNArgs(1),
+		Example: "  fakecloud scenarios delete s-01jd3n9y5c7r", ValidArgsFunction: a.completeScenarios(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = each(args, func(id string) (*struct{}, error) { return &struct{}{}, c.DeleteScenario(cmd.Context(), id) })
+			return err
+		},
+	}
+}
+
+func indent(text string) string {
+	out := ""
+	for line := range strings.Lines(text) {
+		out += "  " + line
+	}
+	return out
+}

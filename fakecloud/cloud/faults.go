@@ -1,0 +1,414 @@
+// This file answers: how do life cycles go wrong when they are told to, and what
+// is kept of the rules that say so?
+
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// Subject is what a fault can tell resources apart by.
+type Subject struct {
+	Project string // its ID
+	Kind    Resource
+	ID      string
+	Tags    map[string]string
+}
+
+// Faults say which life cycles go wrong. They are asked within transactions, so
+// they must not ask the cloud. What they answer, they count.
+type Faults interface {
+	// Stuck tells whether the resource stays in the transitional state it is in.
+	Stuck(s Subject, now time.Time) bool
+	// Fail tells whether, and why, the resource cannot be built.
+	Fail(s Subject, now time.Time) (reason string, fails bool)
+	// Crash tells whether the running instance goes to error; by that rule only,
+	// unless rule is "".
+	Crash(s Subject, now time.Time, rule string) bool
+	// Outage tells whether the zone is lost to the project, and by which rule.
+	Outage(project, zone string, now time.Time) (rule string, lost bool)
+	// Sweeps are what is to be carried out now because a rule's window began or
+	// ended, and when there will be more; zero if that is not known.
+	Sweeps(now time.Time) (due []FaultSweep, next time.Time)
+	// Swept is told that it was, and how many resources it took.
+	Swept(FaultSweep, int)
+}
+
+// FaultPhase is how far a rule's window has been carried out.
+type FaultPhase int64
+
+// The phases of a rule.
+const (
+	FaultNew FaultPhase = iota
+	FaultBegun
+	FaultEnded
+)
+
+// FaultSweep is a rule's begin or end.
+type FaultSweep struct {
+	Rule    string
+	Project string // the ID
+	To      FaultPhase
+	// Zone is that of an outage. Without one, running instances crash when it
+	// begins.
+	Zone string
+}
+
+// StoredFault is what is kept of a rule.
+type StoredFault struct {
+	ID            string
+	Project       string // the ID of which made it
+	Spec          []byte
+	CreatedAt     time.Time
+	Matched, Hits int64
+	Phase         FaultPhase
+}
+
+// heldDue is the time at which what is stuck is due.
+var heldDue = int64(math.MaxInt64 >> 16)
+
+// Clock is the one that the cloud runs on.
+func (c *Cloud) Clock() clockwork.Clock { return c.clock }
+
+// Obey makes the cloud ask f from now on.
+func (c *Cloud) Obey(f Faults) {
+	c.obeyed.Store(&f)
+	c.nudge()
+}
+
+// faults may be nil.
+func (c *Cloud) faults() Faults {
+	if f := c.obeyed.Load(); f != nil {
+		return *f
+	}
+	return nil
+}
+
+// StoredFaults gives all rules of all projects, oldest first.
+func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
+	var all []StoredFault
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.AllFaults(ctx)
+		for _, r := range rows {
+			all = append(all, StoredFault{
+				ID: r.ID, Project: r.ProjectID, Spec: []byte(r.Spec), CreatedAt: fromMillis(r.CreatedAt),
+				Matched: r.Matched, Hits: r.Hits, Phase: FaultPhase(r.Phase),
+			})
+		}
+		return err
+	})
+	return all, err
+}
+
+// SaveFault keeps a new rule.
+func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+		return tx.InsertFault(ctx, db.InsertFaultParams{
+			ID: f.ID, ProjectID: f.Project, Spec: string(f.Spec), CreatedAt: f.CreatedAt.UnixMilli(),
+			Matched: f.Matched, Hits: f.Hits, Phase: int64(f.Phase),
+		})
+	})
+}
+
+// CountFaults keeps what rules counted.
+func (c *Cloud) CountFaults(ctx context.Context, counts []StoredFault) error {
+	if len(counts) == 0 {
+		return nil
+	}
+	return c.store.Write(ctx, func(tx *store.Tx) error {
+		for _, f := range counts {
+			if err := tx.CountFault(ctx, db.CountFaultParams{ID: f.ID, Matched: f.Matched, Hits: f.Hits}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// LiftFaults forgets rules that are not in force any more: what they took is
+// started again, and what they held goes on.
+func (c *Cloud) LiftFaults(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		for _, id := range ids {
+			if err := c.endOutage(ctx, tx, id, now); err != nil {
+				return err
+			}
+			if err := tx.DeleteFault(ctx, id); err != nil {
+				return err
+			}
+		}
+		return release(ctx, tx, now)
+	})
+}
+
+// release has everything that is held looked at again.
+func release(ctx context.Context, tx *store.Tx, now time.Time) error {
+	ms := now.UnixMilli()
+	return errors.Join(
+		tx.ReleaseInstances(ctx, db.ReleaseInstancesParams{Now: &ms, Held: &heldDue}),
+		tx.ReleaseLoadBalancers(ctx, db.ReleaseLoadBalancersParams{Now: &ms, Held: &heldDue}),
+	)
+}
+
+// SweepFaults carries out what begins or ends now.
+func (c *Cloud) SweepFaults(ctx context.Context) error {
+	f := c.faults()
+	if f == nil {
+		return nil
+	}
+	c.sweepMu.Lock()
+	defer c.sweepMu.Unlock()
+	due, _ := f.Sweeps(c.now())
+	for _, s := range due {
+		if err := c.sweep(ctx, f, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextSweep is when there will be something to carry out; zero if it is not
+// known.
+func (c *Cloud) nextSweep() time.Time {
+	f := c.faults()
+	if f == nil {
+		return time.Time{}
+	}
+	_, next := f.Sweeps(c.now())
+	return next
+}
+
+func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
+	var taken []string
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
+		switch {
+		case err != nil || known == 0: // It has been lifted meanwhile.
+			return err
+		case s.To == FaultBegun:
+			taken, err = c.strike(ctx, tx, f, s, now)
+			return err
+		}
+		return errors.Join(c.endOutage(ctx, tx, s.Rule, now), release(ctx, tx, now))
+	})
+	if err != nil {
+		return err
+	}
+	f.Swept(s, len(taken))
+	for _, id := range taken {
+		c.retarget(context.WithoutCancel(ctx), id)
+	}
+	return nil
+}
+
+// strike puts the instances that a rule's begin takes in error, and gives their
+// IDs.
+func (c *Cloud) strike(ctx context.Context, tx *store.Tx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
+	rows, err := tx.FaultableInstances(ctx, s.Project)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		in, err := instanceFrom(row)
+		if err != nil {
+			return nil, err
+		}
+		rule, _ := find(InstanceRules, in.State, Crash)
+		switch {
+		case s.Zone == in.Zone:
+			rule.Reason = "zone " + in.Zone + " has an outage"
+			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: s.Rule, InstanceID: in.ID})
+		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(subjectOf(in), now, s.Rule):
+			continue
+		}
+		if err == nil {
+			err = c.moveInstance(ctx, tx, &in, rule, now)
+		}
+		if err != nil {
+			return nil, err
+		}
+		taken = append(taken, in.ID)
+	}
+	return taken, nil
+}
+
+// endOutage starts again what an outage took, if it is one. What is lost to
+// another outage as well becomes that one's.
+func (c *Cloud) endOutage(ctx context.Context, tx *store.Tx, rule string, now time.Time) error {
+	rows, err := tx.InstancesOfFault(ctx, rule)
+	if err != nil {
+		return err
+	}
+	if err := tx.DeleteFaultInstances(ctx, rule); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		in, err := instanceFrom(row)
+		if err != nil {
+			return err
+		}
+		move, ok := find(InstanceRules, in.State, Recover)
+		if !ok {
+			continue
+		}
+		other, lost := "", false
+		if f := c.faults(); f != nil {
+			other, lost = f.Outage(in.Project, in.Zone, now)
+		}
+		if lost {
+			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: other, InstanceID: in.ID})
+		} else {
+			err = c.moveInstance(ctx, tx, &in, move, now)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func subjectOf(in Instance) Subject {
+	return Subject{Project: in.Project, Kind: InstanceResource, ID: in.ID, Tags: in.Tags}
+}
+
+func balancerSubject(lb LoadBalancer) Subject {
+	return Subject{Project: lb.Project, Kind: LoadBalancerResource, ID: lb.ID, Tags: lb.Tags}
+}
+
+// endState ends the state an instance is in, as the faults will have it.
+func (c *Cloud) endState(ctx context.Context, tx *store.Tx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+	f := c.faults()
+	if f == nil || in.State == InstanceTerminated {
+		return c.moveInstance(ctx, tx, in, rule, now)
+	}
+	s := subjectOf(*in)
+	if f.Stuck(s, now) {
+		return tx.SetInstanceDue(ctx, db.SetInstanceDueParams{ID: in.ID, DueAt: &heldDue})
+	}
+	if failed, ok := find(InstanceRules, in.State, Failed); ok {
+		if reason, fails := f.Fail(s, now); fails {
+			rule, rule.Reason = failed, reason
+		}
+	}
+	if err := c.moveInstance(ctx, tx, in, rule, now); err != nil {
+		return err
+	}
+	if in.State != InstanceRunning || !f.Crash(s, now, "") {
+		return nil
+	}
+	rule, _ = find(InstanceRules, in.State, Crash)
+	return c.moveInstance(ctx, tx, in, rule, now)
+}
+
+// holdLoadBalancer tells whether a balancer stays in the transitional state that
+// it is in, and has it wait if it does.
+func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bool, err error) {
+	f := c.faults()
+	switch lb.State {
+	case LoadBalancerProvisioning, LoadBalancerUpdating, LoadBalancerDeleting:
+	default:
+		return false, nil
+	}
+	if f == nil || !f.Stuck(balancerSubject(lb), c.now()) {
+		return false, nil
+	}
+	// The rule may have been lifted since; if it is lifted after this, it releases
+	// the balancer.
+	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		row, err := tx.GetLoadBalancer(ctx, lb.ID)
+		if err != nil {
+			return err
+		}
+		holds = f.Stuck(balancerSubject(lb), now)
+		if !holds || row.Version != lb.Version || !isDue(dueFrom(row.DueAt), now) {
+			return nil
+		}
+		return tx.SetLoadBalancerDue(ctx, db.SetLoadBalancerDueParams{ID: lb.ID, DueAt: &heldDue})
+	})
+	return holds, err
+}
+
+// failBuild is why a balancer that is to be built cannot be. One that is active
+// stays so.
+func (c *Cloud) failBuild(lb LoadBalancer) error {
+	f := c.faults()
+	if f == nil || lb.State == LoadBalancerActive {
+		return nil
+	}
+	if reason, fails := f.Fail(balancerSubject(lb), c.now()); fails {
+		return errors.New(reason)
+	}
+	return nil
+}
+
+// zoneWorks refuses what needs a zone that is lost to the project.
+func (c *Cloud) zoneWorks(p Project, zone string) error {
+	if c.zoneLost(p, zone) {
+		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).at("zone", "has an outage")
+	}
+	return nil
+}
+
+func (c *Cloud) zoneLost(p Project, zone string) bool {
+	f := c.faults()
+	if f == nil {
+		return false
+	}
+	_, lost := f.Outage(p.ID, zone, c.now())
+	return lost
+}
+
+// workingZones are those that are not lost to the project; all, if all are.
+func (c *Cloud) workingZones(p Project) []string {
+	var work []string
+	for _, z := range c.cfg.Zones {
+		if !c.zoneLost(p, z) {
+			work = append(work, z)
+		}
+	}
+	if len(work) == 0 {
+		return c.cfg.Zones
+	}
+	return work
+}
+
+// HasProject tells whether there is a project of that ID.
+func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
+	var has bool
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		_, err := tx.FaultProject(ctx, id)
+		has = err == nil
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+		return err
+	})
+	return has, err
+}
+
+// TagsOf gives the tags of a resource of the project; none if there is no such
+// resource.
+func (c *Cloud) TagsOf(ctx context.Context, p Project, id string) map[string]string {
+	if in, err := c.GetInstance(ctx, p, id); err == nil {
+		return in.Tags
+	}
+	if lb, err := c.GetLoadBalancer(ctx, p, id); err == nil {
+		return lb.Tags
+	}
+	if r, err := c.GetRoute(ctx, p, id); err == nil {
+		return r.Tags
+	}
+	return nil
+}

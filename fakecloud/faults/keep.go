@@ -1,0 +1,52 @@
+// This file answers: how do counts outlive the process?
+
+package faults
+
+import (
+	"context"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// flushEvery is how old counts in the store may be.
+const flushEvery = time.Second
+
+// touch has a rule's counts written soon. It is called with mu held.
+func (r *Rules) touch(one *rule) {
+	one.dirty = true
+	if r.flush == nil && !r.closed {
+		r.flush = time.AfterFunc(flushEvery, r.write)
+	}
+}
+
+// write brings the counts that changed into the store.
+func (r *Rules) write() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	r.flush = nil
+	var counts []cloud.StoredFault
+	for _, one := range r.rules {
+		if one.dirty {
+			one.dirty = false
+			counts = append(counts, cloud.StoredFault{ID: one.ID, Matched: int64(one.Matched), Hits: int64(one.Hits)})
+		}
+	}
+	r.mu.Unlock()
+	if err := r.cloud.CountFaults(context.Background(), counts); err != nil {
+		r.log.Error("what faults counted is not stored", "err", err)
+	}
+}
+
+// Close writes what is not written yet. What is counted afterwards is lost, and
+// the store is left alone.
+func (r *Rules) Close() {
+	r.mu.Lock()
+	r.closed = true
+	if r.flush != nil {
+		r.flush.Stop() // One that runs already finds nothing left to write.
+	}
+	r.mu.Unlock()
+	r.write()
+}

@@ -1,0 +1,137 @@
+// This file answers: which rule do resources feel?
+
+package faults
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+var _ cloud.Faults = (*Rules)(nil)
+
+// about tells whether a rule on life cycles is about the resource.
+func (r *rule) about(s cloud.Subject) bool {
+	m := r.Match
+	return r.project() == s.Project &&
+		(m.Resource == "" || m.Resource == s.ID) &&
+		(m.Tag == "" || hasTag(s.Tags, m.Tag)) &&
+		(len(m.Kinds) == 0 || slices.Contains(m.Kinds, s.Kind))
+}
+
+// first counts the match of each rule that is in force, has the effect and is
+// about the resource, up to the first whose turn it is, and counts its hit.
+func (r *Rules) first(s cloud.Subject, now time.Time, has func(*rule) bool) *rule {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.rules {
+		if !has(one) || !one.inForce(now) || !one.about(s) {
+			continue
+		}
+		r.count(one)
+		if one.turn(one.Matched) {
+			one.Hits++
+			return one
+		}
+	}
+	return nil
+}
+
+// Stuck implements cloud.Faults. A resource that is held is counted once.
+func (r *Rules) Stuck(s cloud.Subject, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.rules {
+		if !one.Effect.Stuck || !one.inForce(now) || !one.about(s) {
+			continue
+		}
+		if !one.held[s.ID] {
+			one.held[s.ID] = true
+			r.count(one)
+			one.Hits++
+		}
+		return true
+	}
+	return false
+}
+
+// Fail implements cloud.Faults.
+func (r *Rules) Fail(s cloud.Subject, now time.Time) (string, bool) {
+	one := r.first(s, now, func(one *rule) bool { return one.Effect.Fail != "" })
+	if one == nil {
+		return "", false
+	}
+	return one.Effect.Fail, true
+}
+
+// Crash implements cloud.Faults.
+func (r *Rules) Crash(s cloud.Subject, now time.Time, id string) bool {
+	return r.first(s, now, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
+}
+
+// Outage implements cloud.Faults.
+func (r *Rules) Outage(project, zone string, now time.Time) (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.rules {
+		if one.Effect.ZoneOutage == zone && one.project() == project && one.inForce(now) {
+			return one.ID, true
+		}
+	}
+	return "", false
+}
+
+// Sweeps implements cloud.Faults.
+func (r *Rules) Sweeps(now time.Time) (due []cloud.FaultSweep, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.rules {
+		to, at := one.nextPhase()
+		switch {
+		case at == nil:
+		case !at.After(now):
+			if one.spent(now) {
+				to = cloud.FaultEnded // All of its window passed while no process ran.
+			}
+			due = append(due, cloud.FaultSweep{Rule: one.ID, Project: one.project(), To: to, Zone: one.Effect.ZoneOutage})
+		case next.IsZero() || at.Before(next):
+			next = *at
+		}
+	}
+	return due, next
+}
+
+// nextPhase is what is to be carried out next of the rule's window, and when; nil
+// if nothing is.
+func (r *rule) nextPhase() (cloud.FaultPhase, *time.Time) {
+	e := r.Effect
+	switch {
+	case r.phase == cloud.FaultNew && (e.Crash || e.ZoneOutage != ""):
+		begin := &r.CreatedAt
+		if r.From != nil {
+			begin = r.From
+		}
+		return cloud.FaultBegun, begin
+	case r.phase != cloud.FaultEnded && (e.Stuck || e.ZoneOutage != ""):
+		return cloud.FaultEnded, r.Until
+	}
+	return 0, nil
+}
+
+// Swept implements cloud.Faults.
+func (r *Rules) Swept(s cloud.FaultSweep, took int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.rules {
+		if one.ID != s.Rule {
+			continue
+		}
+		one.phase = s.To
+		if s.Zone != "" && s.To == cloud.FaultBegun {
+			one.Matched += took
+			one.Hits += took
+			r.touch(one)
+		}
+	}
+}

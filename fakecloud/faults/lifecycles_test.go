@@ -1,0 +1,331 @@
+// This file answers: do life cycles go wrong as told, and right again when a rule
+// ends, whenever the process is restarted?
+
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
+)
+
+const patience = 10 * time.Second
+
+// living runs the world's cloud until the test ends.
+func living(t *testing.T) *world {
+	w := theWorld(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.cloud.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-done)
+	})
+	<-w.cloud.Ready()
+	return w
+}
+
+func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name: "p0"} }
+
+func (w *world) instance(t *testing.T, name, zone string) string {
+	t.Helper()
+	in, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}})
+	require.NoError(t, err)
+	return in.ID
+}
+
+func (w *world) runs(t *testing.T, name, zone string) string {
+	t.Helper()
+	id := w.instance(t, name, zone)
+	w.pass(t, time.Second)
+	w.state(t, id, "running", "")
+	return id
+}
+
+func (w *world) balancer(t *testing.T, name string) string {
+	t.Helper()
+	lb, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}}})
+	require.NoError(t, err)
+	return lb.ID
+}
+
+// pass lets time go by, once the cloud waits for it.
+func (w *world) pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, w.clock.BlockUntilContext(ctx, 1))
+	w.clock.Advance(d)
+}
+
+func (w *world) stateOf(t assert.TestingT, id string) string {
+	ctx := context.Background()
+	if in, err := w.cloud.GetInstance(ctx, w.proj(), id); err == nil {
+		return string(in.State) + " " + in.StateReason
+	}
+	lb, err := w.cloud.GetLoadBalancer(ctx, w.proj(), id)
+	if err != nil {
+		return "gone "
+	}
+	return string(lb.State) + " " + lb.StateReason
+}
+
+// state waits for a resource's, at the time that it is.
+func (w *world) state(t *testing.T, id, state, reason string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Equal(c, state+" "+reason, w.stateOf(c, id))
+	}, patience, time.Millisecond)
+}
+
+func (w *world) counts(t *testing.T, id string, matched, hits int) {
+	t.Helper()
+	f, err := w.Get(w.project, id)
+	require.NoError(t, err)
+	assert.Equal(t, []int{matched, hits}, []int{f.Matched, f.Hits})
+}
+
+func (w *world) lift(t *testing.T, f faults.Fault) {
+	t.Helper()
+	require.NoError(t, w.Delete(t.Context(), w.project, f.ID))
+}
+
+func requireCode(t *testing.T, want cloud.Code, err error) {
+	t.Helper()
+	var refused *cloud.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, want, refused.Code)
+}
+
+func TestStuckUntilLifted(t *testing.T) {
+	w := living(t)
+	f := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}})
+	in, lb := w.instance(t, "a", ""), w.balancer(t, "b")
+	w.pass(t, time.Minute)
+	require.Eventually(t, func() bool { return w.List(w.project)[0].Hits == 2 }, patience, time.Millisecond)
+	w.state(t, in, "pending", "")
+	w.state(t, lb, "provisioning", "")
+	w.reopen(t)
+	w.pass(t, time.Hour)
+	w.state(t, in, "pending", "")
+	w.state(t, lb, "provisioning", "")
+	w.counts(t, f.ID, 2, 2)
+	w.lift(t, f)
+	w.state(t, in, "running", "")
+	w.state(t, lb, "active", "")
+
+	f = w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}, When: faults.When{For: time.Minute}})
+	_, err := w.cloud.StopInstance(t.Context(), w.proj(), in)
+	require.NoError(t, err)
+	_, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
+	require.NoError(t, err)
+	w.pass(t, 30*time.Second)
+	w.state(t, in, "stopped", "")
+	w.state(t, lb, "deleting", "")
+	w.pass(t, 31*time.Second)
+	w.state(t, lb, "gone", "")
+	w.counts(t, f.ID, 1, 1)
+}
+
+// Of two that hold a resource, the one that is left goes on to.
+func TestStuckTwice(t *testing.T) {
+	w := living(t)
+	first := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}})
+	in := w.instance(t, "a", "")
+	second := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Tag: "name=a"}})
+	w.pass(t, time.Minute)
+	require.Eventually(t, func() bool { return w.List(w.project)[0].Hits == 1 }, patience, time.Millisecond)
+	w.lift(t, first)
+	require.Eventually(t, func() bool { return w.List(w.project)[0].Hits == 1 }, patience, time.Millisecond)
+	w.state(t, in, "pending", "")
+	w.lift(t, second)
+	w.state(t, in, "running", "")
+}
+
+func TestWhatCannotBeBuilt(t *testing.T) {
+	w := living(t)
+	const reason = "the host has no disk left"
+	f := w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, When: faults.When{Times: 2}})
+	in := w.instance(t, "a", "")
+	w.pass(t, 300*time.Millisecond)
+	w.state(t, in, "error", reason)
+	lb := w.balancer(t, "b")
+	w.pass(t, 400*time.Millisecond)
+	w.state(t, lb, "error", reason)
+	w.counts(t, f.ID, 2, 2)
+	w.pass(t, 2*time.Second)
+	w.state(t, lb, "active", "")
+	started, err := w.cloud.StartInstance(t.Context(), w.proj(), in)
+	require.NoError(t, err)
+	assert.Equal(t, "pending ", string(started.State)+" "+started.StateReason)
+	w.pass(t, time.Second)
+	w.state(t, in, "running", "")
+
+	name := "c"
+	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
+	_, err = w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name})
+	require.NoError(t, err)
+	w.pass(t, time.Second)
+	w.state(t, lb, "error", reason)
+}
+
+func TestCrashes(t *testing.T) {
+	w := living(t)
+	a, b := w.runs(t, "a", ""), w.runs(t, "b", "")
+	f := w.make(t, faults.Spec{Effect: faults.Effect{Crash: true}, Match: faults.Match{Tag: "name=a"}, When: faults.When{Times: 2}})
+	assert.Equal(t, "error crashed", w.stateOf(t, a), "with the reply")
+	assert.Equal(t, "running ", w.stateOf(t, b))
+	w.counts(t, f.ID, 1, 1)
+	w.reopen(t)
+	_, err := w.cloud.StartInstance(t.Context(), w.proj(), a)
+	require.NoError(t, err)
+	w.pass(t, time.Second)
+	w.state(t, a, "error", "crashed")
+	_, err = w.cloud.StartInstance(t.Context(), w.proj(), a)
+	require.NoError(t, err)
+	w.pass(t, time.Second)
+	w.state(t, a, "running", "")
+	w.counts(t, f.ID, 2, 2)
+
+	w.make(t, faults.Spec{Effect: faults.Effect{Crash: true}, When: faults.When{After: time.Minute}})
+	assert.Equal(t, "running ", w.stateOf(t, b), "its window has not begun")
+	w.pass(t, time.Minute)
+	w.state(t, a, "error", "crashed")
+	w.state(t, b, "error", "crashed")
+	stopping, err := w.cloud.StopInstance(t.Context(), w.proj(), b)
+	require.NoError(t, err)
+	assert.Equal(t, cloud.InstanceStopping, stopping.State)
+	w.pass(t, time.Second)
+	w.state(t, b, "stopped", "")
+	_, err = w.cloud.RebootInstance(t.Context(), w.proj(), b)
+	requireCode(t, cloud.WrongState, err)
+}
+
+func TestZoneOutage(t *testing.T) {
+	const zone, reason = "nebula-1a", "zone nebula-1a has an outage"
+	w := living(t)
+	a, b, elsewhere := w.runs(t, "a", zone), w.runs(t, "b", zone), w.runs(t, "c", "nebula-1b")
+	pending := w.instance(t, "d", zone)
+	stopped := w.runs(t, "e", zone)
+	w.state(t, pending, "running", "")
+	_, err := w.cloud.StopInstance(t.Context(), w.proj(), stopped)
+	require.NoError(t, err)
+	w.pass(t, time.Second)
+	w.state(t, stopped, "stopped", "")
+	pending = w.instance(t, "f", zone)
+
+	f := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}})
+	for _, id := range []string{a, b, pending} {
+		assert.Equal(t, "error "+reason, w.stateOf(t, id))
+	}
+	w.counts(t, f.ID, 4, 4)
+	assert.Equal(t, "running ", w.stateOf(t, elsewhere))
+	_, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	requireCode(t, cloud.ZoneUnavailable, err)
+	for _, id := range []string{a, stopped} {
+		_, err = w.cloud.StartInstance(t.Context(), w.proj(), id)
+		requireCode(t, cloud.ZoneUnavailable, err)
+	}
+	for range 4 {
+		in, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{})
+		require.NoError(t, err)
+		assert.NotEqual(t, zone, in.Zone, "the cloud chooses one that works")
+	}
+	_, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
+	require.NoError(t, err, "another project has no part in it")
+
+	_, err = w.cloud.TerminateInstance(t.Context(), w.proj(), b)
+	require.NoError(t, err)
+	w.reopen(t)
+	assert.Equal(t, "error "+reason, w.stateOf(t, a), "an outage outlives the process")
+	other := w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: zone}, When: faults.When{For: time.Minute}})
+	w.lift(t, f)
+	assert.Equal(t, "error "+reason, w.stateOf(t, a), "there is another")
+	w.counts(t, other.ID, 0, 0)
+	w.pass(t, time.Minute)
+	w.state(t, a, "pending", "recovering")
+	w.state(t, pending, "pending", "recovering")
+	w.state(t, stopped, "stopped", "")
+	w.pass(t, time.Second)
+	w.state(t, a, "running", "")
+	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
+	_, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	require.NoError(t, err)
+}
+
+// What a rule of a scenario did is undone when the next process starts.
+func TestAnOutageOfAScenarioEndsWithTheProcess(t *testing.T) {
+	w := living(t)
+	a := w.runs(t, "a", "nebula-1a")
+	_, err := w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"})
+	require.NoError(t, err)
+	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, a))
+	w.reopen(t)
+	w.pass(t, time.Second)
+	w.state(t, a, "running", "")
+}
+
+func TestReboot(t *testing.T) {
+	w := living(t)
+	a := w.runs(t, "a", "")
+	for range 2 {
+		in, err := w.cloud.RebootInstance(t.Context(), w.proj(), a)
+		require.NoError(t, err)
+		assert.Equal(t, "pending rebooting", string(in.State)+" "+in.StateReason)
+	}
+	w.pass(t, time.Second)
+	w.state(t, a, "running", "")
+}
+
+// A process that starts puts back into force what forwarded, whatever is stuck.
+func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cloud.db")
+	clock := clockwork.NewFakeClockAt(epoch)
+	const reason = "no capacity"
+	var ids []string
+	for process := range 2 {
+		w := openWorld(t, path, clock)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.cloud.Run(ctx) }()
+		<-w.cloud.Ready()
+		if process == 0 {
+			ids = []string{w.balancer(t, "stuck"), w.balancer(t, "fails"), w.balancer(t, "fine")}
+			w.pass(t, time.Second)
+			for _, id := range ids {
+				w.state(t, id, "active", "")
+			}
+			w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: ids[0]}})
+			w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: ids[1]}})
+			for i, id := range ids {
+				name := fmt.Sprintf("new-%d", i)
+				_, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name})
+				require.NoError(t, err)
+			}
+			w.pass(t, time.Second)
+		}
+		w.state(t, ids[0], "updating", "")
+		w.state(t, ids[1], "error", reason)
+		w.state(t, ids[2], "active", "")
+		assert.Equal(t, process == 0, len(w.plane.forwarding()) == 3, "one that fails is not put back into force by another process")
+		assert.Contains(t, w.plane.forwarding(), ids[0])
+		if process == 1 {
+			require.NoError(t, w.DeleteAll(t.Context(), w.project))
+			w.state(t, ids[0], "active", "")
+			w.pass(t, 3*time.Second)
+			w.state(t, ids[1], "active", "")
+		}
+		cancel()
+		require.NoError(t, <-done)
+		w.end()
+	}
+}

@@ -1,0 +1,111 @@
+// This file answers: does a scenario make sense?
+
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
+)
+
+// Selector says which resources; what is empty does not narrow it.
+type Selector struct {
+	Name string
+	Tag  string // key=value, or key
+	Zone string // of instances
+	// Pick takes so many of those that match. The same number of the same ones is
+	// the same pick.
+	Pick int
+}
+
+// Step is a fault, or an action on what a selector says.
+type Step struct {
+	At    time.Duration
+	Fault *faults.Spec
+	// For is how long the fault is in force; until the scenario is stopped if 0.
+	For                      time.Duration
+	Action                   string
+	Instances, LoadBalancers *Selector
+}
+
+// Spec is a scenario.
+type Spec struct {
+	Name, Description string
+	// Seed is for picks, and for faults that draw and have none; 0 is drawn.
+	Seed  int64
+	Steps []Step
+}
+
+// Delete is the action on load balancers; the others are on instances.
+const Delete = "delete"
+
+type problems []cloud.Field
+
+func (p *problems) add(path, format string, args ...any) {
+	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *Runner) check(ctx context.Context, s Spec) error {
+	var p problems
+	if len(s.Steps) == 0 {
+		p.add("steps", "must not be empty")
+	}
+	for i, step := range s.Steps {
+		at := fmt.Sprintf("steps.%d", i)
+		step.check(at, &p)
+		if step.Fault == nil {
+			continue
+		}
+		err := r.faults.Check(ctx, *step.Fault, r.now())
+		var refused *cloud.Error
+		switch {
+		case errors.As(err, &refused):
+			for _, f := range refused.Fields {
+				p.add(at+".fault."+f.Path, "%s", f.Message)
+			}
+		case err != nil:
+			return err
+		}
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	var said []string
+	for _, f := range p {
+		said = append(said, f.Path+" "+f.Message)
+	}
+	return &cloud.Error{Code: cloud.InvalidRequest, Message: "this scenario makes no sense: " + strings.Join(said, "; "), Fields: p}
+}
+
+func (s Step) check(at string, p *problems) {
+	selector, where := s.Instances, at+".instances"
+	if s.Action == Delete {
+		selector, where = s.LoadBalancers, at+".loadBalancers"
+	}
+	switch {
+	case s.Fault != nil && s.Action != "":
+		p.add(at+".action", "cannot go with fault: make two steps")
+	case s.Fault != nil && (s.Instances != nil || s.LoadBalancers != nil):
+		p.add(at+".instances", "and loadBalancers go with action: a fault says what it is for in its match")
+	case s.Fault != nil:
+	case s.Action == "":
+		p.add(at, "does nothing: give fault, or action")
+	case s.For != 0:
+		p.add(at+".for", "goes with fault: undo an action with another step")
+	case selector == nil:
+		p.add(where, "is what action %s needs", s.Action)
+	case *selector == Selector{}:
+		p.add(where, "would be all there are: give name, tag, zone or pick")
+	case s.Instances != nil && s.LoadBalancers != nil:
+		p.add(at+".loadBalancers", "cannot go with instances: make two steps")
+	case s.Action == Delete && selector.Zone != "":
+		p.add(where+".zone", "is for instances: a load balancer is in none")
+	case s.Action != Delete && actions[s.Action] == nil:
+		p.add(at+".action", "is %q: choose start, stop, reboot, crash, terminate or delete", s.Action)
+	}
+}

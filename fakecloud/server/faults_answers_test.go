@@ -1,0 +1,265 @@
+// This file answers: do faults that carry calls out, keep answers or change them
+// do so, and only for whom they are?
+
+package server_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+// nodes makes instances of these names.
+func (r *rig) nodes(t *testing.T, names ...string) (all []*api.Instance) {
+	t.Helper()
+	for _, name := range names {
+		tags := api.Tags{"name": name, "example.com/owner": "lab"}
+		in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Name: &name, Tags: &tags})
+		require.NoError(t, err)
+		all = append(all, in)
+	}
+	return all
+}
+
+// hits asks the cloud for a rule's.
+func (r *rig) hits(t *testing.T, id string) int {
+	t.Helper()
+	f, err := r.GetFault(t.Context(), id)
+	require.NoError(t, err)
+	return f.Hits
+}
+
+func TestAnswersThatAreLost(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	garbage := "<html>"
+	for name, effect := range map[string]api.FaultEffect{
+		"status": {Status: 504}, "drop": {Drop: true}, "body": {Body: &garbage}, "delayed": {Status: 500, DelayMilliseconds: 1},
+	} {
+		effect.CarryOut = true
+		f := r.breakCCM(t, api.FaultCreate{Effect: effect})
+		_, err := r.ccm.ListZones(ctx)
+		require.NoError(t, err, "a read has nothing to carry out")
+		_, err = r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
+		require.Error(t, err)
+		assert.Contains(t, r.names(t), name, "it was made nevertheless")
+		assert.Equal(t, 1, r.hits(t, f.ID))
+		require.NoError(t, r.DeleteFault(ctx, f.ID))
+	}
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{CarryOut: true, Hang: true}})
+	answered := make(chan error, 1)
+	go func() {
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("hung")})
+		answered <- err
+	}()
+	r.awaitHits(t, f.ID, 1)
+	require.Eventually(t, func() bool { return strings.Contains(strings.Join(r.names(t), " "), "hung") }, patience, 2*time.Millisecond)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	require.Error(t, <-answered)
+}
+
+func TestThrottledCalls(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Throttle: &api.FaultThrottle{PerSecond: 0.001, Burst: 3}}})
+	for range 3 {
+		resp, _ := r.asCCM(t, "GET", "/v1/zones", "")
+		require.Equal(t, 200, resp.StatusCode)
+	}
+	resp, p := r.asCCM(t, "GET", "/v1/zones", "")
+	require.Equal(t, 429, resp.StatusCode)
+	assert.Equal(t, api.RateLimited, p.Code)
+	wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	require.NoError(t, err)
+	assert.InDelta(t, 1000, wait, 60)
+	_, err = r.ListZones(ctx)
+	require.NoError(t, err, "another token has no part in it")
+	got, err := r.GetFault(ctx, f.ID)
+	require.NoError(t, err)
+	assert.Equal(t, []int{4, 1}, []int{got.Matched, got.Hits})
+}
+
+func TestStaleReads(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	one := r.nodes(t, "one")[0]
+	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Stale: true}, Match: api.FaultMatch{Operations: []string{"listInstances", "getInstance"}}})
+	require.NoError(t, err)
+	const list = "/v1/instances?name=one"
+	before, _ := r.call(t, "GET", list, "")
+	single, _ := r.call(t, "GET", "/v1/instances/"+one.ID, "")
+	gone, _ := r.call(t, "GET", "/v1/instances/i-none", "")
+	require.Equal(t, 404, gone.StatusCode)
+	_, err = r.TerminateInstance(ctx, one.ID)
+	require.NoError(t, err)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		in, err := r.cloud.GetInstance(ctx, r.project, one.ID)
+		assert.NoError(c, err)
+		assert.Equal(c, "terminated", string(in.State))
+	}, patience, time.Millisecond)
+
+	again, _ := r.call(t, "GET", list, "")
+	assert.Equal(t, before.Body, again.Body)
+	assert.Equal(t, before.Header.Get("Content-Type"), again.Header.Get("Content-Type"))
+	assert.NotEqual(t, before.Header.Get("X-Request-Id"), again.Header.Get("X-Request-Id"))
+	sameSingle, _ := r.call(t, "GET", "/v1/instances/"+one.ID, "", "If-None-Match", single.Header.Get("ETag"))
+	assert.Equal(t, single.Body, sameSingle.Body)
+	assert.Equal(t, single.Header.Get("ETag"), sameSingle.Header.Get("ETag"))
+	fresh, _ := r.asCCM(t, "GET", list, "")
+	assert.Contains(t, fresh.Body, "terminated", "another token has not seen it before")
+	other, _ := r.call(t, "GET", "/v1/instances", "")
+	assert.Contains(t, other.Body, "terminated", "another URL was not asked before")
+	assert.Equal(t, 7, r.hits(t, f.ID))
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	now, _ := r.call(t, "GET", list, "")
+	assert.Contains(t, now.Body, "terminated")
+}
+
+func TestPartialLists(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	r.nodes(t, "one", "two", "three")
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{PartialList: 2}})
+	items, err := r.ccm.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	assert.Equal(t, "one", items[0].Name)
+	page, _ := r.asCCM(t, "GET", "/v1/instances?limit=1", "")
+	assert.NotContains(t, page.Body, "nextPageToken")
+	_, err = r.ccm.GetInstance(ctx, items[0].ID)
+	require.NoError(t, err)
+	assert.Len(t, r.names(t), 3)
+	assert.Equal(t, 2, r.hits(t, f.ID))
+}
+
+func TestFieldsThatAreMissing(t *testing.T) {
+	r := newRig(t)
+	one := r.nodes(t, "one", "two")[0]
+	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.ip", "zone", "tags.example.com/owner"}}})
+	check := func(body string, in map[string]any) {
+		t.Helper()
+		assert.NotContains(t, in, "zone", body)
+		assert.Equal(t, []any{map[string]any{"type": "internal"}}, in["addresses"])
+		assert.Equal(t, map[string]any{"name": in["name"], "owner": "lab"}, in["tags"])
+		assert.Contains(t, in, "createdAt")
+	}
+	resp, _ := r.asCCM(t, "GET", "/v1/instances/"+one.ID, "")
+	var single map[string]any
+	require.NoError(t, json.Unmarshal([]byte(resp.Body), &single))
+	check(resp.Body, single)
+	assert.NotEmpty(t, resp.Header.Get("ETag"))
+
+	resp, _ = r.asCCM(t, "GET", "/v1/instances", "")
+	var list struct{ Items []map[string]any }
+	require.NoError(t, json.Unmarshal([]byte(resp.Body), &list))
+	require.Len(t, list.Items, 2)
+	check(resp.Body, list.Items[1])
+
+	resp, p := r.asCCM(t, "GET", "/v1/instances/i-none", "")
+	assert.Equal(t, http.StatusNotFound, resp.StatusCode, "a problem stays as it is")
+	assert.Equal(t, api.NotFound, p.Code)
+	assert.Equal(t, r.project.ID, value(p.Project, ""))
+
+	_, err := r.CreateFault(t.Context(), api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.port"}}})
+	var refused *client.Error
+	require.ErrorAs(t, err, &refused)
+	require.NotNil(t, refused.Problem.Fields)
+	assert.Equal(t, "effect.omitFields.0", (*refused.Problem.Fields)[0].Field)
+}
+
+func TestFaultsFindResourcesByTag(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	nodes := r.nodes(t, "one", "two")
+	f := r.breakCCM(t, api.FaultCreate{Match: api.FaultMatch{Tag: "name=two"}, Effect: api.FaultEffect{Status: 503}, Times: 10})
+	_, err := r.ccm.GetInstance(ctx, nodes[0].ID)
+	require.NoError(t, err)
+	_, err = r.ccm.GetInstance(ctx, nodes[1].ID)
+	require.True(t, client.HasCode(err, api.Unavailable), err)
+	_, err = r.ccm.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	assert.Equal(t, 3, r.hits(t, f.ID), "the client's tries")
+}
+
+func TestFaultsForAnotherProject(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	theirs, err := r.other.Project(ctx)
+	require.NoError(t, err)
+	f, err := r.CreateFault(ctx, api.FaultCreate{Match: api.FaultMatch{Project: theirs.ID}, Effect: api.FaultEffect{Status: 500}})
+	require.NoError(t, err)
+	_, err = r.ListZones(ctx)
+	require.NoError(t, err)
+	_, err = r.other.ListZones(ctx)
+	require.True(t, client.HasCode(err, api.Internal), err)
+	listed, err := r.other.ListFaults(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, listed, "it is the maker's")
+	assert.Equal(t, 3, r.hits(t, f.ID))
+	require.NoError(t, r.DeleteFaults(ctx))
+	_, err = r.other.ListZones(ctx)
+	require.NoError(t, err)
+}
+
+// A server that comes after goes on with the rules, and knows their counts.
+func TestFaultsOutliveTheirServer(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	first, err := server.New(server.Config{Cloud: r.cloud})
+	require.NoError(t, err)
+	h := serve(t, first)
+	f, err := h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3})
+	require.NoError(t, err)
+	_, err = h.ListZones(ctx)
+	require.True(t, client.HasCode(err, api.WrongState), err)
+	first.Stop()
+
+	second, err := server.New(server.Config{Cloud: r.cloud})
+	require.NoError(t, err)
+	h = serve(t, second)
+	got, err := h.GetFault(ctx, f.ID)
+	require.NoError(t, err)
+	f.Matched, f.Hits = 1, 1
+	assert.Equal(t, f, got)
+	for range 2 {
+		_, err = h.ListZones(ctx)
+		require.Error(t, err)
+	}
+	_, err = h.ListZones(ctx)
+	require.NoError(t, err)
+}
+
+func TestFaultsTheSpecRefuses(t *testing.T) {
+	r := newRig(t)
+	for body, field := range map[string]string{
+		`{"effect":{"drop":true},"probability":0}`:                   "probability",
+		`{"effect":{"drop":true},"every":1}`:                         "every",
+		`{"effect":{"drop":true},"from":"soon"}`:                     "from",
+		`{"effect":{"throttle":{}}}`:                                 "effect.throttle.perSecond",
+		`{"effect":{"drop":true},"often":true}`:                      "often",
+		`{"effect":{"drop":true},"match":{"kinds":["route"]}}`:       "match.kinds.0",
+		`{"effect":{"drop":true},"until":"2020-01-02T03:04:05Z"}`:    "until",
+		`{"effect":{"zoneOutage":"nebula-9z"}}`:                      "effect.zoneOutage",
+		`{"effect":{"crash":true},"match":{"resource":"lb-1"}}`:      "match.resource",
+		`{"effect":{"stale":true},"match":{"operations":["nope"]}}`:  "match.operations.0",
+		`{"effect":{"drop":true},"match":{"project":"p-none"}}`:      "match.project",
+		`{"effect":{"partialList":2},"match":{"tag":"role=worker"}}`: "match.tag",
+	} {
+		resp, p := r.call(t, "POST", "/v1/faults", body)
+		assert.Equal(t, 400, resp.StatusCode, body)
+		require.NotNil(t, p.Fields, body)
+		assert.Equal(t, field, (*p.Fields)[0].Field, body)
+	}
+}
+
+// serve gives the operator's client of one more server.
+func serve(t *testing.T, srv *server.Server) *client.Client {
+	t.Helper()
+	h := httptest.NewServer(srv)
+	t.Cleanup(func() { srv.Stop(); h.Close() })
+	return newClient(t, h.URL, secret)
+}

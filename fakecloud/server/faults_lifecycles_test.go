@@ -1,0 +1,85 @@
+// This file answers: are faults of life cycles to be had over HTTP, and seen
+// there?
+
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func (r *rig) awaitReason(t *testing.T, id string, want api.InstanceState, reason string) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		in, err := r.GetInstance(t.Context(), id)
+		if assert.NoError(c, err) {
+			assert.Equal(c, want, in.State)
+			assert.Equal(c, reason, value(in.StateReason, ""))
+		}
+	}, patience, 2*time.Millisecond)
+}
+
+func TestLifeCyclesGoWrong(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	create := func(f api.FaultCreate) *api.Fault {
+		t.Helper()
+		made, err := r.CreateFault(ctx, f)
+		require.NoError(t, err)
+		return made
+	}
+	stuck := create(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}})
+	in := r.nodes(t, "one")[0]
+	r.awaitHits(t, stuck.ID, 1)
+	r.awaitReason(t, in.ID, api.InstancePending, "")
+	require.NoError(t, r.DeleteFault(ctx, stuck.ID))
+	r.awaitReason(t, in.ID, api.InstanceRunning, "")
+
+	fail := create(api.FaultCreate{Effect: api.FaultEffect{Fail: "no disk"}, Times: 2})
+	two := r.nodes(t, "two")[0]
+	r.awaitReason(t, two.ID, api.InstanceError, "no disk")
+	_, err := r.StartInstance(ctx, two.ID)
+	require.NoError(t, err)
+	r.awaitHits(t, fail.ID, 2)
+	r.awaitReason(t, two.ID, api.InstanceError, "no disk")
+
+	crash := create(api.FaultCreate{Effect: api.FaultEffect{Crash: true}, Match: api.FaultMatch{Tag: "name=one"}, Times: 1})
+	assert.Equal(t, 1, crash.Hits)
+	r.awaitReason(t, in.ID, api.InstanceError, "crashed")
+	_, err = r.RebootInstance(ctx, in.ID)
+	require.True(t, client.HasCode(err, api.WrongState), err)
+	_, err = r.StartInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.awaitReason(t, in.ID, api.InstanceRunning, "")
+	rebooted, err := r.RebootInstance(ctx, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, "rebooting", value(rebooted.StateReason, ""))
+	r.awaitReason(t, in.ID, api.InstanceRunning, "")
+}
+
+func TestZonesShowTheirOutage(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	states := func(c *client.Client) (all []api.ZoneState) {
+		zones, err := c.ListZones(ctx)
+		require.NoError(t, err)
+		for _, z := range zones {
+			all = append(all, z.State)
+		}
+		return all
+	}
+	well := []api.ZoneState{api.ZoneAvailable, api.ZoneAvailable, api.ZoneAvailable}
+	assert.Equal(t, well, states(r.Client))
+	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: "nebula-1b"}})
+	require.NoError(t, err)
+	assert.Equal(t, []api.ZoneState{api.ZoneAvailable, api.ZoneOutage, api.ZoneAvailable}, states(r.Client))
+	assert.Equal(t, well, states(r.other))
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: ptr("nebula-1b")})
+	require.True(t, client.HasCode(err, api.ZoneUnavailable), err)
+	require.NoError(t, r.DeleteFault(ctx, f.ID))
+	assert.Equal(t, well, states(r.Client))
+}
