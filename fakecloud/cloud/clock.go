@@ -32,6 +32,26 @@ type VirtualTime struct {
 	clock  *clockwork.FakeClock
 	starts int64
 	mu     sync.Mutex // held while it is moved
+	agenda []Agenda
+}
+
+// Agenda is what happens at times of the cloud's clock beside transitions, by
+// goroutines of its own.
+type Agenda interface {
+	// Next is the first time after now, or zero.
+	Next(now time.Time) time.Time
+	// Settle returns when all that was due by now has happened, or ctx ends.
+	Settle(ctx context.Context, now time.Time)
+}
+
+// Follow has a virtual clock stop at the times of an agenda, too. At one time,
+// transitions come first.
+func (c *Cloud) Follow(a Agenda) {
+	if v := c.cfg.Virtual; v != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.agenda = append(v.agenda, a)
+	}
 }
 
 // StartVirtualTime puts the store's data under a virtual clock. It goes on from
@@ -121,6 +141,13 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	for {
 		fired, err := c.fireDue(ctx, maxTransitions-out.Transitions)
 		out.Transitions += fired
+		if err == nil && len(v.agenda) > 0 {
+			for _, a := range v.agenda {
+				a.Settle(ctx, c.now())
+			}
+			fired, err = c.fireDue(ctx, maxTransitions-out.Transitions)
+			out.Transitions += fired
+		}
 		out.Now = c.now()
 		if err != nil || ctx.Err() != nil || out.Transitions >= maxTransitions {
 			return out, err
@@ -128,6 +155,11 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		next, err := c.dueAfter(ctx, out.Now)
 		if err != nil {
 			return out, err
+		}
+		for _, a := range v.agenda {
+			if t := a.Next(out.Now); !t.IsZero() && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
 		}
 		if next.IsZero() || next.After(end) {
 			break
