@@ -2056,6 +2056,26 @@ type ScenarioStepStatus struct {
 	Result string `json:"result,omitempty"`
 }
 
+// Snapshot defines model for Snapshot.
+type Snapshot struct {
+	Bytes     int64     `json:"bytes"`
+	CreatedAt time.Time `json:"createdAt"`
+
+	// Name Example: before-lesson-2
+	Name string `json:"name"`
+}
+
+// SnapshotCreate defines model for SnapshotCreate.
+type SnapshotCreate struct {
+	// Name Example: before-lesson-2
+	Name string `json:"name"`
+}
+
+// SnapshotList defines model for SnapshotList.
+type SnapshotList struct {
+	Items []Snapshot `json:"items"`
+}
+
 // SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
 type SourceRanges = []string
 
@@ -2232,6 +2252,9 @@ type RouteID = string
 
 // ScenarioID defines model for ScenarioID.
 type ScenarioID = string
+
+// SnapshotName defines model for SnapshotName.
+type SnapshotName = string
 
 // Tag defines model for Tag.
 type Tag = []string
@@ -2701,6 +2724,9 @@ type UpdateRouteJSONRequestBody = ResourceUpdate
 // RunScenarioJSONRequestBody defines body for RunScenario for application/json ContentType.
 type RunScenarioJSONRequestBody = ScenarioCreate
 
+// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
+type CreateSnapshotJSONRequestBody = SnapshotCreate
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
@@ -2913,6 +2939,24 @@ type ServerInterface interface {
 	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
 	// (POST /v1/scenarios/{id}/stop)
 	StopScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
+	// ListSnapshots All snapshots of the cloud, by name.
+	// (GET /v1/snapshots)
+	ListSnapshots(w http.ResponseWriter, r *http.Request)
+	// CreateSnapshot Put the state of the whole cloud aside, all projects and tokens included, while it goes on.
+	// (POST /v1/snapshots)
+	CreateSnapshot(w http.ResponseWriter, r *http.Request)
+	// DeleteSnapshot Delete a snapshot.
+	// (DELETE /v1/snapshots/{name})
+	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// GetSnapshot One snapshot.
+	// (GET /v1/snapshots/{name})
+	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// (GET /v1/snapshots/{name}/content)
+	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
+	// RestoreSnapshot Make the snapshot's state the cloud's, wholly or not at all.
+	// (POST /v1/snapshots/{name}/restore)
+	RestoreSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	// ListZones Every zone of every region.
 	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
@@ -5853,6 +5897,138 @@ func (siw *ServerInterfaceWrapper) StopScenario(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// ListSnapshots operation middleware
+func (siw *ServerInterfaceWrapper) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSnapshots(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateSnapshot(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) DeleteSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) GetSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSnapshotContent operation middleware
+func (siw *ServerInterfaceWrapper) GetSnapshotContent(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSnapshotContent(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestoreSnapshot operation middleware
+func (siw *ServerInterfaceWrapper) RestoreSnapshot(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name SnapshotName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestoreSnapshot(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListZones operation middleware
 func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
 
@@ -6121,6 +6297,18 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/audit", wrapper.ListAudit).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/audit/summary", wrapper.SumAudit).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.CreateSnapshot).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.DeleteSnapshot).Methods(http.MethodDelete)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.GetSnapshot).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/content", wrapper.GetSnapshotContent).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/restore", wrapper.RestoreSnapshot).Methods(http.MethodPost)
 
 	return r
 }

@@ -87,10 +87,9 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
 	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
-	root.AddCommand(a.serve(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
-		a.projects(), a.tokens(), a.clock())
+		a.projects(), a.tokens(), a.clock(), a.snapshots(), a.restore())
 	return root
 }
 
@@ -131,6 +130,9 @@ func stateDir() string {
 	}
 	return filepath.Join(dir, "fakecloud")
 }
+
+// dataFile is where the state is unless told otherwise.
+func dataFile() string { return filepath.Join(stateDir(), "cloud.db") }
 
 // group is a command that only holds others.
 func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -60,7 +61,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
 	f.BoolVar(&o.selfSignedTLS, "tls-self-signed", false, "make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt")
 	f.StringArrayVar(&o.sans, "tls-san", nil, "IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable")
-	f.StringVar(&o.data, "data", filepath.Join(stateDir(), "cloud.db"), "file that holds the state, or :memory:")
+	f.StringVar(&o.data, "data", dataFile(), "file that holds the state, or :memory:; snapshots lie beside it")
 	f.StringArrayVar(&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")}, "NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable")
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
@@ -119,13 +120,23 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
 	defer plane.Close()
 	cfg.DataPlane = plane
+	if o.data == store.Memory {
+		if cfg.SnapshotDir, err = os.MkdirTemp("", "fakecloud-snapshots-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(cfg.SnapshotDir)) }()
+	} else {
+		cfg.SnapshotDir = o.data + ".snapshots"
+	}
 	c, err := cloud.New(cfg)
 	if err != nil {
 		return usageError{err}
 	}
-	if err := o.admit(ctx, c, tokens); err != nil {
+	admit := func(ctx context.Context) error { return o.admit(ctx, c, tokens) }
+	if err := admit(ctx); err != nil {
 		return err
 	}
+	c.OnReplaced(admit) // A snapshot may be older than a token.
 	srv, err := server.New(server.Config{Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst})
 	if err != nil {
 		return err

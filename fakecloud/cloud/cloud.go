@@ -54,6 +54,8 @@ type Config struct {
 	// delays, made-up names and the random part of IDs. The other part of an ID
 	// is the clock's, and calls that come at once have no order.
 	Seed int64
+	// SnapshotDir is where snapshots are kept; there are none without it.
+	SnapshotDir string
 }
 
 // Cloud is safe for concurrent use. Its transitions happen while Run runs.
@@ -85,6 +87,11 @@ type Cloud struct {
 	// the stored one while an update has not been built yet or cannot be.
 	inForce map[string]LoadBalancer
 	dirty   map[string]bool // in force, but with targets that could not be refreshed
+
+	snapshots snapshots
+	// replacing is held while all of the state becomes another's: no change may
+	// be under way then.
+	replacing sync.RWMutex
 }
 
 // New checks the configuration.
@@ -108,10 +115,13 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
-		random:  newRandom(cfg.Seed, cfg.round()),
-		wake:    make(chan struct{}, 1),
-		ready:   make(chan struct{}),
-		waits:   waits{byID: map[string]*wait{}},
+		random: newRandom(cfg.Seed, cfg.round()),
+		wake:   make(chan struct{}, 1),
+		ready:  make(chan struct{}),
+		waits:  waits{byID: map[string]*wait{}},
+
+		snapshots: snapshots{dir: cfg.SnapshotDir},
+
 		inForce: map[string]LoadBalancer{},
 		dirty:   map[string]bool{},
 	}
@@ -197,6 +207,8 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *sto
 	// Who asked may be gone by now; what was begun is ended all the same.
 	var made notes
 	ctx = context.WithValue(context.WithoutCancel(ctx), notesKey{}, &made)
+	c.replacing.RLock()
+	defer c.replacing.RUnlock()
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
 		now := c.now()
 		if c.cfg.Virtual != nil {

@@ -190,25 +190,40 @@ type Rules struct {
 // operations, and makes the cloud obey them. Those of scenarios are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
-	stored, err := c.StoredFaults(ctx)
+	c.Obey(r)
+	c.OnReplaced(r.load)
+	return r, r.load(ctx)
+}
+
+// load makes the rules those that are stored, and lets go of what others hold.
+func (r *Rules) load(ctx context.Context) error {
+	r.change.Lock()
+	defer r.change.Unlock()
+	stored, err := r.cloud.StoredFaults(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	var rules []*rule
 	var orphans []string
 	for _, f := range stored {
 		back := newRule(Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)})
 		back.phase = f.Phase
 		if err := json.Unmarshal(f.Spec, &back.Spec); err != nil {
-			return nil, fmt.Errorf("stored fault %s: %w", f.ID, err)
+			return fmt.Errorf("stored fault %s: %w", f.ID, err)
 		}
 		if back.Scenario != "" {
 			orphans = append(orphans, f.ID)
 			continue
 		}
-		r.rules = append(r.rules, back)
+		rules = append(rules, back)
 	}
-	c.Obey(r)
-	return r, c.LiftFaults(ctx, orphans)
+	r.mu.Lock()
+	for _, one := range r.rules {
+		close(one.lifted)
+	}
+	r.rules = rules
+	r.mu.Unlock()
+	return r.cloud.LiftFaults(ctx, orphans)
 }
 
 func newRule(f Fault) *rule {

@@ -41,6 +41,7 @@ type rig struct {
 	project        cloud.Project
 	srv            *server.Server
 	hop            string // an instance for routes to lead to, if withHop made one
+	snapshots      string // the folder
 }
 
 const (
@@ -62,8 +63,10 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	require.NoError(t, err)
 	plane := dataplane.New(dataplane.Options{})
 	pid := os.Getpid()
+	snapshots := t.TempDir()
 	cfg := cloud.Config{
-		Store: st, DataPlane: plane, Profile: cloud.Profiles[0],
+		SnapshotDir: snapshots,
+		Store:       st, DataPlane: plane, Profile: cloud.Profiles[0],
 		InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
 		Retention:        cloud.DefaultRetention,
 		LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
@@ -81,7 +84,7 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	go func() { ended <- c.Run(ctx) }()
 	srv, err := server.New(server.Config{Cloud: c, Heartbeat: 20 * time.Millisecond})
 	require.NoError(t, err)
-	h := httptest.NewServer(srv)
+	h := httptest.NewServer(theContract.watch(srv))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
@@ -93,7 +96,7 @@ func newRigOf(t *testing.T, change func(*cloud.Config), opts ...store.Option) *r
 	<-c.Ready()
 	return &rig{
 		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
-		url: h.URL, cloud: c, project: p, srv: srv,
+		url: h.URL, cloud: c, project: p, srv: srv, snapshots: snapshots,
 	}
 }
 

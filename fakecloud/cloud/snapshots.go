@@ -1,0 +1,216 @@
+// This file answers: how is all of the cloud's state put aside, and brought back?
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+const (
+	snapshotSuffix = ".db"
+	// maxSnapshots bounds what forgotten snapshots take of the disk.
+	maxSnapshots = 100
+)
+
+// validSnapshot is a name that is a file's, too.
+var validSnapshot = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,62}$`)
+
+// Snapshot is the state of the whole cloud, all projects and tokens included, at
+// one time, in a file of its own.
+type Snapshot struct {
+	Name      string
+	CreatedAt time.Time // in real time, whatever the cloud's clock says
+	Bytes     int64
+}
+
+// snapshots orders what is done with the files.
+type snapshots struct {
+	mu  sync.Mutex
+	dir string
+	// replaced are told when the state has become another's.
+	replaced []func(context.Context) error
+}
+
+// OnReplaced has fn called when a snapshot has taken the place of the state, so
+// that what is kept in memory of it can be made anew.
+func (c *Cloud) OnReplaced(fn func(context.Context) error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	c.snapshots.replaced = append(c.snapshots.replaced, fn)
+}
+
+// SaveSnapshot puts the present state aside under a name that is free.
+func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	path, err := c.snapshotPath(name)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	all, err := c.listSnapshots()
+	switch {
+	case err != nil:
+		return Snapshot{}, err
+	case slices.ContainsFunc(all, func(s Snapshot) bool { return s.Name == name }):
+		return Snapshot{}, refuse(NameTaken, "there is a snapshot %q already: choose another name, or delete that one first", name).at("name", "is taken")
+	case len(all) >= maxSnapshots:
+		return Snapshot{}, refuse(QuotaExceeded, "there are %d snapshots already, which is the limit: delete some first", maxSnapshots)
+	}
+	if err := os.MkdirAll(c.snapshots.dir, 0o700); err != nil {
+		return Snapshot{}, err
+	}
+	if err := c.store.Backup(ctx, path); err != nil {
+		return Snapshot{}, fmt.Errorf("snapshot %q: %w", name, err)
+	}
+	return c.snapshot(name)
+}
+
+// ListSnapshots gives all of them, by name.
+func (c *Cloud) ListSnapshots() ([]Snapshot, error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	return c.listSnapshots()
+}
+
+// GetSnapshot describes one.
+func (c *Cloud) GetSnapshot(name string) (Snapshot, error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	return c.snapshot(name)
+}
+
+// OpenSnapshot gives the content of one: a SQLite database. The caller closes it.
+func (c *Cloud) OpenSnapshot(name string) (io.ReadSeekCloser, Snapshot, error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	s, err := c.snapshot(name)
+	if err != nil {
+		return nil, s, err
+	}
+	f, err := os.Open(c.snapshotFile(name))
+	return f, s, err
+}
+
+// DeleteSnapshot removes one.
+func (c *Cloud) DeleteSnapshot(name string) error {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	if _, err := c.snapshot(name); err != nil {
+		return err
+	}
+	return os.Remove(c.snapshotFile(name))
+}
+
+// RestoreSnapshot makes a snapshot's state the cloud's, wholly or not at all.
+// Every event stream ends and cannot be resumed; balancers forward as the
+// snapshot says. What was due in it by now happens at once.
+func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, error) {
+	ctx = context.WithoutCancel(ctx)
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	s, err := c.snapshot(name)
+	if err != nil {
+		return s, err
+	}
+	if err := c.replaceState(ctx, name); err != nil {
+		return s, err
+	}
+	var errs []error
+	for _, fn := range c.snapshots.replaced {
+		errs = append(errs, fn(ctx))
+	}
+	// Until here nobody forwards: the balancers of before are gone.
+	errs = append(errs, c.restore(ctx))
+	c.nudge()
+	return s, errors.Join(errs...)
+}
+
+func (c *Cloud) replaceState(ctx context.Context, name string) error {
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	c.replacing.Lock()
+	defer c.replacing.Unlock()
+	err := c.store.Restore(ctx, c.snapshotFile(name))
+	if errors.Is(err, store.ErrUnusable) {
+		return refuse(SnapshotUnusable, "snapshot %q: %v", name, err)
+	}
+	if err != nil {
+		return err
+	}
+	for id := range c.inForce {
+		c.cfg.DataPlane.Remove(id)
+	}
+	clear(c.inForce)
+	clear(c.dirty)
+	return c.Reload(ctx)
+}
+
+func (c *Cloud) snapshotFile(name string) string {
+	return filepath.Join(c.snapshots.dir, name+snapshotSuffix)
+}
+
+func (c *Cloud) snapshotPath(name string) (string, error) {
+	if !validSnapshot.MatchString(name) {
+		return "", refuse(InvalidRequest, "%q cannot be a snapshot's name: want lower-case letters, digits, \"-\" and \".\", at most 63", name).at("name", "is not valid")
+	}
+	if c.snapshots.dir == "" {
+		return "", refuse(SnapshotUnusable, "this cloud has no folder for snapshots")
+	}
+	return c.snapshotFile(name), nil
+}
+
+// snapshot describes one; the lock is held.
+func (c *Cloud) snapshot(name string) (Snapshot, error) {
+	absent := refuse(NotFound, "no snapshot %q; list those there are", name)
+	if !validSnapshot.MatchString(name) || c.snapshots.dir == "" {
+		return Snapshot{}, absent
+	}
+	info, err := os.Stat(c.snapshotFile(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Snapshot{}, absent
+	}
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return Snapshot{Name: name, CreatedAt: info.ModTime().UTC().Truncate(time.Millisecond), Bytes: info.Size()}, nil
+}
+
+// listSnapshots looks into the folder; the lock is held.
+func (c *Cloud) listSnapshots() ([]Snapshot, error) {
+	if c.snapshots.dir == "" {
+		return nil, nil
+	}
+	files, err := os.ReadDir(c.snapshots.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []Snapshot
+	for _, f := range files {
+		name, ok := strings.CutSuffix(f.Name(), snapshotSuffix)
+		if !ok || !validSnapshot.MatchString(name) {
+			continue
+		}
+		s, err := c.snapshot(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

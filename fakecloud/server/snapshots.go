@@ -1,0 +1,77 @@
+// This file answers: how do snapshots look in the API?
+
+package server
+
+import (
+	"net/http"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+func snapshotOf(s cloud.Snapshot) api.Snapshot {
+	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
+}
+
+func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, status int, snap cloud.Snapshot, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, status, snapshotOf(snap))
+}
+
+// ListSnapshots implements api.ServerInterface.
+func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
+	all, err := s.cloud.ListSnapshots()
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)})
+}
+
+// CreateSnapshot implements api.ServerInterface.
+func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
+	body, ok := decode[api.SnapshotCreate](s, w, r)
+	if !ok {
+		return
+	}
+	snap, err := s.cloud.SaveSnapshot(r.Context(), body.Name)
+	w.Header().Set("Location", "/v1/snapshots/"+body.Name)
+	s.snapshot(w, r, http.StatusCreated, snap, err)
+}
+
+// GetSnapshot implements api.ServerInterface.
+func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+	snap, err := s.cloud.GetSnapshot(name)
+	s.snapshot(w, r, http.StatusOK, snap, err)
+}
+
+// DeleteSnapshot implements api.ServerInterface.
+func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+	if err := s.cloud.DeleteSnapshot(name); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// RestoreSnapshot implements api.ServerInterface.
+func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+	snap, err := s.cloud.RestoreSnapshot(r.Context(), name)
+	s.snapshot(w, r, http.StatusOK, snap, err)
+}
+
+// GetSnapshotContent implements api.ServerInterface.
+func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
+	f, snap, err := s.cloud.OpenSnapshot(name)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer func() { _ = f.Close() }() // Only read.
+	w.Header().Set("Content-Type", "application/vnd.sqlite3")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.db"`)
+	http.ServeContent(w, r, "", snap.CreatedAt, f)
+}

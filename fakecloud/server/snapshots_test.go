@@ -1,0 +1,144 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// accepts tells whether a balancer's port takes connections.
+func accepts(lb api.LoadBalancer) error {
+	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(lb.Address), uint16(lb.Listeners[0].Port)).String(), patience)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
+	t.Helper()
+	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
+	})
+	require.NoError(t, err)
+	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+}
+
+func TestASnapshotBringsBackWhatWas(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	kept, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("kept")})
+	require.NoError(t, err)
+	r.awaitInstance(t, kept.ID, api.InstanceRunning)
+	old := r.balancer(t, "old")
+	s, err := r.CreateSnapshot(ctx, "then")
+	require.NoError(t, err)
+	assert.Positive(t, s.Bytes)
+
+	_, err = r.DeleteLoadBalancer(ctx, old.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return accepts(old) != nil }, patience, time.Millisecond)
+	_, err = r.TerminateInstance(ctx, kept.ID)
+	require.NoError(t, err)
+	later := r.balancer(t, "later")
+	var last int64
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error { last = e.Seq; return nil }))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.Watch(ctx, last, true, func(e api.Event) error { return fmt.Errorf("event %d of after", e.Seq) })
+	}()
+
+	_, err = r.RestoreSnapshot(ctx, "then")
+	require.NoError(t, err)
+	in, err := r.GetInstance(ctx, kept.ID)
+	require.NoError(t, err)
+	assert.Equal(t, api.InstanceRunning, in.State)
+	assert.Equal(t, in.Addresses, r.awaitInstance(t, kept.ID, api.InstanceRunning).Addresses)
+	r.awaitBalancer(t, old.ID, api.LoadBalancerActive)
+	require.NoError(t, accepts(old), "it forwards again")
+	require.Error(t, accepts(later), "it was never made")
+	_, err = r.GetLoadBalancer(ctx, later.ID)
+	assert.True(t, client.IsNotFound(err))
+
+	require.ErrorContains(t, <-ended, "ended the event stream")
+	err = r.Watch(ctx, last, true, func(api.Event) error { return nil })
+	assert.True(t, client.HasCode(err, api.EventsExpired), "%v", err)
+
+	// What is made from now on gets along with what was.
+	again, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	assert.NotEqual(t, in.Addresses, again.Addresses)
+	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	assert.Len(t, all, 1)
+}
+
+func TestSnapshots(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	none, err := r.ListSnapshots(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	_, err = r.CreateSnapshot(ctx, "b")
+	require.NoError(t, err)
+	a, err := r.CreateSnapshot(ctx, "a")
+	require.NoError(t, err)
+	all, err := r.ListSnapshots(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	assert.Equal(t, *a, all[0])
+	got, err := r.GetSnapshot(ctx, "a")
+	require.NoError(t, err)
+	assert.Equal(t, a, got)
+
+	var content bytes.Buffer
+	require.NoError(t, r.SnapshotContent(ctx, "a", &content))
+	assert.Equal(t, a.Bytes, int64(content.Len()))
+	assert.True(t, bytes.HasPrefix(content.Bytes(), []byte("SQLite format 3\x00")))
+
+	_, err = r.CreateSnapshot(ctx, "a")
+	assert.True(t, client.HasCode(err, api.NameTaken), "%v", err)
+	for _, name := range []string{"../up", "A", "", "-x"} {
+		_, err = r.CreateSnapshot(ctx, name)
+		assert.True(t, client.HasCode(err, api.InvalidRequest), "%q: %v", name, err)
+	}
+	require.NoError(t, r.DeleteSnapshot(ctx, "b"))
+	_, err = r.GetSnapshot(ctx, "b")
+	assert.True(t, client.HasCode(err, api.NotFound), "%v", err)
+	_, err = r.RestoreSnapshot(ctx, "b")
+	assert.True(t, client.HasCode(err, api.NotFound), "%v", err)
+	assert.True(t, client.HasCode(r.DeleteSnapshot(ctx, "b"), api.NotFound))
+	assert.True(t, client.HasCode(r.SnapshotContent(ctx, "b", &content), api.NotFound))
+}
+
+func TestADamagedSnapshotChangesNothing(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(r.snapshots, "bad.db"), []byte("nonsense, for certain"), 0o600))
+	_, err = r.RestoreSnapshot(ctx, "bad")
+	assert.True(t, client.HasCode(err, api.SnapshotUnusable), "%v", err)
+	_, err = r.GetInstance(ctx, in.ID)
+	require.NoError(t, err)
+}
+
+func TestSnapshotsAreBounded(t *testing.T) {
+	r := newRig(t)
+	for i := range 100 {
+		require.NoError(t, os.WriteFile(filepath.Join(r.snapshots, fmt.Sprintf("s%d.db", i)), nil, 0o600))
+	}
+	_, err := r.CreateSnapshot(t.Context(), "one-more")
+	assert.True(t, client.HasCode(err, api.QuotaExceeded), "%v", err)
+}
