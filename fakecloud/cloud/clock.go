@@ -207,3 +207,49 @@ func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, er
 	})
 	return next, err
 }
+
+// checkTime refuses a snapshot that does not fit the cloud's clock: its time
+// would run backwards, or health checks disagree with it.
+func (c *Cloud) checkTime(ctx context.Context, snapshot string) error {
+	s, err := store.Open(ctx, store.Memory)
+	if err != nil {
+		return err
+	}
+	err = s.Restore(ctx, c.snapshotFile(snapshot))
+	if errors.Is(err, store.ErrUnusable) {
+		err = refuse(SnapshotUnusable, "snapshot %q: %v", snapshot, err)
+	}
+	if err == nil {
+		err = s.Read(ctx, func(tx *store.Tx) error {
+			checked, err := tx.CheckedLoadBalancers(ctx)
+			if err != nil {
+				return err
+			}
+			if c.cfg.Virtual != nil && len(checked) > 0 {
+				return refuse(SnapshotUnusable, "snapshot %q: load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock", snapshot, checked[0].Name, checked[0].ID)
+			}
+			row, err := tx.Clock(ctx)
+			if errors.Is(err, sql.ErrNoRows) {
+				return nil
+			}
+			if then := fromMillis(row.Now); err == nil && then.After(c.now()) {
+				return refuse(SnapshotUnusable, "snapshot %q is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshot, then.Format(time.RFC3339), c.now().Format(time.RFC3339))
+			}
+			return err
+		})
+	}
+	return errors.Join(err, s.Close())
+}
+
+// keepTime puts data that was just brought in under the cloud's clock.
+func (c *Cloud) keepTime(ctx context.Context) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if c.cfg.Virtual == nil {
+			return tx.EndVirtualClock(ctx)
+		}
+		if _, err := tx.StartVirtualClock(ctx, now.UnixMilli()); err != nil {
+			return err
+		}
+		return tx.AdvanceClock(ctx, now.UnixMilli())
+	})
+}
