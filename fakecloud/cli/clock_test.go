@@ -100,3 +100,29 @@ func TestOperationCommands(t *testing.T) {
 		assert.Contains(t, errs, says)
 	}
 }
+
+// A killed cloud ends, when it runs again, what it had acknowledged.
+func TestOperationsOutliveACrash(t *testing.T) {
+	dir := t.TempDir()
+	p := serve(t, dir, "--profile", "fast")
+	var ops []string
+	for range 20 {
+		var op string
+		_, err := p.client.CreateInstance(client.OperationInto(t.Context(), &op), api.InstanceCreate{})
+		require.NoError(t, err)
+		ops = append(ops, op)
+	}
+	p.kill()
+	p = serve(t, dir, "--profile", "fast")
+	for _, id := range ops {
+		op, err := p.client.AwaitOperation(t.Context(), id)
+		require.NoError(t, err)
+		assert.Equal(t, api.OperationDone, op.State)
+		in, err := p.client.GetInstance(t.Context(), op.ResourceID)
+		require.NoError(t, err)
+		assert.Equal(t, api.InstanceRunning, in.State)
+		assert.Equal(t, in.UpdatedAt, *op.EndedAt, "in one transaction")
+	}
+	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, <-p.exited)
+}

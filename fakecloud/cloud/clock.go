@@ -32,6 +32,26 @@ type VirtualTime struct {
 	clock  *clockwork.FakeClock
 	starts int64
 	mu     sync.Mutex // held while it is moved
+	agenda []Agenda
+}
+
+// Agenda is what happens at times of the cloud's clock beside transitions, by
+// goroutines of its own.
+type Agenda interface {
+	// Next is the first time after now, or zero.
+	Next(now time.Time) time.Time
+	// Settle returns when all that was due by now has happened, or ctx ends.
+	Settle(ctx context.Context, now time.Time)
+}
+
+// Follow has a virtual clock stop at the times of an agenda, too. At one time,
+// transitions come first.
+func (c *Cloud) Follow(a Agenda) {
+	if v := c.cfg.Virtual; v != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.agenda = append(v.agenda, a)
+	}
 }
 
 // StartVirtualTime puts the store's data under a virtual clock. It goes on from
@@ -121,6 +141,13 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	for {
 		fired, err := c.fireDue(ctx, maxTransitions-out.Transitions)
 		out.Transitions += fired
+		if err == nil && len(v.agenda) > 0 {
+			for _, a := range v.agenda {
+				a.Settle(ctx, c.now())
+			}
+			fired, err = c.fireDue(ctx, maxTransitions-out.Transitions)
+			out.Transitions += fired
+		}
 		out.Now = c.now()
 		if err != nil || ctx.Err() != nil || out.Transitions >= maxTransitions {
 			return out, err
@@ -128,6 +155,11 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		next, err := c.dueAfter(ctx, out.Now)
 		if err != nil {
 			return out, err
+		}
+		for _, a := range v.agenda {
+			if t := a.Next(out.Now); !t.IsZero() && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
 		}
 		if next.IsZero() || next.After(end) {
 			break
@@ -174,4 +206,50 @@ func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, er
 		return err
 	})
 	return next, err
+}
+
+// checkTime refuses a snapshot that does not fit the cloud's clock: its time
+// would run backwards, or health checks disagree with it.
+func (c *Cloud) checkTime(ctx context.Context, snapshot string) error {
+	s, err := store.Open(ctx, store.Memory)
+	if err != nil {
+		return err
+	}
+	err = s.Restore(ctx, c.snapshotFile(snapshot))
+	if errors.Is(err, store.ErrUnusable) {
+		err = refuse(SnapshotUnusable, "snapshot %q: %v", snapshot, err)
+	}
+	if err == nil {
+		err = s.Read(ctx, func(tx *store.Tx) error {
+			checked, err := tx.CheckedLoadBalancers(ctx)
+			if err != nil {
+				return err
+			}
+			if c.cfg.Virtual != nil && len(checked) > 0 {
+				return refuse(SnapshotUnusable, "snapshot %q: load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock", snapshot, checked[0].Name, checked[0].ID)
+			}
+			row, err := tx.Clock(ctx)
+			if errors.Is(err, sql.ErrNoRows) {
+				return nil
+			}
+			if then := fromMillis(row.Now); err == nil && then.After(c.now()) {
+				return refuse(SnapshotUnusable, "snapshot %q is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshot, then.Format(time.RFC3339), c.now().Format(time.RFC3339))
+			}
+			return err
+		})
+	}
+	return errors.Join(err, s.Close())
+}
+
+// keepTime puts data that was just brought in under the cloud's clock.
+func (c *Cloud) keepTime(ctx context.Context) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		if c.cfg.Virtual == nil {
+			return tx.EndVirtualClock(ctx)
+		}
+		if _, err := tx.StartVirtualClock(ctx, now.UnixMilli()); err != nil {
+			return err
+		}
+		return tx.AdvanceClock(ctx, now.UnixMilli())
+	})
 }

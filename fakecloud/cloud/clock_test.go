@@ -284,3 +284,49 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 		_, _ = c.DeleteLoadBalancer(ctx, p, lb)
 	}
 }
+
+// A snapshot neither turns back the time nor brings health checks to a virtual
+// clock.
+func TestSnapshotsKeepToTheClock(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	s := openStore(t, store.Memory)
+	c, p := newVirtual(t, ctx, s, newFakePlane(), Profiles[1])
+	c.snapshots.dir = dir
+	real, q := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
+	in, err := c.CreateInstance(ctx, p, InstanceSpec{})
+	require.NoError(t, err)
+	_, err = c.SaveSnapshot(ctx, "early")
+	require.NoError(t, err)
+	_, err = c.Advance(ctx, by(time.Hour))
+	require.NoError(t, err)
+	_, err = c.SaveSnapshot(ctx, "late")
+	require.NoError(t, err)
+
+	_, err = c.RestoreSnapshot(ctx, "early")
+	require.NoError(t, err)
+	now, _ := c.Now()
+	assert.Equal(t, epoch.Add(time.Hour), now, "the time stays")
+	moved, err := c.Advance(ctx, by(0))
+	require.NoError(t, err)
+	assert.Equal(t, 1, moved.Transitions, "what was due in it happens")
+	back, err := c.GetInstance(ctx, p, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, now, back.UpdatedAt)
+	v, err := StartVirtualTime(ctx, s, epoch)
+	require.NoError(t, err)
+	assert.Equal(t, now, v.clock.Now(), "after a restart, too")
+
+	_, err = real.RestoreSnapshot(ctx, "late")
+	requireCode(t, SnapshotUnusable, err)
+	require.ErrorContains(t, err, "backwards")
+	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
+	_, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check})
+	require.NoError(t, err)
+	_, err = real.SaveSnapshot(ctx, "checked")
+	require.NoError(t, err)
+	_, err = c.RestoreSnapshot(ctx, "checked")
+	requireCode(t, SnapshotUnusable, err)
+	require.ErrorContains(t, err, "health check")
+	_, err = real.RestoreSnapshot(ctx, "early")
+	require.NoError(t, err, "it is of this very time")
+}

@@ -125,10 +125,13 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	if err != nil {
 		return s, err
 	}
+	if err := c.checkTime(ctx, name); err != nil {
+		return s, err
+	}
 	if err := c.replaceState(ctx, name); err != nil {
 		return s, err
 	}
-	var errs []error
+	errs := []error{c.keepTime(ctx)}
 	for _, fn := range c.snapshots.replaced {
 		errs = append(errs, fn(ctx))
 	}

@@ -65,6 +65,8 @@ type run struct {
 	project cloud.Project
 	cancel  context.CancelFunc
 	ended   chan struct{}
+	// next is when something is to be done that has not been yet.
+	next time.Time
 }
 
 // Runner runs scenarios. Safe for concurrent use.
@@ -77,11 +79,58 @@ type Runner struct {
 	mu     sync.Mutex
 	runs   []*run // oldest first
 	closed bool
+	moved  chan struct{} // closed and replaced when a run's next or state changes
 }
 
 // New makes a runner that has run nothing yet.
 func New(c *cloud.Cloud, rules *faults.Rules, log *slog.Logger) *Runner {
-	return &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log}
+	r := &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log, moved: make(chan struct{})}
+	c.Follow(r)
+	return r
+}
+
+// Next implements cloud.Agenda.
+func (r *Runner) Next(now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var first time.Time
+	for _, one := range r.runs {
+		if one.State == Running && one.next.After(now) && (first.IsZero() || one.next.Before(first)) {
+			first = one.next
+		}
+	}
+	return first
+}
+
+// Settle implements cloud.Agenda.
+func (r *Runner) Settle(ctx context.Context, now time.Time) {
+	for {
+		r.mu.Lock()
+		moved := r.moved
+		busy := slices.ContainsFunc(r.runs, func(one *run) bool { return one.State == Running && !one.next.After(now) })
+		r.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// move tells those who settle; the lock is held.
+func (r *Runner) move() {
+	close(r.moved)
+	r.moved = make(chan struct{})
+}
+
+func (r *Runner) expect(one *run, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one.next = next
+	r.move()
 }
 
 func (r *Runner) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
@@ -98,6 +147,7 @@ func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, erro
 		ID: "s-" + strings.ToLower(ulid.Make().String()), Name: s.Name, Description: s.Description,
 		State: Running, Seed: s.Seed, StartedAt: r.now(),
 	}}
+	started.next = started.StartedAt // Until it has looked when its first step is.
 	for _, step := range s.Steps {
 		started.Steps = append(started.Steps, StepStatus{At: step.At, Does: step.does()})
 	}
@@ -260,6 +310,7 @@ func (r *Runner) follow(ctx context.Context, one *run) {
 	defer close(one.ended)
 	defer one.cancel()
 	for _, m := range one.spec.moments() {
+		r.expect(one, one.StartedAt.Add(m.at))
 		if !r.wait(ctx, one.StartedAt.Add(m.at)) {
 			r.end(one, Stopped)
 			return
@@ -278,17 +329,23 @@ func (r *Runner) follow(ctx context.Context, one *run) {
 }
 
 func (r *Runner) wait(ctx context.Context, until time.Time) bool {
-	d := until.Sub(r.clock.Now())
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := r.clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.Chan():
-		return ctx.Err() == nil
+	for {
+		d := until.Sub(r.clock.Now())
+		if d <= 0 {
+			return ctx.Err() == nil
+		}
+		timer := r.clock.NewTimer(d)
+		if r.clock.Now().Add(d).Sub(until) >= time.Millisecond {
+			timer.Stop()
+			continue // The clock was moved meanwhile: this timer would be late.
+		}
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.Chan():
+			return ctx.Err() == nil
+		}
 	}
 }
 
@@ -296,6 +353,7 @@ func (r *Runner) end(one *run, state State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one.State, one.EndedAt = state, r.now()
+	r.move()
 }
 
 // carryOut does what is to be done at a moment, and says so in the step's status.
