@@ -190,42 +190,11 @@ type Rules struct {
 // operations, and makes the cloud obey them. Those of scenarios are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
-	orphans, err := r.load(ctx)
+	stored, err := c.StoredFaults(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c.Obey(r)
-	if err := c.LiftFaults(ctx, orphans); err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// Reload is Open for a store whose content has been replaced: what was in force
-// before is not any more, and lets go of the calls that it held.
-func (r *Rules) Reload(ctx context.Context) error {
-	r.change.Lock()
-	defer r.change.Unlock()
-	r.mu.Lock()
-	before := r.rules
-	r.mu.Unlock()
-	orphans, err := r.load(ctx)
-	if err != nil {
-		return err
-	}
-	for _, one := range before {
-		close(one.lifted)
-	}
-	return r.cloud.LiftFaults(ctx, orphans)
-}
-
-// load puts the stored rules in force, but those of scenarios, whose IDs it gives.
-func (r *Rules) load(ctx context.Context) (orphans []string, err error) {
-	stored, err := r.cloud.StoredFaults(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var rules []*rule
+	var orphans []string
 	for _, f := range stored {
 		back := newRule(Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)})
 		back.phase = f.Phase
@@ -236,12 +205,10 @@ func (r *Rules) load(ctx context.Context) (orphans []string, err error) {
 			orphans = append(orphans, f.ID)
 			continue
 		}
-		rules = append(rules, back)
+		r.rules = append(r.rules, back)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rules = rules
-	return orphans, nil
+	c.Obey(r)
+	return r, c.LiftFaults(ctx, orphans)
 }
 
 func newRule(f Fault) *rule {

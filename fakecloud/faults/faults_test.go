@@ -553,20 +553,3 @@ func TestRulesSurviveARestart(t *testing.T) {
 	w.reopen(t)
 	assert.Empty(t, w.List(w.project))
 }
-
-// What the store has afterwards counts, not what was known before.
-func TestReload(t *testing.T) {
-	w := theWorld(t)
-	gone := w.make(t, faults.Spec{Effect: faults.Effect{Hang: true}})
-	hit := w.Apply(faults.Call{Project: w.project, Operation: "getThing"})
-	require.NotNil(t, hit)
-	require.NoError(t, w.cloud.LiftFaults(t.Context(), []string{gone.ID}), "past the rules, as a snapshot does")
-	spec := []byte(`{"match":{},"effect":{"status":409},"times":3}`)
-	require.NoError(t, w.cloud.SaveFault(t.Context(), cloud.StoredFault{ID: "f-back", Project: w.project, Spec: spec, CreatedAt: epoch, Matched: 2, Hits: 1}))
-	require.NoError(t, w.Reload(t.Context()))
-	<-hit.Lifted
-	all := w.List(w.project)
-	require.Len(t, all, 1)
-	assert.Equal(t, []int{2, 1, 3}, []int{all[0].Matched, all[0].Hits, all[0].Times})
-	assert.Equal(t, 409, w.Apply(faults.Call{Project: w.project, Operation: "getThing"}).Effect.Status)
-}
