@@ -186,7 +186,11 @@ func (c *Cloud) nextSweep() time.Time {
 	if f == nil {
 		return time.Time{}
 	}
-	_, next := f.Sweeps(c.now())
+	now := c.now()
+	due, next := f.Sweeps(now)
+	if len(due) > 0 {
+		return now // It has become due since the last sweep.
+	}
 	return next
 }
 
