@@ -139,6 +139,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		return out, refuse(InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24)).at("until", "is too far ahead")
 	}
 	for {
+		if err := c.SweepFaults(ctx); err != nil {
+			return out, err
+		}
 		fired, err := c.fireDue(ctx, maxTransitions-out.Transitions)
 		out.Transitions += fired
 		if err == nil && len(v.agenda) > 0 {
@@ -160,6 +163,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 			if t := a.Next(out.Now); !t.IsZero() && (next.IsZero() || t.Before(next)) {
 				next = t
 			}
+		}
+		if sweep := c.nextSweep(); next.IsZero() || !sweep.IsZero() && sweep.Before(next) {
+			next = sweep
 		}
 		if next.IsZero() || next.After(end) {
 			break

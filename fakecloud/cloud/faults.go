@@ -414,5 +414,11 @@ func (c *Cloud) TagsOf(ctx context.Context, p Project, id string) map[string]str
 	if r, err := c.GetRoute(ctx, p, id); err == nil {
 		return r.Tags
 	}
+	if n, err := c.GetNetwork(ctx, p, id); err == nil {
+		return n.Tags
+	}
+	if a, err := c.GetAddress(ctx, p, id); err == nil {
+		return a.Tags
+	}
 	return nil
 }

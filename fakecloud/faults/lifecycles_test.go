@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 const patience = 10 * time.Second
@@ -328,4 +329,43 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 		require.NoError(t, <-done)
 		w.end()
 	}
+}
+
+// A virtual clock that is moved past the begin and the end of windows brings both,
+// though nothing else is due then.
+func TestWindowsOnAVirtualClock(t *testing.T) {
+	st, err := store.Open(t.Context(), store.Memory)
+	require.NoError(t, err)
+	virtual, err := cloud.StartVirtualTime(t.Context(), st, epoch)
+	require.NoError(t, err)
+	w := &world{plane: &fakePlane{applied: map[string]bool{}}}
+	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: w.plane, Profile: cloud.Profiles[1], Virtual: virtual})
+	require.NoError(t, err)
+	p, err := w.cloud.EnsureProject(t.Context(), "p0", nil)
+	require.NoError(t, err)
+	w.project = p.ID
+	w.reopen(t)
+	t.Cleanup(func() {
+		w.Close()
+		assert.NoError(t, st.Close())
+	})
+	advance := func(d time.Duration) {
+		t.Helper()
+		_, err := w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) })
+		require.NoError(t, err)
+	}
+	in, lb := w.instance(t, "a", "nebula-1a"), w.balancer(t, "b")
+	advance(time.Second)
+	w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, When: faults.When{After: time.Minute, For: time.Minute}})
+	w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour}})
+	_, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
+	require.NoError(t, err)
+	advance(90 * time.Second)
+	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, in))
+	assert.Equal(t, "deleting ", w.stateOf(t, lb))
+	advance(time.Minute)
+	assert.Equal(t, "running ", w.stateOf(t, in))
+	assert.Equal(t, "deleting ", w.stateOf(t, lb))
+	advance(time.Hour)
+	assert.Equal(t, "gone ", w.stateOf(t, lb))
 }
