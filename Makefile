@@ -58,6 +58,13 @@ conformance: build ## Say whether our CCM behaves, with reports in bin/conforman
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick NAME…")
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/conformance/mutants $(MUTANTS)
 
+.PHONY: fuzz
+fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
+	@for target in server.FuzzRequests server.FuzzFilters server.FuzzPageTokens scenarios.FuzzParse cli.FuzzManifest; do \
+	  $(GO) test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run '^$$' -fuzz "^$${target#*.}$$" \
+	    -fuzztime $(or $(FUZZTIME),30s) -fuzzminimizetime 1x ./fakecloud/$${target%.*} || exit 1; \
+	done
+
 .PHONY: lint
 lint: ## Check format and style
 	@# With the build's flags: what it compiled is used.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,7 @@ func inProcess(t *testing.T) {
 	c, err := cloud.New(cloud.Config{
 		Store: st, DataPlane: plane, Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix(instanceCIDR),
 		LoadBalancerCIDR: netip.MustParsePrefix(balancerCIDR()), Retention: cloud.DefaultRetention,
+		SnapshotDir: t.TempDir(),
 	})
 	require.NoError(t, err)
 	p, err := c.EnsureProject(ctx, "default", nil)
@@ -97,6 +99,40 @@ func TestCookbook(t *testing.T) {
 		run("fakecloud faults delete --all")
 	}
 	assert.Greater(t, commands, 40)
+}
+
+// The commands of the cloud's README, but those that run it or do not end.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "README.md"))
+	require.NoError(t, err)
+	inProcess(t)
+	t.Chdir(t.TempDir())
+	_, manifest, found := strings.Cut(string(text), "`cloud.yaml`:\n\n")
+	require.True(t, found)
+	manifest, _, _ = strings.Cut(manifest, "\n\n")
+	require.NoError(t, os.WriteFile("cloud.yaml", []byte(manifest), 0o600))
+	commands := 0
+	for line := range strings.Lines(string(text)) {
+		line, ok := strings.CutPrefix(line, "    bin/fakecloud ")
+		if !ok {
+			continue
+		}
+		line, _, _ = strings.Cut(line, "   # ")
+		line, _, _ = strings.Cut(line, "    # ")
+		args := strings.Fields(line)
+		if args[0] == "serve" || slices.Contains(args, "--follow") {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		var out, errs bytes.Buffer
+		assert.Zero(t, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
+		cancel()
+		commands++
+	}
+	assert.Greater(t, commands, 9)
+	var out, errs bytes.Buffer
+	require.Zero(t, cli.Run(t.Context(), []string{"faults", "delete", "--all"}, &out, &errs), errs.String())
+	require.Zero(t, cli.Run(t.Context(), []string{"apply", "-f", "cloud.yaml", "--wait"}, &out, &errs), errs.String())
 }
 
 func TestScenarioCommands(t *testing.T) {

@@ -95,7 +95,7 @@ func TestDamagedFilesAreRefusedAndUntouched(t *testing.T) {
 		"truncated":                func(b []byte) []byte { return b[:len(b)/2] },
 		"truncated within a page":  func(b []byte) []byte { return b[:len(b)-page/2] },
 		"truncated to its header":  func(b []byte) []byte { return b[:100] },
-		"bytes flipped":            func(b []byte) []byte { return flip(len(b)/2, 300)(b) },
+		"a page of flipped bits":   func(b []byte) []byte { return flip(len(b)/2/page*page, page)(b) },
 		"bytes of a page's header": func(b []byte) []byte { return flip(len(b)/2/page*page, 8)(b) },
 		"pages of zeros": func(b []byte) []byte {
 			clear(b[len(b)/2/page*page:][:4*page])

@@ -194,10 +194,17 @@ func load(t *testing.T, path string, v int64) *sql.DB {
 	return conn
 }
 
-// schema is all that a migration can have made, in the order of its making.
+// schema is all that a migration can have made, in the order of its making, but
+// triggers last.
 func schema(t *testing.T, conn *sql.DB) string {
 	t.Helper()
-	return strings.Join(query(t, conn, "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' ORDER BY rowid"), ";\n")
+	return made(t, conn, "type <> 'trigger'") + made(t, conn, "type = 'trigger'")
+}
+
+func made(t *testing.T, conn *sql.DB, what string) string {
+	t.Helper()
+	all := query(t, conn, "SELECT sql || ';' FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' AND "+what+" ORDER BY rowid")
+	return strings.Join(append(all, ""), "\n")
 }
 
 // table is what is in one, each value as SQL.
@@ -269,7 +276,7 @@ func writeDump(t *testing.T, v int64) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "-- What a fakecloud of schema version %d wrote. Never edited: see upgrade_test.go.\n\n", v)
-	fmt.Fprintln(&b, schema(t, conn)+";")
+	b.WriteString(made(t, conn, "type <> 'trigger'"))
 	has := content(t, conn)
 	for _, name := range append(tables, "sqlite_sequence") {
 		fmt.Fprintln(&b)
@@ -280,6 +287,7 @@ func writeDump(t *testing.T, v int64) {
 			fmt.Fprintf(&b, "INSERT INTO %s (%s) VALUES (%s);\n", name, strings.Join(has[name].columns, ", "), strings.Join(r, ", "))
 		}
 	}
+	b.WriteString(made(t, conn, "type = 'trigger'")) // They would act on the rows.
 	require.NoError(t, os.WriteFile(dumpOf(v), []byte(b.String()), 0o644))
 }
 
