@@ -86,7 +86,9 @@ type Cloud struct {
 	// inForce are the balancers as they are forwarding now, by ID. One differs from
 	// the stored one while an update has not been built yet or cannot be.
 	inForce map[string]LoadBalancer
-	dirty   map[string]bool // in force, but with targets that could not be refreshed
+	// targeting are those of them that have an instance as a target, by both IDs.
+	targeting map[string]map[string]bool
+	dirty     map[string]bool // in force, but with targets that could not be refreshed
 
 	snapshots snapshots
 	// replacing is held while all of the state becomes another's: no change may
@@ -122,8 +124,9 @@ func New(cfg Config) (*Cloud, error) {
 
 		snapshots: snapshots{dir: cfg.SnapshotDir},
 
-		inForce: map[string]LoadBalancer{},
-		dirty:   map[string]bool{},
+		inForce:   map[string]LoadBalancer{},
+		targeting: map[string]map[string]bool{},
+		dirty:     map[string]bool{},
 	}
 	return c, c.Reload(context.Background())
 }

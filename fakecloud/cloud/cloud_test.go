@@ -203,12 +203,11 @@ func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
 func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
-	require.NoError(t, c.elapseLoadBalancer(t.Context(), lb.ID))
-	require.NoError(t, c.build(t.Context(), lb.ID, false))
+	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
 	_, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	require.NoError(t, c.elapseLoadBalancer(t.Context(), lb.ID))
+	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 

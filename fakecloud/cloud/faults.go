@@ -211,9 +211,7 @@ func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
 		return err
 	}
 	f.Swept(s, len(taken))
-	for _, id := range taken {
-		c.retarget(context.WithoutCancel(ctx), id)
-	}
+	c.retarget(context.WithoutCancel(ctx), taken...)
 	return nil
 }
 

@@ -402,8 +402,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	c.unforce(id)
-	return lb, nil
+	return lb, c.unforceDeleted(context.WithoutCancel(ctx), id)
 }
 
 // LoadBalancerStats gives what each of the balancer's listeners carried since

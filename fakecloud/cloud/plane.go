@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -68,84 +69,55 @@ func forwardingOf(lb LoadBalancer, backends []Backend) Forwarding {
 	}
 }
 
-// build brings a balancer's stored configuration into force and records how
-// that ended. One that is not due is left alone, unless it is to be early.
-func (c *Cloud) build(ctx context.Context, id string, early bool) error {
-	c.planeMu.Lock()
-	defer c.planeMu.Unlock()
-	var lb LoadBalancer
+// build brings a balancer's configuration into force, or tells why that fails.
+// It is called with planeMu held.
+func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	var backends []Backend
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		row, err := tx.GetLoadBalancer(ctx, id)
-		if err != nil {
-			return err
-		}
-		if lb, err = loadBalancerFrom(ctx, tx, row); err != nil {
-			return err
-		}
+	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		backends, err = runningOf(ctx, tx, lb.Targets)
 		return err
 	})
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
+	if err != nil {
+		return nil, err
 	}
-	if _, ok := find(LoadBalancerRules, lb.State, Built); !ok {
-		return nil // It is being deleted.
-	}
-	if !early && !isDue(lb.due, c.now()) {
-		return nil // It has been changed meanwhile.
-	}
-	held, err := c.holdLoadBalancer(ctx, lb)
-	if err != nil || held && !early {
-		return err
-	}
-	failure := c.failBuild(lb)
+	failure = c.failBuild(lb)
 	if failure == nil {
 		failure = c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
 	}
 	if failure == nil {
-		c.inForce[id] = lb
-		delete(c.dirty, id)
+		c.force(lb)
 	}
-	if held {
-		return nil // It forwards as before, and is as unfinished.
-	}
-	return c.recordBuild(ctx, lb, failure)
+	return failure, nil
 }
 
 // recordBuild writes the outcome, unless the balancer has changed meanwhile:
 // then it is built again.
-func (c *Cloud) recordBuild(ctx context.Context, built LoadBalancer, failure error) error {
+func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalancer, failure error, now time.Time) error {
 	on, reason := Built, ""
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		row, err := tx.GetLoadBalancer(ctx, built.ID)
-		if err != nil {
-			return err
-		}
-		lb, err := loadBalancerFrom(ctx, tx, row)
-		if err != nil || lb.Version != built.Version {
-			return err
-		}
-		rule, ok := find(LoadBalancerRules, lb.State, on)
-		if !ok || rule.Same {
-			return nil
-		}
-		from, before := lb.State, lb.StateReason
-		lb.State, lb.StateReason, lb.due = rule.To, reason, c.after(now, rule.Wait)
-		if from == lb.State && before == reason {
-			return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
-		}
-		if failure != nil {
-			c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
-		}
-		return saveLoadBalancer(ctx, tx, from, &lb, now)
-	})
+	row, err := tx.GetLoadBalancer(ctx, built.ID)
+	if err != nil {
+		return err
+	}
+	lb, err := loadBalancerFrom(ctx, tx, row)
+	if err != nil || lb.Version != built.Version {
+		return err
+	}
+	rule, ok := find(LoadBalancerRules, lb.State, on)
+	if !ok || rule.Same {
+		return nil
+	}
+	from, before := lb.State, lb.StateReason
+	lb.State, lb.StateReason, lb.due = rule.To, reason, c.after(now, rule.Wait)
+	if from == lb.State && before == reason {
+		return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
+	}
+	if failure != nil {
+		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
+	}
+	return saveLoadBalancer(ctx, tx, from, &lb, now)
 }
 
 func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {
@@ -159,16 +131,17 @@ func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, 
 	})
 }
 
-// retarget tells the balancers that forward to an instance that it may have
+// retarget tells the balancers that forward to instances that these may have
 // started or ceased to run.
-func (c *Cloud) retarget(ctx context.Context, instance string) {
+func (c *Cloud) retarget(ctx context.Context, instances ...string) {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
-	for id, lb := range c.inForce {
-		if !slices.Contains(lb.Targets, instance) {
-			continue
-		}
-		if err := c.refresh(ctx, lb); err != nil {
+	balancers := map[string]bool{}
+	for _, in := range instances {
+		maps.Copy(balancers, c.targeting[in])
+	}
+	for _, id := range slices.Sorted(maps.Keys(balancers)) {
+		if err := c.refresh(ctx, c.inForce[id]); err != nil {
 			c.log.Error("targets are not as they should be and will be tried again", "err", err)
 			c.dirty[id] = true
 			c.nudge()
@@ -207,11 +180,50 @@ func (c *Cloud) refresh(ctx context.Context, lb LoadBalancer) error {
 	return nil
 }
 
-// unforce ends a balancer's forwarding.
+// force notes that a balancer forwards; the lock is held.
+func (c *Cloud) force(lb LoadBalancer) {
+	c.forget(lb.ID)
+	c.inForce[lb.ID] = lb
+	for _, t := range lb.Targets {
+		if c.targeting[t] == nil {
+			c.targeting[t] = map[string]bool{}
+		}
+		c.targeting[t][lb.ID] = true
+	}
+}
+
+// unforce ends a balancer's forwarding; the lock is held.
 func (c *Cloud) unforce(id string) {
+	c.cfg.DataPlane.Remove(id)
+	c.forget(id)
+}
+
+// unforceDeleted ends the forwarding of a balancer that was just deleted, unless
+// a snapshot that was restored meanwhile has it.
+func (c *Cloud) unforceDeleted(ctx context.Context, id string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
-	c.cfg.DataPlane.Remove(id)
+	err := c.store.Read(ctx, func(tx *store.Tx) error {
+		row, err := tx.GetLoadBalancer(ctx, id)
+		if err == nil && LoadBalancerState(row.State) != LoadBalancerDeleting {
+			return nil
+		}
+		c.unforce(id)
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
+}
+
+// forget undoes force.
+func (c *Cloud) forget(id string) {
+	for _, t := range c.inForce[id].Targets {
+		if delete(c.targeting[t], id); len(c.targeting[t]) == 0 {
+			delete(c.targeting, t)
+		}
+	}
 	delete(c.inForce, id)
 	delete(c.dirty, id)
 }

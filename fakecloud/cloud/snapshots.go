@@ -154,10 +154,8 @@ func (c *Cloud) replaceState(ctx context.Context, name string) error {
 		return err
 	}
 	for id := range c.inForce {
-		c.cfg.DataPlane.Remove(id)
+		c.unforce(id)
 	}
-	clear(c.inForce)
-	clear(c.dirty)
 	return c.Reload(ctx)
 }
 

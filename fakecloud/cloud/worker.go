@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -15,6 +16,10 @@ import (
 // afterTrouble is the pause after a step that failed, so that a full disk is
 // not hammered.
 const afterTrouble = time.Second
+
+// shared is how many transitions wait for the disk together at most. Others who
+// write wait meanwhile.
+const shared = 128
 
 // Run restores the balancers, then makes transitions as they fall due, until
 // ctx ends. What was due while no process ran happens at once. With a virtual
@@ -74,8 +79,8 @@ func (c *Cloud) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
-		if err := c.build(ctx, id, true); err != nil {
+	for some := range slices.Chunk(ids, shared) {
+		if err := c.turnBalancers(ctx, some, true); err != nil {
 			return err
 		}
 	}
@@ -83,7 +88,7 @@ func (c *Cloud) restore(ctx context.Context) error {
 }
 
 // step makes every transition that is due and says when the next will be; zero
-// when none is under way. When ctx ends, the transition under way is its last.
+// when none is under way. When ctx ends, the transitions under way are its last.
 func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 	ending := ctx.Done()
 	ctx = context.WithoutCancel(ctx)
@@ -104,8 +109,8 @@ func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 	}
 	err = errors.Join(
 		c.refreshDirty(ctx),
-		eachUntil(ending, instances, func(id string) error { return c.elapseInstance(ctx, id) }),
-		eachUntil(ending, balancers, func(id string) error { return c.elapseLoadBalancer(ctx, id) }),
+		someUntil(ending, instances, func(ids []string) error { return c.elapseInstances(ctx, ids) }),
+		someUntil(ending, balancers, func(ids []string) error { return c.turnBalancers(ctx, ids, false) }),
 	)
 	if err != nil {
 		return time.Time{}, err
@@ -113,49 +118,102 @@ func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 	return c.nextDue(ctx)
 }
 
-// eachUntil stops between two items once ending is closed.
-func eachUntil(ending <-chan struct{}, ids []string, do func(id string) error) error {
+// someUntil hands out as many as share a write, and stops once ending is closed.
+func someUntil(ending <-chan struct{}, ids []string, do func(some []string) error) error {
 	var errs []error
-	for _, id := range ids {
+	for some := range slices.Chunk(ids, shared) {
 		select {
 		case <-ending:
 			return errors.Join(errs...)
 		default:
 		}
-		errs = append(errs, do(id))
+		errs = append(errs, do(some))
 	}
 	return errors.Join(errs...)
 }
 
-// elapseInstance ends the state an instance is in, if its time has come.
-func (c *Cloud) elapseInstance(ctx context.Context, id string) error {
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		row, err := tx.GetInstance(ctx, id)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		in, err := instanceFrom(row)
-		if err != nil || !isDue(in.due, now) {
-			return err
-		}
-		rule, ok := find(InstanceRules, in.State, Elapsed)
-		if !ok {
-			return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
-		}
-		return c.endState(ctx, tx, &in, rule, now)
-	})
-	if err == nil {
-		c.retarget(ctx, id)
+// changing is what a transition writes.
+type changing func(ctx context.Context, tx *store.Tx, now time.Time) error
+
+// changeAll makes changes in their order, in one write: they wait for the disk
+// once. If that fails they are made one by one, so that what cannot be written
+// holds up nothing else.
+func (c *Cloud) changeAll(ctx context.Context, all []changing) error {
+	if len(all) == 0 {
+		return nil
 	}
+	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		for _, one := range all {
+			if err := one(ctx, tx, now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil || len(all) == 1 {
+		return err
+	}
+	var errs []error
+	for _, one := range all {
+		errs = append(errs, c.change(ctx, one))
+	}
+	return errors.Join(errs...)
+}
+
+// elapseInstances ends the states that instances are in, if their time has come.
+func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
+	all := make([]changing, len(ids))
+	for i, id := range ids {
+		all[i] = func(ctx context.Context, tx *store.Tx, now time.Time) error {
+			return c.elapseInstance(ctx, tx, id, now)
+		}
+	}
+	err := c.changeAll(ctx, all)
+	// Even if some failed: others did not.
+	c.retarget(ctx, ids...)
 	return err
 }
 
-// elapseLoadBalancer builds a balancer that is due, or lets a deleted one go.
-// What was due when it was looked up may have been given a new time since.
-func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
+func (c *Cloud) elapseInstance(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+	row, err := tx.GetInstance(ctx, id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	in, err := instanceFrom(row)
+	if err != nil || !isDue(in.due, now) {
+		return err
+	}
+	rule, ok := find(InstanceRules, in.State, Elapsed)
+	if !ok {
+		return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
+	}
+	return c.endState(ctx, tx, &in, rule, now)
+}
+
+// turnBalancers builds those balancers that are due or, if it is early, that
+// are not; and lets deleted ones go that are due. The data plane comes first, one
+// by one, then what became of all is written.
+func (c *Cloud) turnBalancers(ctx context.Context, ids []string, early bool) error {
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	var all []changing
+	var errs []error
+	for _, id := range ids {
+		outcome, err := c.turnBalancer(ctx, id, early)
+		errs = append(errs, err)
+		if outcome != nil {
+			all = append(all, outcome)
+		}
+	}
+	return errors.Join(append(errs, c.changeAll(ctx, all))...)
+}
+
+// turnBalancer gives what is to be written, or nil. What was due when it was
+// looked up may have been given a new time since.
+func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changing, error) {
 	var lb LoadBalancer
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetLoadBalancer(ctx, id)
@@ -167,40 +225,54 @@ func (c *Cloud) elapseLoadBalancer(ctx context.Context, id string) error {
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil || !isDue(lb.due, c.now()):
+		return nil, nil
+	case err != nil || !early && !isDue(lb.due, c.now()):
+		return nil, err
+	}
+	_, deleting := find(LoadBalancerRules, lb.State, Elapsed)
+	if deleting && early {
+		return nil, nil
+	}
+	held, err := c.holdLoadBalancer(ctx, lb)
+	switch {
+	case err != nil || held && !early:
+		return nil, err
+	case deleting:
+		// The sockets go first: the next balancer may get the address at once.
+		c.unforce(id)
+		return func(ctx context.Context, tx *store.Tx, now time.Time) error { return c.dropBalancer(ctx, tx, id, now) }, nil
+	}
+	failure, err := c.build(ctx, lb)
+	if err != nil || held {
+		return nil, err // If held it forwards as before, and is as unfinished.
+	}
+	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return c.recordBuild(ctx, tx, lb, failure, now)
+	}, nil
+}
+
+// dropBalancer ends the life of a deleted balancer.
+func (c *Cloud) dropBalancer(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+	row, err := tx.GetLoadBalancer(ctx, id)
+	if err != nil {
 		return err
 	}
-	if _, deleting := find(LoadBalancerRules, lb.State, Elapsed); !deleting {
-		return c.build(ctx, id, false)
-	}
-	if held, err := c.holdLoadBalancer(ctx, lb); held || err != nil {
+	lb, err := loadBalancerFrom(ctx, tx, row)
+	if err != nil {
 		return err
 	}
-	// The sockets go first: the next balancer may get the address at once.
-	c.unforce(id)
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		row, err := tx.GetLoadBalancer(ctx, id)
-		if err != nil {
-			return err
-		}
-		lb, err := loadBalancerFrom(ctx, tx, row)
-		if err != nil {
-			return err
-		}
-		if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
-			return err
-		}
-		if lb.AddressID == "" {
-			c.addresses.release(tx, lb.Address)
-		}
-		if err := giveBackAll(ctx, tx, id, now); err != nil {
-			return err
-		}
-		lb.Version++
-		lb.UpdatedAt = now
-		return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)
-	})
+	if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
+		return err
+	}
+	if lb.AddressID == "" {
+		c.addresses.release(tx, lb.Address)
+	}
+	if err := giveBackAll(ctx, tx, id, now); err != nil {
+		return err
+	}
+	lb.Version++
+	lb.UpdatedAt = now
+	return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)
 }
 
 func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
