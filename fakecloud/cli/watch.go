@@ -87,7 +87,7 @@ func watchList[T any](a *app, cmd *cobra.Command, c *client.Client, w watching[T
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
 	})
 	if ctx.Err() != nil {
-		return nil // Ctrl-C is how watching ends.
+		return nil //nolint:nilerr // Ctrl-C is how watching ends.
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	} else {
 		r.checkCalls(s, &p)
 	}
-	s.When.check(s.Effect, now, &p)
+	s.check(s.Effect, now, &p)
 	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
 		p.add("match.tag", "has no key: give key=value, or key")
 	}

@@ -240,7 +240,7 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 		return Fault{}, err
 	}
 	s.Match.Operations = append([]string(nil), s.Match.Operations...)
-	s.When.settle(now, s.Effect)
+	s.settle(now, s.Effect)
 	made := newRule(Fault{ID: "f-" + strings.ToLower(ulid.Make().String()), Owner: project, CreatedAt: now, Spec: s})
 	if err := r.add(ctx, made); err != nil {
 		return Fault{}, err

@@ -408,7 +408,7 @@ func (r *Runner) lift(ctx context.Context, one *run, step int) error {
 		err = r.faults.Delete(ctx, one.project.ID, id)
 	}
 	var refused *cloud.Error
-	if err != nil && !(errors.As(err, &refused) && refused.Code == cloud.NotFound) {
+	if err != nil && (!errors.As(err, &refused) || refused.Code != cloud.NotFound) {
 		return err
 	}
 	r.mu.Lock()

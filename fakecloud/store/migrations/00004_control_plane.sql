@@ -1,7 +1,12 @@
+-- The control plane: roles and projects, networks, quotas, idempotency keys,
+-- faults, the audit, reserved addresses, options of balancers, operations and the
+-- clock.
+
+-- +goose Up
+
 -- Roles, expiry and rotation of tokens; projects that change; what each project
 -- uses, counted as it changes; networks.
 
--- +goose Up
 ALTER TABLE projects ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE projects ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
 UPDATE projects SET updated_at = created_at;
@@ -133,7 +138,156 @@ CREATE TRIGGER networks_gone AFTER DELETE ON networks BEGIN
 END;
 -- +goose StatementEnd
 
+-- What creates with an idempotency key gave, so that a repeated one gives the
+-- same again.
+
+CREATE TABLE idempotency_keys (
+    project_id  TEXT    NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    key         TEXT    NOT NULL,
+    fingerprint BLOB    NOT NULL, -- of the request, to tell a repeated one from another
+    result      TEXT    NOT NULL, -- what it gave, JSON
+    expires_at  INTEGER NOT NULL,
+    PRIMARY KEY (project_id, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_keys_expiry ON idempotency_keys (expires_at);
+
+-- Fault rules, and the instances that an outage took.
+
+CREATE TABLE faults (
+    id         TEXT    NOT NULL PRIMARY KEY,
+    project_id TEXT    NOT NULL REFERENCES projects (id) ON DELETE CASCADE, -- which made it
+    spec       TEXT    NOT NULL, -- JSON
+    created_at INTEGER NOT NULL,
+    matched    INTEGER NOT NULL,
+    hits       INTEGER NOT NULL,
+    phase      INTEGER NOT NULL -- of a crash or an outage: 0 is to begin, 1 has begun, 2 has ended
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE fault_instances (
+    fault_id    TEXT NOT NULL REFERENCES faults (id) ON DELETE CASCADE,
+    instance_id TEXT NOT NULL REFERENCES instances (id) ON DELETE CASCADE,
+    PRIMARY KEY (fault_id, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX fault_instances_instance ON fault_instances (instance_id);
+
+-- Who called what. Neither table refers to projects: what was done in one is
+-- still told when it is gone.
+
+CREATE TABLE audit (
+    id          INTEGER NOT NULL PRIMARY KEY, -- in the order in which answers began
+    time        INTEGER NOT NULL,
+    request_id  TEXT    NOT NULL,
+    project_id  TEXT    NOT NULL,
+    token       TEXT    NOT NULL,
+    user_agent  TEXT    NOT NULL,
+    operation   TEXT    NOT NULL,
+    resource_id TEXT    NOT NULL,
+    status      INTEGER NOT NULL, -- 0: broken off
+    code        TEXT    NOT NULL,
+    fault       TEXT    NOT NULL,
+    duration    INTEGER NOT NULL, -- microseconds
+    bytes_in    INTEGER NOT NULL,
+    bytes_out   INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE audit_sums (
+    project_id TEXT    NOT NULL,
+    token      TEXT    NOT NULL,
+    user_agent TEXT    NOT NULL,
+    operation  TEXT    NOT NULL,
+    calls      INTEGER NOT NULL,
+    errors     INTEGER NOT NULL,
+    faults     INTEGER NOT NULL,
+    throttled  INTEGER NOT NULL,
+    duration   INTEGER NOT NULL, -- microseconds
+    bytes_in   INTEGER NOT NULL,
+    bytes_out  INTEGER NOT NULL,
+    PRIMARY KEY (project_id, token, user_agent, operation)
+) STRICT, WITHOUT ROWID;
+
+-- Reserved addresses, and the options of load balancers.
+
+CREATE TABLE addresses (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    project_id  TEXT    NOT NULL REFERENCES projects (id),
+    name        TEXT    NOT NULL,
+    region      TEXT    NOT NULL,
+    ip          TEXT    NOT NULL UNIQUE,
+    state       TEXT    NOT NULL,
+    holder_kind TEXT    NOT NULL, -- with holder_id: whose it is now; empty while it is available
+    holder_id   TEXT    NOT NULL,
+    tags        TEXT    NOT NULL,
+    version     INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    UNIQUE (project_id, name)
+) STRICT;
+CREATE INDEX addresses_project ON addresses (project_id, id);
+CREATE INDEX addresses_holder ON addresses (holder_id) WHERE holder_id <> '';
+
+-- +goose StatementBegin
+CREATE TRIGGER addresses_made AFTER INSERT ON addresses BEGIN
+    INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'addresses', '', 1)
+    ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
+END;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE TRIGGER addresses_gone AFTER DELETE ON addresses BEGIN
+    UPDATE usage SET used = used - 1 WHERE project_id = OLD.project_id AND kind = 'addresses' AND zone = '';
+END;
+-- +goose StatementEnd
+
+ALTER TABLE instances ADD COLUMN external TEXT; -- the reserved addresses it holds, JSON; NULL: none
+
+ALTER TABLE load_balancers ADD COLUMN address_id TEXT; -- the reserved address it holds; NULL: its own
+ALTER TABLE load_balancers ADD COLUMN scheme TEXT NOT NULL DEFAULT 'public';
+ALTER TABLE load_balancers ADD COLUMN algorithm TEXT NOT NULL DEFAULT 'round-robin';
+ALTER TABLE load_balancers ADD COLUMN idle_timeout INTEGER NOT NULL DEFAULT 0; -- milliseconds
+ALTER TABLE load_balancers ADD COLUMN drain INTEGER NOT NULL DEFAULT 0; -- milliseconds
+
+-- What became of each change that takes time, and where a virtual clock stands.
+
+CREATE TABLE operations (
+    seq         INTEGER NOT NULL PRIMARY KEY,
+    id          TEXT    NOT NULL,
+    project_id  TEXT    NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    type        TEXT    NOT NULL,
+    resource    TEXT    NOT NULL,
+    resource_id TEXT    NOT NULL, -- no reference: an operation outlives its resource
+    state       TEXT    NOT NULL,
+    error       TEXT    NOT NULL,
+    token       TEXT    NOT NULL, -- the name of the token that asked
+    created_at  INTEGER NOT NULL,
+    ended_at    INTEGER           -- NULL while it runs
+) STRICT;
+CREATE UNIQUE INDEX operations_project ON operations (project_id, id);
+CREATE INDEX operations_resource ON operations (resource_id);
+
+-- One row, once the data has been under a virtual clock.
+CREATE TABLE clock (
+    one     INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    virtual INTEGER NOT NULL, -- 1 while the data is under a virtual clock
+    now     INTEGER NOT NULL, -- the latest time a virtual clock has shown
+    starts  INTEGER NOT NULL  -- how often a virtual clock was started here
+) STRICT;
+
 -- +goose Down
+DROP TABLE clock;
+DROP TABLE operations;
+DROP TRIGGER addresses_gone;
+DROP TRIGGER addresses_made;
+ALTER TABLE load_balancers DROP COLUMN drain;
+ALTER TABLE load_balancers DROP COLUMN idle_timeout;
+ALTER TABLE load_balancers DROP COLUMN algorithm;
+ALTER TABLE load_balancers DROP COLUMN scheme;
+ALTER TABLE load_balancers DROP COLUMN address_id;
+ALTER TABLE instances DROP COLUMN external;
+DROP TABLE addresses;
+DROP TABLE audit_sums;
+DROP TABLE audit;
+DROP TABLE fault_instances;
+DROP TABLE faults;
+DROP TABLE idempotency_keys;
 DROP TRIGGER networks_gone;
 DROP TRIGGER networks_made;
 DROP TRIGGER routes_gone;
