@@ -679,7 +679,7 @@ type Address struct {
 // AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 type AddressType string
 
-// AddressAttach defines model for AddressAttach.
+// AddressAttach Example: {"instanceId":"i-01jd3n6f0c5w3y"}
 type AddressAttach struct {
 	InstanceID string `json:"instanceId"`
 }
@@ -860,6 +860,8 @@ type DrainSeconds = int
 // Example: {"from":"pending","id":"i-01jd3n6f0c5w3y","instance":{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"},"name":"node-1","resource":"instance","seq":1767323045124,"time":"2026-01-02T15:04:05.423Z","to":"running","type":"updated"}
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
 
 	// From The state before; absent on created, and for a network, which has none.
@@ -874,6 +876,8 @@ type Event struct {
 	Name         string        `json:"name"`
 
 	// Network Where instances get their addresses from.
+	//
+	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Network  *Network     `json:"network,omitempty"`
 	Reason   *string      `json:"reason,omitempty"`
 	Resource ResourceKind `json:"resource"`
@@ -1240,7 +1244,7 @@ type InstanceSize struct {
 	Vcpus int `json:"vcpus"`
 }
 
-// InstanceSizeList defines model for InstanceSizeList.
+// InstanceSizeList Example: {"items":[{"memoryMiB":4096,"name":"small","vcpus":2}]}
 type InstanceSizeList struct {
 	Items []InstanceSize `json:"items"`
 }
@@ -1487,6 +1491,8 @@ type LoadBalancerUpdate struct {
 }
 
 // Network Where instances get their addresses from.
+//
+// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Network struct {
 	// Cidr Example: 10.1.0.0/24
 	Cidr      string    `json:"cidr"`
@@ -1510,7 +1516,7 @@ type Network struct {
 	Version int64 `json:"version"`
 }
 
-// NetworkCreate defines model for NetworkCreate.
+// NetworkCreate Example: {"cidr":"10.1.0.0/24","name":"backend","tags":{"cluster":"lab"}}
 type NetworkCreate struct {
 	// Cidr IPv4, from /16 to /30, without host bits. It overlaps neither with
 	// another network of the project nor with the load balancers' addresses.
@@ -1528,7 +1534,7 @@ type NetworkCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// NetworkList defines model for NetworkList.
+// NetworkList Example: {"items":[{"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type NetworkList struct {
 	Items []Network `json:"items"`
 
@@ -1718,7 +1724,7 @@ type Project struct {
 	Version int64 `json:"version"`
 }
 
-// ProjectCreate defines model for ProjectCreate.
+// ProjectCreate Example: {"defaultTags":{"cluster":"lab"},"name":"team-a"}
 type ProjectCreate struct {
 	// DefaultTags Example: {"cluster":"lab"}
 	DefaultTags *Tags `json:"defaultTags,omitempty"`
@@ -1729,7 +1735,7 @@ type ProjectCreate struct {
 	Name string `json:"name"`
 }
 
-// ProjectList defines model for ProjectList.
+// ProjectList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","defaultTags":{"cluster":"lab"},"id":"p-01jd3n5qk2v8","name":"default","updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type ProjectList struct {
 	Items []Project `json:"items"`
 
@@ -1737,7 +1743,7 @@ type ProjectList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// ProjectUpdate defines model for ProjectUpdate.
+// ProjectUpdate Example: {"defaultTags":{"cluster":"lab"}}
 type ProjectUpdate struct {
 	// DefaultTags Example: {"cluster":"lab"}
 	DefaultTags *Tags `json:"defaultTags,omitempty"`
@@ -1766,7 +1772,7 @@ type Quota struct {
 // QuotaLimit defines model for QuotaLimit.
 type QuotaLimit = int64
 
-// Quotas defines model for Quotas.
+// Quotas Example: {"addresses":{"limit":500,"used":0},"instances":{"limit":12000,"used":3},"loadBalancers":{"limit":1200,"used":1},"networks":{"limit":50,"used":1},"routes":{"limit":12000,"used":3}}
 type Quotas struct {
 	// Addresses Reserved ones. 500 unless set.
 	Addresses Quota `json:"addresses"`
@@ -1799,12 +1805,14 @@ type Region struct {
 	Name string `json:"name"`
 }
 
-// RegionList defines model for RegionList.
+// RegionList Example: {"items":[{"name":"nebula-1"}]}
 type RegionList struct {
 	Items []Region `json:"items"`
 }
 
 // ReservedAddress An address that the project keeps, whatever holds it.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type ReservedAddress struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1833,7 +1841,7 @@ type ReservedAddress struct {
 	Version int64 `json:"version"`
 }
 
-// ReservedAddressCreate defines model for ReservedAddressCreate.
+// ReservedAddressCreate Example: {"ip":"127.30.64.7","name":"web","tags":{"cluster":"lab"}}
 type ReservedAddressCreate struct {
 	// IP The address wanted, of the load balancers' pool; the lowest free one when left out.
 	//
@@ -1847,7 +1855,7 @@ type ReservedAddressCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// ReservedAddressList defines model for ReservedAddressList.
+// ReservedAddressList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type ReservedAddressList struct {
 	Items []ReservedAddress `json:"items"`
 
@@ -1855,7 +1863,7 @@ type ReservedAddressList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// ReservedAddressUpdate defines model for ReservedAddressUpdate.
+// ReservedAddressUpdate Example: {"name":"web-old"}
 type ReservedAddressUpdate struct {
 	Name *string `json:"name,omitempty"`
 
@@ -1867,6 +1875,8 @@ type ReservedAddressUpdate struct {
 type ResourceKind string
 
 // ResourceUpdate What can be changed of an instance, a route or a network.
+//
+// Example: {"name":"node-4","tags":{"cluster":"lab"}}
 type ResourceUpdate struct {
 	// Name As unique as at the create.
 	//
@@ -1945,7 +1955,7 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
-// Scenario defines model for Scenario.
+// Scenario Example: {"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}
 type Scenario struct {
 	Description string     `json:"description,omitempty"`
 	EndedAt     *time.Time `json:"endedAt,omitempty"`
@@ -1966,7 +1976,7 @@ type Scenario struct {
 // ScenarioState `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
 type ScenarioState string
 
-// ScenarioCreate defines model for ScenarioCreate.
+// ScenarioCreate Example: {"description":"A zone is lost for a minute.","name":"zone-outage","seed":7,"steps":[{"at":"10s","fault":{"effect":{"zoneOutage":"nebula-1a"}},"for":"1m"},{"action":"crash","at":"90s","instances":{"pick":1,"tag":"role=worker"}}]}
 type ScenarioCreate struct {
 	Description string `json:"description,omitempty"`
 
@@ -1981,7 +1991,7 @@ type ScenarioCreate struct {
 // ScenarioDuration Example: 1m30s
 type ScenarioDuration = string
 
-// ScenarioList defines model for ScenarioList.
+// ScenarioList Example: {"items":[{"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}]}
 type ScenarioList struct {
 	Items []Scenario `json:"items"`
 }
@@ -2105,6 +2115,8 @@ type TargetHealthState string
 type Targets = []Target
 
 // Token Who may call, and as what. It has no secret in it.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}
 type Token struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -2137,7 +2149,7 @@ type Token struct {
 // TokenOrigin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
 type TokenOrigin string
 
-// TokenCreate defines model for TokenCreate.
+// TokenCreate Example: {"expiresAt":"2026-02-02T15:00:00Z","name":"ci","role":"editor"}
 type TokenCreate struct {
 	// ExpiresAt In the future, by the cloud's clock. When left out, it never expires.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
@@ -2155,7 +2167,7 @@ type TokenCreate struct {
 	Role Role `json:"role"`
 }
 
-// TokenList defines model for TokenList.
+// TokenList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}]}
 type TokenList struct {
 	Items []Token `json:"items"`
 
@@ -2163,7 +2175,7 @@ type TokenList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// TokenRotate defines model for TokenRotate.
+// TokenRotate Example: {"graceSeconds":300}
 type TokenRotate struct {
 	// GraceSeconds How long the secret before stays valid.
 	//
@@ -2171,7 +2183,7 @@ type TokenRotate struct {
 	GraceSeconds int `json:"graceSeconds,omitempty"`
 }
 
-// TokenWithSecret defines model for TokenWithSecret.
+// TokenWithSecret Example: {"secret":"fc_5x2yq7d3m4n6","token":{"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}}
 type TokenWithSecret struct {
 	// Secret What to send as the bearer token. It cannot be read again.
 	//
@@ -2179,6 +2191,8 @@ type TokenWithSecret struct {
 	Secret string `json:"secret"`
 
 	// Token Who may call, and as what. It has no secret in it.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}
 	Token Token `json:"token"`
 }
 
