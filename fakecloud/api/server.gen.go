@@ -1403,6 +1403,8 @@ type LoadBalancerCreate struct {
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
+	//
+	// Example: web
 	Name   string              `json:"name"`
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
@@ -1474,7 +1476,9 @@ type LoadBalancerUpdate struct {
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
-	Name      *string    `json:"name,omitempty"`
+
+	// Name Example: web
+	Name *string `json:"name,omitempty"`
 
 	// Scheme Who a balancer is for. It is a label here: public and internal ones get
 	// their addresses from the same pool, and whoever reaches the one reaches
@@ -1849,6 +1853,8 @@ type ReservedAddressCreate struct {
 	IP *string `json:"ip,omitempty"`
 
 	// Name Unique among the project's reserved addresses. Generated when left out.
+	//
+	// Example: web
 	Name *string `json:"name,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1865,6 +1871,7 @@ type ReservedAddressList struct {
 
 // ReservedAddressUpdate Example: {"name":"web-old"}
 type ReservedAddressUpdate struct {
+	// Name Example: web
 	Name *string `json:"name,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1938,6 +1945,8 @@ type RouteCreate struct {
 	InstanceID  string `json:"instanceId"`
 
 	// Name Unique among the project's routes.
+	//
+	// Example: web
 	Name string `json:"name"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -2761,10 +2770,10 @@ type ServerInterface interface {
 	// ListAddresses Reserved addresses of the project, oldest first.
 	// (GET /v1/addresses)
 	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
-	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddress Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	// (POST /v1/addresses)
 	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
-	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (in-use).
 	// (DELETE /v1/addresses/{id})
 	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
 	// GetAddress One reserved address.
@@ -2776,7 +2785,7 @@ type ServerInterface interface {
 	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
 	// (POST /v1/addresses/{id}/attach)
 	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
-	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 	// (POST /v1/addresses/{id}/detach)
 	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
 	// ListAudit The project's calls, newest first.
@@ -2815,7 +2824,7 @@ type ServerInterface interface {
 	// ListInstances Instances of the project, oldest first.
 	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
-	// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstance Create an instance. It is pending in the reply and running after its profile's delay.
 	// (POST /v1/instances)
 	CreateInstance(w http.ResponseWriter, r *http.Request, params CreateInstanceParams)
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
@@ -2824,7 +2833,7 @@ type ServerInterface interface {
 	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
 	// (PATCH /v1/instances/{id})
 	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
-	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	// RebootInstance Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 	// (POST /v1/instances/{id}/reboot)
 	RebootInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params RebootInstanceParams)
 	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
@@ -2839,16 +2848,16 @@ type ServerInterface interface {
 	// ListLoadBalancers Load balancers of the project, oldest first.
 	// (GET /v1/load-balancers)
 	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params ListLoadBalancersParams)
-	// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancer Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	// (POST /v1/load-balancers)
 	CreateLoadBalancer(w http.ResponseWriter, r *http.Request, params CreateLoadBalancerParams)
-	// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+	// DeleteLoadBalancer Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	// (DELETE /v1/load-balancers/{id})
 	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params DeleteLoadBalancerParams)
 	// GetLoadBalancer One load balancer.
 	// (GET /v1/load-balancers/{id})
 	GetLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	// (PATCH /v1/load-balancers/{id})
 	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params UpdateLoadBalancerParams)
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
@@ -2863,7 +2872,7 @@ type ServerInterface interface {
 	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
 	// (POST /v1/networks)
 	CreateNetwork(w http.ResponseWriter, r *http.Request, params CreateNetworkParams)
-	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// DeleteNetwork Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 	// (DELETE /v1/networks/{id})
 	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params DeleteNetworkParams)
 	// GetNetwork One network.
@@ -2875,7 +2884,7 @@ type ServerInterface interface {
 	// ListOperations Operations of the project, oldest first.
 	// (GET /v1/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
-	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	// GetOperation One operation; with wait, when it has ended or the time is up.
 	// (GET /v1/operations/{id})
 	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
 	// GetProject The project that the caller's token belongs to, and that token.
@@ -2884,7 +2893,7 @@ type ServerInterface interface {
 	// ListProjects Every project of the cloud, oldest first.
 	// (GET /v1/projects)
 	ListProjects(w http.ResponseWriter, r *http.Request, params ListProjectsParams)
-	// CreateProject Create a project. It has a network `default`, and no token yet.
+	// CreateProject Create a project. It has a network default, and no token yet.
 	// (POST /v1/projects)
 	CreateProject(w http.ResponseWriter, r *http.Request, params CreateProjectParams)
 	// DeleteProject Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
@@ -2914,7 +2923,7 @@ type ServerInterface interface {
 	// GetToken One token, without its secret.
 	// (GET /v1/projects/{id}/tokens/{name})
 	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
-	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	// (POST /v1/projects/{id}/tokens/{name}/rotate)
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	// GetQuotas What the project may have, and has.
@@ -2965,7 +2974,7 @@ type ServerInterface interface {
 	// GetSnapshot One snapshot.
 	// (GET /v1/snapshots/{name})
 	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// GetSnapshotContent The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 	// (GET /v1/snapshots/{name}/content)
 	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	// RestoreSnapshot Make the snapshot's state the cloud's, wholly or not at all.

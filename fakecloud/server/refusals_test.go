@@ -129,3 +129,28 @@ func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
 	_, err = r.RestoreSnapshot(t.Context(), "a")
 	assert.True(t, client.IsNotFound(err), err)
 }
+
+// What does not fit is answered with what would.
+func TestProblemsSayWhatWouldFit(t *testing.T) {
+	r := newRig(t)
+	for _, tc := range [][6]string{
+		{"POST", "/v1/instances", `{"type":"huge"}`, "", "type", "must be small or medium or large"},
+		{"POST", "/v1/instances", `{"name":"Not_DNS"}`, "", "name", "must be one such as node-4 ("},
+		{"POST", "/v1/instances", `{"nom":"a"}`, "", "nom", "is not known: what is, is address, name, networkId, tags, type, zone"},
+		{"POST", "/v1/instances", ``, "", "body", "is required"},
+		{"POST", "/v1/instances", `{}`, "text/plain", "body", "must be JSON: send the header Content-Type: application/json"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"icmp","port":1,"targetPort":1}]}`, "", "listeners.0.protocol", "must be tcp or udp"},
+		{"GET", "/v1/instances?colour=red", "", "", "colour", "is no parameter of this operation, which takes limit, name, pageToken, state, tag, zone"},
+		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
+	} {
+		var header []string
+		if tc[3] != "" {
+			header = []string{"Content-Type", tc[3]}
+		}
+		_, p := r.call(t, tc[0], tc[1], tc[2], header...)
+		assert.Equal(t, api.InvalidRequest, p.Code, tc)
+		assert.Contains(t, fields(p)[tc[4]], tc[5], "%v: %s", tc, p.Detail)
+	}
+	_, p := r.call(t, "PATCH", "/v1/routes/r-none", `{"name":"a"}`, "If-Match", "3")
+	assert.Contains(t, fields(p)["If-Match"], `must be one such as "3" (`, p.Detail)
+}
