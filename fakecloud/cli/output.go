@@ -6,10 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,16 +54,79 @@ func (a *app) print(out io.Writer, value any, header string, rows [][]string) er
 	case "yaml":
 		return printYAML(out, value)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	if _, err := fmt.Fprintln(t, strings.ReplaceAll(header, " ", "\t")); err != nil {
-		return err
+	return table(out, strings.Fields(header), rows, terminalWidth(out))
+}
+
+const (
+	gap = 3 // spaces between columns
+	// keepWhole is the width up to which a column is not cut: every ID has less.
+	keepWhole = 32
+)
+
+// terminalWidth is 0 when nobody looks, but a file or a program reads.
+func terminalWidth(out io.Writer) int {
+	f, ok := out.(*os.File)
+	if !ok {
+		return 0
 	}
-	for _, r := range rows {
-		if _, err := fmt.Fprintln(t, strings.Join(r, "\t")); err != nil {
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// table shows rows in columns, and cuts long cells where lines would be wider
+// than width; with width 0 nothing is cut.
+func table(out io.Writer, header []string, rows [][]string, width int) error {
+	all := append([][]string{header}, rows...)
+	widths := columns(all, width)
+	t := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	for _, row := range all {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = shorten(cell, widths[i])
+		}
+		if _, err := fmt.Fprintln(t, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
 	return t.Flush()
+}
+
+// columns are the widths that let lines fit: the widest are made narrower, but
+// none to less than keepWhole.
+func columns(rows [][]string, width int) []int {
+	var widths []int
+	total := -gap
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+				total += gap
+			}
+			if more := utf8.RuneCountInString(cell) - widths[i]; more > 0 {
+				widths[i] += more
+				total += more
+			}
+		}
+	}
+	for ; width > 0 && total > width; total-- {
+		widest := slices.Index(widths, slices.Max(widths))
+		if widths[widest] <= keepWhole {
+			break
+		}
+		widths[widest]--
+	}
+	return widths
+}
+
+// shorten cuts what is longer, and shows that it did.
+func shorten(cell string, width int) string {
+	if utf8.RuneCountInString(cell) <= width {
+		return cell
+	}
+	return string([]rune(cell)[:width-1]) + "…"
 }
 
 func printYAML(out io.Writer, value any) error {

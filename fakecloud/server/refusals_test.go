@@ -136,11 +136,11 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 	for _, tc := range [][6]string{
 		{"POST", "/v1/instances", `{"type":"huge"}`, "", "type", "must be small or medium or large"},
 		{"POST", "/v1/instances", `{"name":"Not_DNS"}`, "", "name", "must be one such as node-4 ("},
-		{"POST", "/v1/instances", `{"nom":"a"}`, "", "nom", "is not known: what is, is address, name, networkId, tags, type, zone"},
+		{"POST", "/v1/instances", `{"nom":"a"}`, "", "nom", "is not known: choose among address, name, networkId, tags, type, zone"},
 		{"POST", "/v1/instances", ``, "", "body", "is required"},
 		{"POST", "/v1/instances", `{}`, "text/plain", "body", "must be JSON: send the header Content-Type: application/json"},
 		{"POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"icmp","port":1,"targetPort":1}]}`, "", "listeners.0.protocol", "must be tcp or udp"},
-		{"GET", "/v1/instances?colour=red", "", "", "colour", "is no parameter of this operation, which takes limit, name, pageToken, state, tag, zone"},
+		{"GET", "/v1/instances?colour=red", "", "", "colour", "is no parameter of this operation: choose among limit, name, pageToken, state, tag, zone"},
 		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
 	} {
 		var header []string

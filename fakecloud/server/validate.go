@@ -4,7 +4,6 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,7 +72,7 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		several, known := op.query[name]
 		switch {
 		case !known:
-			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + takes("", op.query)})
+			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choice(op.query)})
 		case len(values) > 1 && !several:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
 		}
@@ -241,7 +240,7 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	switch {
 	case unknown:
-		return "is not known" + takes(": what is, is ", e.Schema.Properties)
+		return "is not known" + choice(e.Schema.Properties)
 	case strings.HasSuffix(e.Reason, "is missing"):
 		return "is required"
 	case e.SchemaField == "enum":
@@ -254,12 +253,12 @@ func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	return e.Reason
 }
 
-// takes names what can be given instead, if there is any.
-func takes[V any](before string, known map[string]V) string {
+// choice names what can be given instead, if there is anything.
+func choice[V any](known map[string]V) string {
 	if len(known) == 0 {
 		return ""
 	}
-	return cmp.Or(before, ", which takes ") + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+	return ": choose among " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 }
 
 func firstLine(s string) string {

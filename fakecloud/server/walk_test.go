@@ -113,7 +113,7 @@ func TestEveryOperationRefusesWhatItDoesNotKnow(t *testing.T) {
 		}
 		answer, p = r.call(t, d.method, d.url, d.text(t, map[string]any{"nonsense": 1}))
 		assert.Equal(t, 400, answer.StatusCode, d.OperationID)
-		assert.Contains(t, fields(p)["nonsense"], "is not known: what is, is ", "%s: %s", d.OperationID, p.Detail)
+		assert.Contains(t, fields(p)["nonsense"], "is not known: choose among ", "%s: %s", d.OperationID, p.Detail)
 	}
 }
 
