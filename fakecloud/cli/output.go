@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -58,10 +58,13 @@ func (a *app) print(out io.Writer, value any, header string, rows [][]string) er
 }
 
 const (
-	gap = 3 // spaces between columns
-	// keepWhole is the width up to which a column is not cut: every ID has less.
-	keepWhole = 32
+	gap, smallGap = 3, 2 // spaces between columns
+	// keepWhole is the width up to which a column is not cut.
+	keepWhole = 20
 )
+
+// anID is of no use in part.
+var anID = regexp.MustCompile(`\b[a-z]+-[0-9a-z]{26}\b`)
 
 // terminalWidth is 0 when nobody looks, but a file or a program reads.
 func terminalWidth(out io.Writer) int {
@@ -76,12 +79,12 @@ func terminalWidth(out io.Writer) int {
 	return width
 }
 
-// table shows rows in columns, and cuts long cells where lines would be wider
-// than width; with width 0 nothing is cut.
+// table shows rows in columns, and moves them together and cuts long cells where
+// lines would be wider than width; with width 0 nothing is cut.
 func table(out io.Writer, header []string, rows [][]string, width int) error {
 	all := append([][]string{header}, rows...)
-	widths := columns(all, width)
-	t := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	widths, between := columns(all, width)
+	t := tabwriter.NewWriter(out, 0, 0, between, ' ', 0)
 	for _, row := range all {
 		cells := make([]string, len(row))
 		for i, cell := range row {
@@ -94,31 +97,45 @@ func table(out io.Writer, header []string, rows [][]string, width int) error {
 	return t.Flush()
 }
 
-// columns are the widths that let lines fit: the widest are made narrower, but
-// none to less than keepWhole.
-func columns(rows [][]string, width int) []int {
-	var widths []int
-	total := -gap
+// columns are the widths and the gap that let lines fit. The widest columns are
+// made narrower, but none to less than keepWhole or its IDs.
+func columns(rows [][]string, width int) (widths []int, between int) {
+	var least []int
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(widths) {
-				widths = append(widths, 0)
-				total += gap
+				widths, least = append(widths, 0), append(least, keepWhole)
 			}
-			if more := utf8.RuneCountInString(cell) - widths[i]; more > 0 {
-				widths[i] += more
-				total += more
+			n := utf8.RuneCountInString(cell)
+			widths[i] = max(widths[i], n)
+			if anID.MatchString(cell) {
+				least[i] = max(least[i], n)
 			}
 		}
 	}
-	for ; width > 0 && total > width; total-- {
-		widest := slices.Index(widths, slices.Max(widths))
-		if widths[widest] <= keepWhole {
+	over := func(between int) int {
+		total := between * (len(widths) - 1)
+		for _, w := range widths {
+			total += w
+		}
+		return total - width
+	}
+	if width == 0 || over(gap) <= 0 {
+		return widths, gap
+	}
+	for n := over(smallGap); n > 0; n-- {
+		widest := -1
+		for i, w := range widths {
+			if w > least[i] && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
 			break
 		}
 		widths[widest]--
 	}
-	return widths
+	return widths, smallGap
 }
 
 // shorten cuts what is longer, and shows that it did.

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-const anID = "i-01m7yenhn8gytcpyseftb5d4tc"
+const someID = "i-01m7yenhn8gytcpyseftb5d4tc"
 
 func shownTable(t require.TestingT, width int, rows ...[]string) []string {
 	var out bytes.Buffer
@@ -25,17 +25,17 @@ func shownTable(t require.TestingT, width int, rows ...[]string) []string {
 
 func TestLongCellsAreCutOnATerminal(t *testing.T) {
 	long := strings.Repeat("because ", 40)
-	lines := shownTable(t, 100, []string{"a", anID, long}, []string{"b", anID, "-"})
+	lines := shownTable(t, 100, []string{"a", someID, long}, []string{"b", someID, "-"})
 	require.Len(t, lines, 3)
 	assert.Equal(t, 100, utf8.RuneCountInString(strings.TrimSuffix(lines[1], "\n")))
 	assert.True(t, strings.HasSuffix(lines[1], "…\n"))
-	assert.Contains(t, lines[1], anID)
-	assert.Equal(t, "b      "+anID+"   -\n", lines[2])
+	assert.Contains(t, lines[1], someID)
+	assert.Equal(t, "b     "+someID+"  -\n", lines[2])
 
-	whole := shownTable(t, 0, []string{"a", anID, long})
+	whole := shownTable(t, 0, []string{"a", someID, long})
 	assert.Contains(t, whole[1], long)
-	narrow := shownTable(t, 20, []string{"a", anID, long})
-	assert.Contains(t, narrow[1], anID, "an ID is of no use in part")
+	narrow := shownTable(t, 20, []string{"a", someID, long})
+	assert.Contains(t, narrow[1], someID, "an ID is of no use in part")
 }
 
 func TestWhatIsNoTerminalHasNoWidth(t *testing.T) {
