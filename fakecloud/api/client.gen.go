@@ -122,7 +122,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
 	ListAddresses(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	//
 	// A reserved address is held by nothing, by an instance, to which it is
 	// attached, or by a load balancer, which was created with its `addressId`
@@ -135,7 +135,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
 	ReserveAddressWithBody(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddress Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	//
 	// A reserved address is held by nothing, by an instance, to which it is
 	// attached, or by a load balancer, which was created with its `addressId`
@@ -148,7 +148,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
 	ReserveAddress(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (in-use).
 	//
 	// Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
 	ReleaseAddress(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -190,7 +190,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
 	AttachAddress(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 	//
 	// Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
 	DetachAddress(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -358,14 +358,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/instances (the `ListInstances` operationId).
 	ListInstances(ctx context.Context, params *ListInstancesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateInstanceWithBody Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstanceWithBody Create an instance. It is pending in the reply and running after its profile's delay.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
 	CreateInstanceWithBody(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstance Create an instance. It is pending in the reply and running after its profile's delay.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -391,7 +391,7 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
 	UpdateInstance(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	// RebootInstance Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 	//
 	// Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
 	RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -416,21 +416,21 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/load-balancers (the `ListLoadBalancers` operationId).
 	ListLoadBalancers(ctx context.Context, params *ListLoadBalancersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateLoadBalancerWithBody Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancerWithBody Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
 	CreateLoadBalancerWithBody(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancer Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
 	CreateLoadBalancer(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+	// DeleteLoadBalancer Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	//
 	// Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
 	DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -440,14 +440,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/load-balancers/{id} (the `GetLoadBalancer` operationId).
 	GetLoadBalancer(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// UpdateLoadBalancerWithBody Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancerWithBody Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
 	UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -487,7 +487,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
 	CreateNetwork(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// DeleteNetwork Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 	//
 	// Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
 	DeleteNetwork(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -521,7 +521,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/operations (the `ListOperations` operationId).
 	ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	// GetOperation One operation; with wait, when it has ended or the time is up.
 	//
 	// Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
 	GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -540,14 +540,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/projects (the `ListProjects` operationId).
 	ListProjects(ctx context.Context, params *ListProjectsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateProjectWithBody Create a project. It has a network `default`, and no token yet.
+	// CreateProjectWithBody Create a project. It has a network default, and no token yet.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/projects (the `CreateProject` operationId).
 	CreateProjectWithBody(ctx context.Context, params *CreateProjectParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateProject Create a project. It has a network `default`, and no token yet.
+	// CreateProject Create a project. It has a network default, and no token yet.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -650,7 +650,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/projects/{id}/tokens/{name} (the `GetToken` operationId).
 	GetToken(ctx context.Context, id ProjectID, name TokenName, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateTokenWithBody Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
 	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 	// gives has the secret of its file again after the next start.
@@ -660,7 +660,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBody(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
 	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 	// gives has the secret of its file again after the next start.
@@ -794,7 +794,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/snapshots/{name} (the `GetSnapshot` operationId).
 	GetSnapshot(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// GetSnapshotContent The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 	//
 	// Corresponds with GET /v1/snapshots/{name}/content (the `GetSnapshotContent` operationId).
 	GetSnapshotContent(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -906,7 +906,7 @@ func (c *Client) ListAddresses(ctx context.Context, params *ListAddressesParams,
 	return c.Client.Do(req)
 }
 
-// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+// ReserveAddressWithBody Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 //
 // A reserved address is held by nothing, by an instance, to which it is
 // attached, or by a load balancer, which was created with its `addressId`
@@ -929,7 +929,7 @@ func (c *Client) ReserveAddressWithBody(ctx context.Context, params *ReserveAddr
 	return c.Client.Do(req)
 }
 
-// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+// ReserveAddress Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 //
 // A reserved address is held by nothing, by an instance, to which it is
 // attached, or by a load balancer, which was created with its `addressId`
@@ -952,7 +952,7 @@ func (c *Client) ReserveAddress(ctx context.Context, params *ReserveAddressParam
 	return c.Client.Do(req)
 }
 
-// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (in-use).
 //
 // Corresponds with DELETE /v1/addresses/{id} (the `ReleaseAddress` operationId).
 func (c *Client) ReleaseAddress(ctx context.Context, id AddressID, params *ReleaseAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1054,7 +1054,7 @@ func (c *Client) AttachAddress(ctx context.Context, id AddressID, params *Attach
 	return c.Client.Do(req)
 }
 
-// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 //
 // Corresponds with POST /v1/addresses/{id}/detach (the `DetachAddress` operationId).
 func (c *Client) DetachAddress(ctx context.Context, id AddressID, params *DetachAddressParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1372,7 +1372,7 @@ func (c *Client) ListInstances(ctx context.Context, params *ListInstancesParams,
 	return c.Client.Do(req)
 }
 
-// CreateInstanceWithBody Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+// CreateInstanceWithBody Create an instance. It is pending in the reply and running after its profile's delay.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1389,7 +1389,7 @@ func (c *Client) CreateInstanceWithBody(ctx context.Context, params *CreateInsta
 	return c.Client.Do(req)
 }
 
-// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+// CreateInstance Create an instance. It is pending in the reply and running after its profile's delay.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1455,7 +1455,7 @@ func (c *Client) UpdateInstance(ctx context.Context, id InstanceID, params *Upda
 	return c.Client.Do(req)
 }
 
-// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+// RebootInstance Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 //
 // Corresponds with POST /v1/instances/{id}/reboot (the `RebootInstance` operationId).
 func (c *Client) RebootInstance(ctx context.Context, id InstanceID, params *RebootInstanceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1530,7 +1530,7 @@ func (c *Client) ListLoadBalancers(ctx context.Context, params *ListLoadBalancer
 	return c.Client.Do(req)
 }
 
-// CreateLoadBalancerWithBody Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+// CreateLoadBalancerWithBody Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1547,7 +1547,7 @@ func (c *Client) CreateLoadBalancerWithBody(ctx context.Context, params *CreateL
 	return c.Client.Do(req)
 }
 
-// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+// CreateLoadBalancer Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1564,7 +1564,7 @@ func (c *Client) CreateLoadBalancer(ctx context.Context, params *CreateLoadBalan
 	return c.Client.Do(req)
 }
 
-// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+// DeleteLoadBalancer Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 //
 // Corresponds with DELETE /v1/load-balancers/{id} (the `DeleteLoadBalancer` operationId).
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id LoadBalancerID, params *DeleteLoadBalancerParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1594,7 +1594,7 @@ func (c *Client) GetLoadBalancer(ctx context.Context, id LoadBalancerID, reqEdit
 	return c.Client.Do(req)
 }
 
-// UpdateLoadBalancerWithBody Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+// UpdateLoadBalancerWithBody Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1611,7 +1611,7 @@ func (c *Client) UpdateLoadBalancerWithBody(ctx context.Context, id LoadBalancer
 	return c.Client.Do(req)
 }
 
-// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1711,7 +1711,7 @@ func (c *Client) CreateNetwork(ctx context.Context, params *CreateNetworkParams,
 	return c.Client.Do(req)
 }
 
-// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+// DeleteNetwork Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 //
 // Corresponds with DELETE /v1/networks/{id} (the `DeleteNetwork` operationId).
 func (c *Client) DeleteNetwork(ctx context.Context, id NetworkID, params *DeleteNetworkParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1795,7 +1795,7 @@ func (c *Client) ListOperations(ctx context.Context, params *ListOperationsParam
 	return c.Client.Do(req)
 }
 
-// GetOperation One operation; with `wait`, when it has ended or the time is up.
+// GetOperation One operation; with wait, when it has ended or the time is up.
 //
 // Corresponds with GET /v1/operations/{id} (the `GetOperation` operationId).
 func (c *Client) GetOperation(ctx context.Context, id OperationID, params *GetOperationParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1844,7 +1844,7 @@ func (c *Client) ListProjects(ctx context.Context, params *ListProjectsParams, r
 	return c.Client.Do(req)
 }
 
-// CreateProjectWithBody Create a project. It has a network `default`, and no token yet.
+// CreateProjectWithBody Create a project. It has a network default, and no token yet.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1861,7 +1861,7 @@ func (c *Client) CreateProjectWithBody(ctx context.Context, params *CreateProjec
 	return c.Client.Do(req)
 }
 
-// CreateProject Create a project. It has a network `default`, and no token yet.
+// CreateProject Create a project. It has a network default, and no token yet.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2094,7 +2094,7 @@ func (c *Client) GetToken(ctx context.Context, id ProjectID, name TokenName, req
 	return c.Client.Do(req)
 }
 
-// RotateTokenWithBody Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+// RotateTokenWithBody Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
 // An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 // gives has the secret of its file again after the next start.
@@ -2114,7 +2114,7 @@ func (c *Client) RotateTokenWithBody(ctx context.Context, id ProjectID, name Tok
 	return c.Client.Do(req)
 }
 
-// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
 // An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 // gives has the secret of its file again after the next start.
@@ -2458,7 +2458,7 @@ func (c *Client) GetSnapshot(ctx context.Context, name SnapshotName, reqEditors 
 	return c.Client.Do(req)
 }
 
-// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+// GetSnapshotContent The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 //
 // Corresponds with GET /v1/snapshots/{name}/content (the `GetSnapshotContent` operationId).
 func (c *Client) GetSnapshotContent(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6653,7 +6653,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/addresses (the `ListAddresses` operationId).
 	ListAddressesWithResponse(ctx context.Context, params *ListAddressesParams, reqEditors ...RequestEditorFn) (*ListAddressesResponse, error)
 
-	// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	//
 	// A reserved address is held by nothing, by an instance, to which it is
 	// attached, or by a load balancer, which was created with its `addressId`
@@ -6666,7 +6666,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
 	ReserveAddressWithBodyWithResponse(ctx context.Context, params *ReserveAddressParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error)
 
-	// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	//
 	// A reserved address is held by nothing, by an instance, to which it is
 	// attached, or by a load balancer, which was created with its `addressId`
@@ -6679,7 +6679,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/addresses (the `ReserveAddress` operationId).
 	ReserveAddressWithResponse(ctx context.Context, params *ReserveAddressParams, body ReserveAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*ReserveAddressResponse, error)
 
-	// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (in-use).
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6725,7 +6725,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/addresses/{id}/attach (the `AttachAddress` operationId).
 	AttachAddressWithResponse(ctx context.Context, id AddressID, params *AttachAddressParams, body AttachAddressJSONRequestBody, reqEditors ...RequestEditorFn) (*AttachAddressResponse, error)
 
-	// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6915,14 +6915,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/instances (the `ListInstances` operationId).
 	ListInstancesWithResponse(ctx context.Context, params *ListInstancesParams, reqEditors ...RequestEditorFn) (*ListInstancesResponse, error)
 
-	// CreateInstanceWithBodyWithResponse Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstanceWithBodyWithResponse Create an instance. It is pending in the reply and running after its profile's delay.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/instances (the `CreateInstance` operationId).
 	CreateInstanceWithBodyWithResponse(ctx context.Context, params *CreateInstanceParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateInstanceResponse, error)
 
-	// CreateInstanceWithResponse Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstanceWithResponse Create an instance. It is pending in the reply and running after its profile's delay.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6950,7 +6950,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/instances/{id} (the `UpdateInstance` operationId).
 	UpdateInstanceWithResponse(ctx context.Context, id InstanceID, params *UpdateInstanceParams, body UpdateInstanceJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateInstanceResponse, error)
 
-	// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	// RebootInstanceWithResponse Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6985,21 +6985,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/load-balancers (the `ListLoadBalancers` operationId).
 	ListLoadBalancersWithResponse(ctx context.Context, params *ListLoadBalancersParams, reqEditors ...RequestEditorFn) (*ListLoadBalancersResponse, error)
 
-	// CreateLoadBalancerWithBodyWithResponse Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancerWithBodyWithResponse Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
 	CreateLoadBalancerWithBodyWithResponse(ctx context.Context, params *CreateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
 
-	// CreateLoadBalancerWithResponse Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancerWithResponse Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/load-balancers (the `CreateLoadBalancer` operationId).
 	CreateLoadBalancerWithResponse(ctx context.Context, params *CreateLoadBalancerParams, body CreateLoadBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateLoadBalancerResponse, error)
 
-	// DeleteLoadBalancerWithResponse Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+	// DeleteLoadBalancerWithResponse Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7013,14 +7013,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/load-balancers/{id} (the `GetLoadBalancer` operationId).
 	GetLoadBalancerWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*GetLoadBalancerResponse, error)
 
-	// UpdateLoadBalancerWithBodyWithResponse Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancerWithBodyWithResponse Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PATCH /v1/load-balancers/{id} (the `UpdateLoadBalancer` operationId).
 	UpdateLoadBalancerWithBodyWithResponse(ctx context.Context, id LoadBalancerID, params *UpdateLoadBalancerParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateLoadBalancerResponse, error)
 
-	// UpdateLoadBalancerWithResponse Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancerWithResponse Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7066,7 +7066,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/networks (the `CreateNetwork` operationId).
 	CreateNetworkWithResponse(ctx context.Context, params *CreateNetworkParams, body CreateNetworkJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateNetworkResponse, error)
 
-	// DeleteNetworkWithResponse Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// DeleteNetworkWithResponse Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7106,7 +7106,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/operations (the `ListOperations` operationId).
 	ListOperationsWithResponse(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*ListOperationsResponse, error)
 
-	// GetOperationWithResponse One operation; with `wait`, when it has ended or the time is up.
+	// GetOperationWithResponse One operation; with wait, when it has ended or the time is up.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7131,14 +7131,14 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/projects (the `ListProjects` operationId).
 	ListProjectsWithResponse(ctx context.Context, params *ListProjectsParams, reqEditors ...RequestEditorFn) (*ListProjectsResponse, error)
 
-	// CreateProjectWithBodyWithResponse Create a project. It has a network `default`, and no token yet.
+	// CreateProjectWithBodyWithResponse Create a project. It has a network default, and no token yet.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/projects (the `CreateProject` operationId).
 	CreateProjectWithBodyWithResponse(ctx context.Context, params *CreateProjectParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateProjectResponse, error)
 
-	// CreateProjectWithResponse Create a project. It has a network `default`, and no token yet.
+	// CreateProjectWithResponse Create a project. It has a network default, and no token yet.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7253,7 +7253,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/projects/{id}/tokens/{name} (the `GetToken` operationId).
 	GetTokenWithResponse(ctx context.Context, id ProjectID, name TokenName, reqEditors ...RequestEditorFn) (*GetTokenResponse, error)
 
-	// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
 	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 	// gives has the secret of its file again after the next start.
@@ -7263,7 +7263,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/projects/{id}/tokens/{name}/rotate (the `RotateToken` operationId).
 	RotateTokenWithBodyWithResponse(ctx context.Context, id ProjectID, name TokenName, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateTokenResponse, error)
 
-	// RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateTokenWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
 	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 	// gives has the secret of its file again after the next start.
@@ -7421,7 +7421,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/snapshots/{name} (the `GetSnapshot` operationId).
 	GetSnapshotWithResponse(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*GetSnapshotResponse, error)
 
-	// GetSnapshotContentWithResponse The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// GetSnapshotContentWithResponse The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7452,6 +7452,13 @@ type ClientWithResponsesInterface interface {
 type GetDocsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetDocsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
@@ -7486,6 +7493,13 @@ func (r GetDocsResponse) ContentType() string {
 type GetHealthResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetHealthResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
@@ -7520,6 +7534,13 @@ func (r GetHealthResponse) ContentType() string {
 type GetMetricsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetMetricsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
@@ -7556,11 +7577,18 @@ type GetSpecResponse struct {
 	HTTPResponse *http.Response
 	// YAML200 the response for an HTTP 200 `application/yaml` response
 	YAML200 *string
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
 }
 
 // GetYAML200 returns the response for an HTTP 200 `application/yaml` response
 func (r GetSpecResponse) GetYAML200() *string {
 	return r.YAML200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetSpecResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
@@ -7595,6 +7623,13 @@ func (r GetSpecResponse) ContentType() string {
 type GetReadyResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetReadyResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
 }
 
 // GetBody returns the raw response body bytes
@@ -11139,7 +11174,7 @@ func (c *ClientWithResponses) ListAddressesWithResponse(ctx context.Context, par
 	return ParseListAddressesResponse(rsp)
 }
 
-// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+// ReserveAddressWithBodyWithResponse Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 //
 // A reserved address is held by nothing, by an instance, to which it is
 // attached, or by a load balancer, which was created with its `addressId`
@@ -11158,7 +11193,7 @@ func (c *ClientWithResponses) ReserveAddressWithBodyWithResponse(ctx context.Con
 	return ParseReserveAddressResponse(rsp)
 }
 
-// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+// ReserveAddressWithResponse Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 //
 // A reserved address is held by nothing, by an instance, to which it is
 // attached, or by a load balancer, which was created with its `addressId`
@@ -11177,7 +11212,7 @@ func (c *ClientWithResponses) ReserveAddressWithResponse(ctx context.Context, pa
 	return ParseReserveAddressResponse(rsp)
 }
 
-// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+// ReleaseAddressWithResponse Release an address, which is gone with the reply. One that is in use is not released (in-use).
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11259,7 +11294,7 @@ func (c *ClientWithResponses) AttachAddressWithResponse(ctx context.Context, id 
 	return ParseAttachAddressResponse(rsp)
 }
 
-// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+// DetachAddressWithResponse Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11539,7 +11574,7 @@ func (c *ClientWithResponses) ListInstancesWithResponse(ctx context.Context, par
 	return ParseListInstancesResponse(rsp)
 }
 
-// CreateInstanceWithBodyWithResponse Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+// CreateInstanceWithBodyWithResponse Create an instance. It is pending in the reply and running after its profile's delay.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11552,7 +11587,7 @@ func (c *ClientWithResponses) CreateInstanceWithBodyWithResponse(ctx context.Con
 	return ParseCreateInstanceResponse(rsp)
 }
 
-// CreateInstanceWithResponse Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+// CreateInstanceWithResponse Create an instance. It is pending in the reply and running after its profile's delay.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11604,7 +11639,7 @@ func (c *ClientWithResponses) UpdateInstanceWithResponse(ctx context.Context, id
 	return ParseUpdateInstanceResponse(rsp)
 }
 
-// RebootInstanceWithResponse Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+// RebootInstanceWithResponse Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11669,7 +11704,7 @@ func (c *ClientWithResponses) ListLoadBalancersWithResponse(ctx context.Context,
 	return ParseListLoadBalancersResponse(rsp)
 }
 
-// CreateLoadBalancerWithBodyWithResponse Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+// CreateLoadBalancerWithBodyWithResponse Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11682,7 +11717,7 @@ func (c *ClientWithResponses) CreateLoadBalancerWithBodyWithResponse(ctx context
 	return ParseCreateLoadBalancerResponse(rsp)
 }
 
-// CreateLoadBalancerWithResponse Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+// CreateLoadBalancerWithResponse Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11695,7 +11730,7 @@ func (c *ClientWithResponses) CreateLoadBalancerWithResponse(ctx context.Context
 	return ParseCreateLoadBalancerResponse(rsp)
 }
 
-// DeleteLoadBalancerWithResponse Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+// DeleteLoadBalancerWithResponse Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11721,7 +11756,7 @@ func (c *ClientWithResponses) GetLoadBalancerWithResponse(ctx context.Context, i
 	return ParseGetLoadBalancerResponse(rsp)
 }
 
-// UpdateLoadBalancerWithBodyWithResponse Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+// UpdateLoadBalancerWithBodyWithResponse Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11734,7 +11769,7 @@ func (c *ClientWithResponses) UpdateLoadBalancerWithBodyWithResponse(ctx context
 	return ParseUpdateLoadBalancerResponse(rsp)
 }
 
-// UpdateLoadBalancerWithResponse Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+// UpdateLoadBalancerWithResponse Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11816,7 +11851,7 @@ func (c *ClientWithResponses) CreateNetworkWithResponse(ctx context.Context, par
 	return ParseCreateNetworkResponse(rsp)
 }
 
-// DeleteNetworkWithResponse Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+// DeleteNetworkWithResponse Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11886,7 +11921,7 @@ func (c *ClientWithResponses) ListOperationsWithResponse(ctx context.Context, pa
 	return ParseListOperationsResponse(rsp)
 }
 
-// GetOperationWithResponse One operation; with `wait`, when it has ended or the time is up.
+// GetOperationWithResponse One operation; with wait, when it has ended or the time is up.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -11929,7 +11964,7 @@ func (c *ClientWithResponses) ListProjectsWithResponse(ctx context.Context, para
 	return ParseListProjectsResponse(rsp)
 }
 
-// CreateProjectWithBodyWithResponse Create a project. It has a network `default`, and no token yet.
+// CreateProjectWithBodyWithResponse Create a project. It has a network default, and no token yet.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11942,7 +11977,7 @@ func (c *ClientWithResponses) CreateProjectWithBodyWithResponse(ctx context.Cont
 	return ParseCreateProjectResponse(rsp)
 }
 
-// CreateProjectWithResponse Create a project. It has a network `default`, and no token yet.
+// CreateProjectWithResponse Create a project. It has a network default, and no token yet.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12135,7 +12170,7 @@ func (c *ClientWithResponses) GetTokenWithResponse(ctx context.Context, id Proje
 	return ParseGetTokenResponse(rsp)
 }
 
-// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
 // An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 // gives has the secret of its file again after the next start.
@@ -12151,7 +12186,7 @@ func (c *ClientWithResponses) RotateTokenWithBodyWithResponse(ctx context.Contex
 	return ParseRotateTokenResponse(rsp)
 }
 
-// RotateTokenWithResponse Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+// RotateTokenWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
 // An expired token cannot be rotated (`wrong-state`). One that `serve --token`
 // gives has the secret of its file again after the next start.
@@ -12435,7 +12470,7 @@ func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, name 
 	return ParseGetSnapshotResponse(rsp)
 }
 
-// GetSnapshotContentWithResponse The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+// GetSnapshotContentWithResponse The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -12493,6 +12528,16 @@ func ParseGetDocsResponse(rsp *http.Response) (*GetDocsResponse, error) {
 		HTTPResponse: rsp,
 	}
 
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
 	return response, nil
 }
 
@@ -12509,6 +12554,16 @@ func ParseGetHealthResponse(rsp *http.Response) (*GetHealthResponse, error) {
 		HTTPResponse: rsp,
 	}
 
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
 	return response, nil
 }
 
@@ -12523,6 +12578,16 @@ func ParseGetMetricsResponse(rsp *http.Response) (*GetMetricsResponse, error) {
 	response := &GetMetricsResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil
@@ -12549,6 +12614,13 @@ func ParseGetSpecResponse(rsp *http.Response) (*GetSpecResponse, error) {
 		}
 		response.YAML200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil
@@ -12565,6 +12637,16 @@ func ParseGetReadyResponse(rsp *http.Response) (*GetReadyResponse, error) {
 	response := &GetReadyResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil

@@ -679,7 +679,7 @@ type Address struct {
 // AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
 type AddressType string
 
-// AddressAttach defines model for AddressAttach.
+// AddressAttach Example: {"instanceId":"i-01jd3n6f0c5w3y"}
 type AddressAttach struct {
 	InstanceID string `json:"instanceId"`
 }
@@ -860,6 +860,8 @@ type DrainSeconds = int
 // Example: {"from":"pending","id":"i-01jd3n6f0c5w3y","instance":{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"},"name":"node-1","resource":"instance","seq":1767323045124,"time":"2026-01-02T15:04:05.423Z","to":"running","type":"updated"}
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
 
 	// From The state before; absent on created, and for a network, which has none.
@@ -874,6 +876,8 @@ type Event struct {
 	Name         string        `json:"name"`
 
 	// Network Where instances get their addresses from.
+	//
+	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Network  *Network     `json:"network,omitempty"`
 	Reason   *string      `json:"reason,omitempty"`
 	Resource ResourceKind `json:"resource"`
@@ -1240,7 +1244,7 @@ type InstanceSize struct {
 	Vcpus int `json:"vcpus"`
 }
 
-// InstanceSizeList defines model for InstanceSizeList.
+// InstanceSizeList Example: {"items":[{"memoryMiB":4096,"name":"small","vcpus":2}]}
 type InstanceSizeList struct {
 	Items []InstanceSize `json:"items"`
 }
@@ -1399,6 +1403,8 @@ type LoadBalancerCreate struct {
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
+	//
+	// Example: web
 	Name   string              `json:"name"`
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
@@ -1470,7 +1476,9 @@ type LoadBalancerUpdate struct {
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
-	Name      *string    `json:"name,omitempty"`
+
+	// Name Example: web
+	Name *string `json:"name,omitempty"`
 
 	// Scheme Who a balancer is for. It is a label here: public and internal ones get
 	// their addresses from the same pool, and whoever reaches the one reaches
@@ -1487,6 +1495,8 @@ type LoadBalancerUpdate struct {
 }
 
 // Network Where instances get their addresses from.
+//
+// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Network struct {
 	// Cidr Example: 10.1.0.0/24
 	Cidr      string    `json:"cidr"`
@@ -1510,7 +1520,7 @@ type Network struct {
 	Version int64 `json:"version"`
 }
 
-// NetworkCreate defines model for NetworkCreate.
+// NetworkCreate Example: {"cidr":"10.1.0.0/24","name":"backend","tags":{"cluster":"lab"}}
 type NetworkCreate struct {
 	// Cidr IPv4, from /16 to /30, without host bits. It overlaps neither with
 	// another network of the project nor with the load balancers' addresses.
@@ -1528,7 +1538,7 @@ type NetworkCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// NetworkList defines model for NetworkList.
+// NetworkList Example: {"items":[{"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type NetworkList struct {
 	Items []Network `json:"items"`
 
@@ -1718,7 +1728,7 @@ type Project struct {
 	Version int64 `json:"version"`
 }
 
-// ProjectCreate defines model for ProjectCreate.
+// ProjectCreate Example: {"defaultTags":{"cluster":"lab"},"name":"team-a"}
 type ProjectCreate struct {
 	// DefaultTags Example: {"cluster":"lab"}
 	DefaultTags *Tags `json:"defaultTags,omitempty"`
@@ -1729,7 +1739,7 @@ type ProjectCreate struct {
 	Name string `json:"name"`
 }
 
-// ProjectList defines model for ProjectList.
+// ProjectList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","defaultTags":{"cluster":"lab"},"id":"p-01jd3n5qk2v8","name":"default","updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type ProjectList struct {
 	Items []Project `json:"items"`
 
@@ -1737,7 +1747,7 @@ type ProjectList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// ProjectUpdate defines model for ProjectUpdate.
+// ProjectUpdate Example: {"defaultTags":{"cluster":"lab"}}
 type ProjectUpdate struct {
 	// DefaultTags Example: {"cluster":"lab"}
 	DefaultTags *Tags `json:"defaultTags,omitempty"`
@@ -1766,7 +1776,7 @@ type Quota struct {
 // QuotaLimit defines model for QuotaLimit.
 type QuotaLimit = int64
 
-// Quotas defines model for Quotas.
+// Quotas Example: {"addresses":{"limit":500,"used":0},"instances":{"limit":12000,"used":3},"loadBalancers":{"limit":1200,"used":1},"networks":{"limit":50,"used":1},"routes":{"limit":12000,"used":3}}
 type Quotas struct {
 	// Addresses Reserved ones. 500 unless set.
 	Addresses Quota `json:"addresses"`
@@ -1799,12 +1809,14 @@ type Region struct {
 	Name string `json:"name"`
 }
 
-// RegionList defines model for RegionList.
+// RegionList Example: {"items":[{"name":"nebula-1"}]}
 type RegionList struct {
 	Items []Region `json:"items"`
 }
 
 // ReservedAddress An address that the project keeps, whatever holds it.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type ReservedAddress struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1833,7 +1845,7 @@ type ReservedAddress struct {
 	Version int64 `json:"version"`
 }
 
-// ReservedAddressCreate defines model for ReservedAddressCreate.
+// ReservedAddressCreate Example: {"ip":"127.30.64.7","name":"web","tags":{"cluster":"lab"}}
 type ReservedAddressCreate struct {
 	// IP The address wanted, of the load balancers' pool; the lowest free one when left out.
 	//
@@ -1841,13 +1853,15 @@ type ReservedAddressCreate struct {
 	IP *string `json:"ip,omitempty"`
 
 	// Name Unique among the project's reserved addresses. Generated when left out.
+	//
+	// Example: web
 	Name *string `json:"name,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// ReservedAddressList defines model for ReservedAddressList.
+// ReservedAddressList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type ReservedAddressList struct {
 	Items []ReservedAddress `json:"items"`
 
@@ -1855,8 +1869,9 @@ type ReservedAddressList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// ReservedAddressUpdate defines model for ReservedAddressUpdate.
+// ReservedAddressUpdate Example: {"name":"web-old"}
 type ReservedAddressUpdate struct {
+	// Name Example: web
 	Name *string `json:"name,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1867,6 +1882,8 @@ type ReservedAddressUpdate struct {
 type ResourceKind string
 
 // ResourceUpdate What can be changed of an instance, a route or a network.
+//
+// Example: {"name":"node-4","tags":{"cluster":"lab"}}
 type ResourceUpdate struct {
 	// Name As unique as at the create.
 	//
@@ -1928,6 +1945,8 @@ type RouteCreate struct {
 	InstanceID  string `json:"instanceId"`
 
 	// Name Unique among the project's routes.
+	//
+	// Example: web
 	Name string `json:"name"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1945,7 +1964,7 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
-// Scenario defines model for Scenario.
+// Scenario Example: {"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}
 type Scenario struct {
 	Description string     `json:"description,omitempty"`
 	EndedAt     *time.Time `json:"endedAt,omitempty"`
@@ -1966,7 +1985,7 @@ type Scenario struct {
 // ScenarioState `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
 type ScenarioState string
 
-// ScenarioCreate defines model for ScenarioCreate.
+// ScenarioCreate Example: {"description":"A zone is lost for a minute.","name":"zone-outage","seed":7,"steps":[{"at":"10s","fault":{"effect":{"zoneOutage":"nebula-1a"}},"for":"1m"},{"action":"crash","at":"90s","instances":{"pick":1,"tag":"role=worker"}}]}
 type ScenarioCreate struct {
 	Description string `json:"description,omitempty"`
 
@@ -1981,7 +2000,7 @@ type ScenarioCreate struct {
 // ScenarioDuration Example: 1m30s
 type ScenarioDuration = string
 
-// ScenarioList defines model for ScenarioList.
+// ScenarioList Example: {"items":[{"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}]}
 type ScenarioList struct {
 	Items []Scenario `json:"items"`
 }
@@ -2105,6 +2124,8 @@ type TargetHealthState string
 type Targets = []Target
 
 // Token Who may call, and as what. It has no secret in it.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}
 type Token struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -2137,7 +2158,7 @@ type Token struct {
 // TokenOrigin Where it came from: a flag `--token` of `serve`, which gives it again at each start, or the API.
 type TokenOrigin string
 
-// TokenCreate defines model for TokenCreate.
+// TokenCreate Example: {"expiresAt":"2026-02-02T15:00:00Z","name":"ci","role":"editor"}
 type TokenCreate struct {
 	// ExpiresAt In the future, by the cloud's clock. When left out, it never expires.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
@@ -2155,7 +2176,7 @@ type TokenCreate struct {
 	Role Role `json:"role"`
 }
 
-// TokenList defines model for TokenList.
+// TokenList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}]}
 type TokenList struct {
 	Items []Token `json:"items"`
 
@@ -2163,7 +2184,7 @@ type TokenList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// TokenRotate defines model for TokenRotate.
+// TokenRotate Example: {"graceSeconds":300}
 type TokenRotate struct {
 	// GraceSeconds How long the secret before stays valid.
 	//
@@ -2171,7 +2192,7 @@ type TokenRotate struct {
 	GraceSeconds int `json:"graceSeconds,omitempty"`
 }
 
-// TokenWithSecret defines model for TokenWithSecret.
+// TokenWithSecret Example: {"secret":"fc_5x2yq7d3m4n6","token":{"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}}
 type TokenWithSecret struct {
 	// Secret What to send as the bearer token. It cannot be read again.
 	//
@@ -2179,6 +2200,8 @@ type TokenWithSecret struct {
 	Secret string `json:"secret"`
 
 	// Token Who may call, and as what. It has no secret in it.
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}
 	Token Token `json:"token"`
 }
 
@@ -2747,10 +2770,10 @@ type ServerInterface interface {
 	// ListAddresses Reserved addresses of the project, oldest first.
 	// (GET /v1/addresses)
 	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
-	// ReserveAddress Reserve an address of the load balancers' pool. It is `available` at once, and the project's until it is released.
+	// ReserveAddress Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 	// (POST /v1/addresses)
 	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
-	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (`in-use`).
+	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (in-use).
 	// (DELETE /v1/addresses/{id})
 	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
 	// GetAddress One reserved address.
@@ -2762,7 +2785,7 @@ type ServerInterface interface {
 	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
 	// (POST /v1/addresses/{id}/attach)
 	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
-	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (`in-use`).
+	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 	// (POST /v1/addresses/{id}/detach)
 	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
 	// ListAudit The project's calls, newest first.
@@ -2801,7 +2824,7 @@ type ServerInterface interface {
 	// ListInstances Instances of the project, oldest first.
 	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
-	// CreateInstance Create an instance. It is `pending` in the reply and `running` after its profile's delay.
+	// CreateInstance Create an instance. It is pending in the reply and running after its profile's delay.
 	// (POST /v1/instances)
 	CreateInstance(w http.ResponseWriter, r *http.Request, params CreateInstanceParams)
 	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
@@ -2810,7 +2833,7 @@ type ServerInterface interface {
 	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
 	// (PATCH /v1/instances/{id})
 	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
-	// RebootInstance Reboot a running instance. It is `pending` meanwhile, with the reason `rebooting`. Rebooting one that is pending changes nothing.
+	// RebootInstance Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 	// (POST /v1/instances/{id}/reboot)
 	RebootInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params RebootInstanceParams)
 	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
@@ -2825,16 +2848,16 @@ type ServerInterface interface {
 	// ListLoadBalancers Load balancers of the project, oldest first.
 	// (GET /v1/load-balancers)
 	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params ListLoadBalancersParams)
-	// CreateLoadBalancer Create a load balancer. It is `provisioning` in the reply; its address is final, but answers once it is `active`.
+	// CreateLoadBalancer Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 	// (POST /v1/load-balancers)
 	CreateLoadBalancer(w http.ResponseWriter, r *http.Request, params CreateLoadBalancerParams)
-	// DeleteLoadBalancer Delete a load balancer. It is `deleting` in the reply, then gone (404). Deleting one that is deleting changes nothing.
+	// DeleteLoadBalancer Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 	// (DELETE /v1/load-balancers/{id})
 	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params DeleteLoadBalancerParams)
 	// GetLoadBalancer One load balancer.
 	// (GET /v1/load-balancers/{id})
 	GetLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is `updating` in the reply. Connections that need not end do not.
+	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 	// (PATCH /v1/load-balancers/{id})
 	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params UpdateLoadBalancerParams)
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
@@ -2849,7 +2872,7 @@ type ServerInterface interface {
 	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
 	// (POST /v1/networks)
 	CreateNetwork(w http.ResponseWriter, r *http.Request, params CreateNetworkParams)
-	// DeleteNetwork Delete a network. Refused (`in-use`) for the default one, and while instances that are not terminated are in it.
+	// DeleteNetwork Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 	// (DELETE /v1/networks/{id})
 	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params DeleteNetworkParams)
 	// GetNetwork One network.
@@ -2861,7 +2884,7 @@ type ServerInterface interface {
 	// ListOperations Operations of the project, oldest first.
 	// (GET /v1/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
-	// GetOperation One operation; with `wait`, when it has ended or the time is up.
+	// GetOperation One operation; with wait, when it has ended or the time is up.
 	// (GET /v1/operations/{id})
 	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
 	// GetProject The project that the caller's token belongs to, and that token.
@@ -2870,7 +2893,7 @@ type ServerInterface interface {
 	// ListProjects Every project of the cloud, oldest first.
 	// (GET /v1/projects)
 	ListProjects(w http.ResponseWriter, r *http.Request, params ListProjectsParams)
-	// CreateProject Create a project. It has a network `default`, and no token yet.
+	// CreateProject Create a project. It has a network default, and no token yet.
 	// (POST /v1/projects)
 	CreateProject(w http.ResponseWriter, r *http.Request, params CreateProjectParams)
 	// DeleteProject Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
@@ -2900,7 +2923,7 @@ type ServerInterface interface {
 	// GetToken One token, without its secret.
 	// (GET /v1/projects/{id}/tokens/{name})
 	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
-	// RotateToken Give a token a new secret. The one before stays valid for `graceSeconds`; one older than that does not.
+	// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	// (POST /v1/projects/{id}/tokens/{name}/rotate)
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
 	// GetQuotas What the project may have, and has.
@@ -2951,7 +2974,7 @@ type ServerInterface interface {
 	// GetSnapshot One snapshot.
 	// (GET /v1/snapshots/{name})
 	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// GetSnapshotContent The snapshot itself, a SQLite database; `fakecloud restore` makes a cloud's data of it elsewhere.
+	// GetSnapshotContent The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
 	// (GET /v1/snapshots/{name}/content)
 	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
 	// RestoreSnapshot Make the snapshot's state the cloud's, wholly or not at all.

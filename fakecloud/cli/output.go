@@ -6,10 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,16 +54,96 @@ func (a *app) print(out io.Writer, value any, header string, rows [][]string) er
 	case "yaml":
 		return printYAML(out, value)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	if _, err := fmt.Fprintln(t, strings.ReplaceAll(header, " ", "\t")); err != nil {
-		return err
+	return table(out, strings.Fields(header), rows, terminalWidth(out))
+}
+
+const (
+	gap, smallGap = 3, 2 // spaces between columns
+	// keepWhole is the width up to which a column is not cut.
+	keepWhole = 20
+)
+
+// anID is of no use in part.
+var anID = regexp.MustCompile(`\b[a-z]+-[0-9a-z]{26}\b`)
+
+// terminalWidth is 0 when nobody looks, but a file or a program reads.
+func terminalWidth(out io.Writer) int {
+	f, ok := out.(*os.File)
+	if !ok {
+		return 0
 	}
-	for _, r := range rows {
-		if _, err := fmt.Fprintln(t, strings.Join(r, "\t")); err != nil {
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// table shows rows in columns, and moves them together and cuts long cells where
+// lines would be wider than width; with width 0 nothing is cut.
+func table(out io.Writer, header []string, rows [][]string, width int) error {
+	all := append([][]string{header}, rows...)
+	widths, between := columns(all, width)
+	t := tabwriter.NewWriter(out, 0, 0, between, ' ', 0)
+	for _, row := range all {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = shorten(cell, widths[i])
+		}
+		if _, err := fmt.Fprintln(t, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
 	return t.Flush()
+}
+
+// columns are the widths and the gap that let lines fit. The widest columns are
+// made narrower, but none to less than keepWhole or its IDs.
+func columns(rows [][]string, width int) (widths []int, between int) {
+	var least []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths, least = append(widths, 0), append(least, keepWhole)
+			}
+			n := utf8.RuneCountInString(cell)
+			widths[i] = max(widths[i], n)
+			if anID.MatchString(cell) {
+				least[i] = max(least[i], n)
+			}
+		}
+	}
+	over := func(between int) int {
+		total := between * (len(widths) - 1)
+		for _, w := range widths {
+			total += w
+		}
+		return total - width
+	}
+	if width == 0 || over(gap) <= 0 {
+		return widths, gap
+	}
+	for n := over(smallGap); n > 0; n-- {
+		widest := -1
+		for i, w := range widths {
+			if w > least[i] && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	return widths, smallGap
+}
+
+// shorten cuts what is longer, and shows that it did.
+func shorten(cell string, width int) string {
+	if utf8.RuneCountInString(cell) <= width {
+		return cell
+	}
+	return string([]rune(cell)[:width-1]) + "…"
 }
 
 func printYAML(out io.Writer, value any) error {

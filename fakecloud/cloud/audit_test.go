@@ -69,5 +69,5 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	assert.Equal(t, want, c.Transitions())
 	counts, err := c.CountResources(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []ResourceCount{{Resource: InstanceResource, State: "pending", Count: 1}}, counts)
+	assert.ElementsMatch(t, []ResourceCount{{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1}}, counts)
 }

@@ -280,7 +280,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		}
 		rule, ok := find(LoadBalancerRules, old.State, Update)
 		if !ok {
-			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s", old.Name, old.ID, old.State)
+			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone", old.Name, old.ID, old.State)
 		}
 		if lb, err = merge(ctx, tx, p, old, u); err != nil {
 			return err

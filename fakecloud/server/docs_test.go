@@ -78,8 +78,8 @@ func TestTheSpecIsWhole(t *testing.T) {
 			assert.Subset(t, codes, problems, at)
 			if op.Security == nil {
 				assert.Subset(t, problems, []any{"invalid-request", "unauthenticated", "rate-limited"}, at)
-				assert.NotNil(t, op.Responses.Default(), at)
 			}
+			assert.NotNil(t, op.Responses.Default(), at)
 			if op.RequestBody != nil {
 				assert.Contains(t, problems, "too-large", at)
 				assert.Contains(t, op.RequestBody.Value.Content, "application/json", at)

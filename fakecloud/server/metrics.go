@@ -121,7 +121,7 @@ var (
 	cutOffDesc      = desc("event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.")
 	auditQueueDesc  = desc("audit_queue_calls", "Calls that wait to be stored in the audit.")
 	transitionsDesc = desc("transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.", "resource", "from", "to")
-	resourcesDesc   = desc("resources", "Resources of all projects, by kind and state.", "resource", "state")
+	resourcesDesc   = desc("resources", "Resources of all projects, by kind and state; networks have none.", "resource", "state")
 	writesDesc      = desc("store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.")
 	commitsDesc     = desc("store_commits_total", "Transactions committed to the store.")
 	checkpointsDesc = desc("store_checkpoints_total", "Times that the store's log went into its data file.")

@@ -54,6 +54,7 @@ func samples(t *testing.T, url string) map[string]float64 {
 func TestMetrics(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.routes(t, 1, 2)
+	r.reserve(t, "kept")
 	var zones answer
 	for range 3 {
 		zones, _ = r.call(t, "GET", "/v1/zones", "")
@@ -88,6 +89,8 @@ func TestMetrics(t *testing.T) {
 		"fakecloud_transitions_total{from=,resource=route,to=active}":            2,
 		"fakecloud_transitions_total{from=active,resource=route,to=}":            2,
 		"fakecloud_resources{resource=instance,state=running}":                   1,
+		"fakecloud_resources{resource=address,state=available}":                  1,
+		"fakecloud_resources{resource=network,state=}":                           2, // Of two projects.
 		"fakecloud_audit_queue_calls{}":                                          0,
 	} {
 		v, ok := got[name]

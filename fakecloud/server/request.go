@@ -5,13 +5,12 @@ package server
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
@@ -26,15 +25,10 @@ func (s *Server) conditions(next http.Handler) http.Handler {
 		if v, err := strconv.ParseInt(strings.Trim(r.Header.Get("If-Match"), `"`), 10, 64); err == nil {
 			req.IfMatch = &v
 		}
-		if req.Key != "" {
-			body, err := io.ReadAll(r.Body)
-			var tooLarge *http.MaxBytesError
-			switch {
-			case errors.As(err, &tooLarge):
-				s.problem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, "the request's body is too large", nil)
-				return
-			case err != nil:
-				s.fail(w, r, &cloud.Error{Code: cloud.InvalidRequest, Message: "the body cannot be read: " + err.Error()})
+		if req.Key != "" && callOf(r).op.json {
+			body, err := io.ReadAll(r.Body) // The validator has read it: it is in memory.
+			if err != nil {
+				s.fail(w, r, fmt.Errorf("reading a body again: %w", err))
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))

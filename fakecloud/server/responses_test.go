@@ -106,6 +106,9 @@ func (c *copier) WriteHeader(status int) {
 }
 
 func (c *copier) Write(b []byte) (int, error) {
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
 	if strings.Contains(c.Header().Get("Content-Type"), "json") {
 		c.body.Write(b)
 	}

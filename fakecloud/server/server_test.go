@@ -105,6 +105,18 @@ func newRigOf(t testing.TB, change func(*cloud.Config), opts ...store.Option) *r
 	}
 }
 
+// throttled has the cloud behind a server, with limits of its own, that lets a
+// token make one call a second.
+func (r *rig) throttled(t *testing.T) *rig {
+	t.Helper()
+	log := newFaultLog()
+	srv, err := server.New(server.Config{Cloud: r.cloud, RateLimit: 1, RateBurst: 1, Logger: slog.New(log)})
+	require.NoError(t, err)
+	h := httptest.NewServer(keeping(t, srv, log))
+	t.Cleanup(func() { srv.Stop(); h.Close() })
+	return &rig{url: h.URL, cloud: r.cloud, project: r.project, srv: srv}
+}
+
 func newClient(t testing.TB, url, token string) *client.Client {
 	t.Helper()
 	c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"})

@@ -55,9 +55,17 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	var last int64
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error { last = e.Seq; return nil }))
 	ended := make(chan error, 1)
+	under := make(chan struct{})
 	go func() {
-		ended <- r.Watch(ctx, last, true, func(e api.Event) error { return fmt.Errorf("event %d of after", e.Seq) })
+		ended <- r.Watch(ctx, last-1, true, func(e api.Event) error {
+			if e.Seq > last {
+				return fmt.Errorf("event %d of after", e.Seq)
+			}
+			close(under)
+			return nil
+		})
 	}()
+	<-under
 
 	_, err = r.RestoreSnapshot(ctx, "then")
 	require.NoError(t, err)

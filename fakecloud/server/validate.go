@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -71,7 +72,7 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		several, known := op.query[name]
 		switch {
 		case !known:
-			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation"})
+			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choice(op.query)})
 		case len(values) > 1 && !several:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
 		}
@@ -196,8 +197,13 @@ func offending(err error, at string) []cloud.Field {
 		if at == "" {
 			at = "body"
 		}
-		if e.Err != nil {
+		switch {
+		case errors.Is(e.Err, openapi3filter.ErrInvalidRequired):
+			return []cloud.Field{{Path: at, Message: "is required"}}
+		case e.Err != nil:
 			return offending(e.Err, at)
+		case strings.HasPrefix(e.Reason, "header Content-Type"):
+			return []cloud.Field{{Path: at, Message: "must be JSON: send the header Content-Type: application/json"}}
 		}
 		return []cloud.Field{{Path: at, Message: e.Reason}}
 	case *openapi3.SchemaError:
@@ -210,16 +216,16 @@ func offending(err error, at string) []cloud.Field {
 
 func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 	path := e.JSONPointer()
-	message := e.Reason
+	var within *openapi3.SchemaError
+	if e.SchemaField == "allOf" && errors.As(e.Origin, &within) {
+		e = within // It is one part that says what is wrong; its path is the whole's.
+	}
 	// An unknown property is told of its parent; it is itself what offends.
 	var unknown string
 	if n, err := fmt.Sscanf(e.Reason, "property %q is unsupported", &unknown); n == 1 && err == nil {
 		path = append(slices.Clone(path), unknown)
-		message = "is not known"
 	}
-	if strings.HasSuffix(e.Reason, "is missing") {
-		message = "is required"
-	}
+	message := schemaMessage(e, unknown != "")
 	if len(path) == 0 {
 		return cloud.Field{Path: at, Message: message}
 	}
@@ -228,6 +234,31 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 		joined = at + "." + joined
 	}
 	return cloud.Field{Path: joined, Message: message}
+}
+
+// schemaMessage says what would be right.
+func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
+	switch {
+	case unknown:
+		return "is not known" + choice(e.Schema.Properties)
+	case strings.HasSuffix(e.Reason, "is missing"):
+		return "is required"
+	case e.SchemaField == "enum":
+		return "must be " + strings.Join(each(e.Schema.Enum, func(v any) string { return fmt.Sprint(v) }), " or ")
+	case e.SchemaField == "pattern" && e.Schema.Example != nil:
+		return fmt.Sprintf("must be one such as %v (%s)", e.Schema.Example, e.Schema.Pattern)
+	case e.SchemaField == "pattern":
+		return "must match " + e.Schema.Pattern
+	}
+	return e.Reason
+}
+
+// choice names what can be given instead, if there is anything.
+func choice[V any](known map[string]V) string {
+	if len(known) == 0 {
+		return ""
+	}
+	return ": choose among " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 }
 
 func firstLine(s string) string {

@@ -15,6 +15,10 @@ UNION ALL
 SELECT 'load-balancer', state, count(*) FROM load_balancers GROUP BY state
 UNION ALL
 SELECT 'route', state, count(*) FROM routes GROUP BY state
+UNION ALL
+SELECT 'address', state, count(*) FROM addresses GROUP BY state
+UNION ALL
+SELECT 'network', '', count(*) FROM networks
 `
 
 type CountResourcesRow struct {

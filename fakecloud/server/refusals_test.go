@@ -1,0 +1,156 @@
+// This file answers: does the cloud refuse as the spec says, where nothing else
+// asks for that?
+
+package server_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// refused wants the code, the field if one is named, and a detail that says what
+// to do.
+func (r *rig) refused(t *testing.T, method, path, body string, code api.ProblemCode, field, detail string) {
+	t.Helper()
+	answer, p := r.call(t, method, path, body)
+	assert.Equal(t, code, p.Code, answer.Body)
+	assert.Contains(t, p.Detail, detail)
+	if field != "" {
+		assert.Contains(t, fields(p), field, p.Detail)
+	}
+}
+
+func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
+	r := virtualRig(t) // Where nothing happens by itself.
+	const two = `[{"protocol":"tcp","port":80,"targetPort":1},{"protocol":"tcp","port":80,"targetPort":2}]`
+	var made []*api.LoadBalancer
+	for _, name := range []string{"a", "b"} {
+		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: name, Listeners: oneListener})
+		require.NoError(t, err)
+		made = append(made, lb)
+	}
+	at := "/v1/load-balancers/" + made[0].ID
+	r.refused(t, "PATCH", at, `{"listeners":`+two+`}`, api.ListenerConflict, "listeners.1.port", "give each a port of its own")
+	r.refused(t, "PATCH", at, `{"name":"b"}`, api.NameTaken, "name", "choose another")
+	r.refused(t, "PATCH", at, `{"targets":[{"instanceId":"i-none"}]}`, api.UnknownInstance, "targets.0.instanceId", `no instance "i-none"`)
+	got, err := r.GetLoadBalancer(t.Context(), made[0].ID)
+	require.NoError(t, err)
+	assert.Equal(t, made[0], got, "nothing is changed")
+	gone, err := r.DeleteLoadBalancer(t.Context(), made[0].ID)
+	require.NoError(t, err)
+	require.Equal(t, api.LoadBalancerDeleting, gone.State)
+	r.refused(t, "PATCH", at, `{"name":"c"}`, api.WrongState, "", "create another")
+}
+
+func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
+	r, ctx := virtualRig(t), t.Context()
+	in := r.newInstance(t)
+	r.refused(t, "POST", "/v1/instances/"+in.ID+"/stop", "", api.WrongState, "", "wait until it is running")
+	_, err := r.AdvanceClock(ctx, time.Hour)
+	require.NoError(t, err)
+	_, err = r.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.WrongState, "", "wait until it is stopped")
+	r.refused(t, "POST", "/v1/instances/"+in.ID+"/reboot", "", api.WrongState, "", "start it instead")
+	_, err = r.AdvanceClock(ctx, time.Hour)
+	require.NoError(t, err)
+	outage, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: in.Zone}})
+	require.NoError(t, err)
+	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.ZoneUnavailable, "", in.Zone)
+	require.NoError(t, r.DeleteFault(ctx, outage.ID))
+	started, err := r.StartInstance(ctx, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, api.InstancePending, started.State)
+}
+
+func TestExpiredTokensAreNotRotated(t *testing.T) {
+	r, ctx := virtualRig(t), t.Context()
+	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: ptr(start.Add(time.Minute))})
+	require.NoError(t, err)
+	_, err = r.AdvanceClock(ctx, time.Hour)
+	require.NoError(t, err)
+	r.refused(t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token")
+}
+
+func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
+	r := newRig(t)
+	for n := range 14 { // Of 16, but the first and the last.
+		r.reserve(t, fmt.Sprint("a-", n))
+	}
+	r.refused(t, "POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"tcp","port":80,"targetPort":1}]}`,
+		api.AddressPoolExhausted, "", "delete what is not needed")
+}
+
+func TestReservedAddressesHaveAQuota(t *testing.T) {
+	r := newRig(t)
+	_, err := r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: ptr[int64](1)})
+	require.NoError(t, err)
+	r.reserve(t, "a")
+	r.refused(t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "", "fakecloud quotas set --project default --addresses")
+}
+
+func TestAProjectRunsSoManyScenarios(t *testing.T) {
+	r := virtualRig(t)
+	const later = `{"name":"x","steps":[{"at":"1h","fault":{"effect":{"drop":true}}}]}`
+	for range 10 {
+		answer, _ := r.call(t, "POST", "/v1/scenarios", later)
+		require.Equal(t, 201, answer.StatusCode, answer.Body)
+	}
+	r.refused(t, "POST", "/v1/scenarios", later, api.TooManyFaults, "", "stop one first")
+}
+
+func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
+	r := newRig(t)
+	for _, project := range []string{"*", "p-none"} {
+		answer, p := r.asCCM(t, "GET", "/v1/events?follow=false&project="+project, "")
+		assert.Equal(t, 403, answer.StatusCode)
+		assert.Equal(t, api.Forbidden, p.Code)
+		assert.Contains(t, p.Detail, `token "ccm"`)
+		assert.Contains(t, fields(p), "project")
+	}
+	answer, _ := r.asCCM(t, "GET", "/v1/events?follow=false&project="+r.project.ID, "")
+	assert.Equal(t, 200, answer.StatusCode, "its own by name")
+}
+
+func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
+	r := newRigOf(t, func(cfg *cloud.Config) { cfg.SnapshotDir = "" })
+	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
+	all, err := r.ListSnapshots(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, all)
+	_, err = r.RestoreSnapshot(t.Context(), "a")
+	assert.True(t, client.IsNotFound(err), err)
+}
+
+// What does not fit is answered with what would.
+func TestProblemsSayWhatWouldFit(t *testing.T) {
+	r := newRig(t)
+	for _, tc := range [][6]string{
+		{"POST", "/v1/instances", `{"type":"huge"}`, "", "type", "must be small or medium or large"},
+		{"POST", "/v1/instances", `{"name":"Not_DNS"}`, "", "name", "must be one such as node-4 ("},
+		{"POST", "/v1/instances", `{"nom":"a"}`, "", "nom", "is not known: choose among address, name, networkId, tags, type, zone"},
+		{"POST", "/v1/instances", ``, "", "body", "is required"},
+		{"POST", "/v1/instances", `{}`, "text/plain", "body", "must be JSON: send the header Content-Type: application/json"},
+		{"POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"icmp","port":1,"targetPort":1}]}`, "", "listeners.0.protocol", "must be tcp or udp"},
+		{"GET", "/v1/instances?colour=red", "", "", "colour", "is no parameter of this operation: choose among limit, name, pageToken, state, tag, zone"},
+		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
+	} {
+		var header []string
+		if tc[3] != "" {
+			header = []string{"Content-Type", tc[3]}
+		}
+		_, p := r.call(t, tc[0], tc[1], tc[2], header...)
+		assert.Equal(t, api.InvalidRequest, p.Code, tc)
+		assert.Contains(t, fields(p)[tc[4]], tc[5], "%v: %s", tc, p.Detail)
+	}
+	_, p := r.call(t, "PATCH", "/v1/routes/r-none", `{"name":"a"}`, "If-Match", "3")
+	assert.Contains(t, fields(p)["If-Match"], `must be one such as "3" (`, p.Detail)
+}

@@ -1,0 +1,225 @@
+// This file answers: do all operations of the spec keep to what all of them
+// promise?
+
+package server_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// documented is an operation of the spec as it can be asked for, of things that
+// do not exist.
+type documented struct {
+	*openapi3.Operation
+	method, path, url string
+	open              bool // needs no token
+	body              map[string]any
+	problems          []any
+}
+
+var inPath = regexp.MustCompile(`\{[^}]*\}`)
+
+// allDocumented are sorted by their IDs.
+func allDocumented(t *testing.T) []documented {
+	t.Helper()
+	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
+	require.NoError(t, err)
+	var all []documented
+	for path, item := range spec.Paths.Map() {
+		for method, op := range item.Operations() {
+			d := documented{Operation: op, method: method, path: path, url: inPath.ReplaceAllString(path, "none"), open: op.Security != nil}
+			d.problems, _ = op.Extensions["x-problems"].([]any)
+			if op.RequestBody != nil {
+				media := op.RequestBody.Value.Content["application/json"]
+				example := media.Example
+				if example == nil {
+					example = media.Schema.Value.Example
+				}
+				d.body, _ = example.(map[string]any)
+				require.NotEmpty(t, d.body, op.OperationID)
+			}
+			all = append(all, d)
+		}
+	}
+	slices.SortFunc(all, func(a, b documented) int { return strings.Compare(a.OperationID, b.OperationID) })
+	require.NotEmpty(t, all)
+	return all
+}
+
+// text is the example of a body, with more in it.
+func (d documented) text(t *testing.T, more map[string]any) string {
+	t.Helper()
+	if d.body == nil {
+		return ""
+	}
+	whole := map[string]any{}
+	for _, from := range []map[string]any{d.body, more} {
+		for k, v := range from {
+			whole[k] = v
+		}
+	}
+	text, err := json.Marshal(whole)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func (d documented) takes(parameter string) bool {
+	return slices.ContainsFunc(d.Parameters, func(p *openapi3.ParameterRef) bool { return p.Value.Name == parameter })
+}
+
+func (d documented) has(code api.ProblemCode) bool {
+	return slices.Contains(d.problems, any(string(code)))
+}
+
+// What an operation takes says which problems it has, and the other way round.
+func TestProblemsFollowFromWhatAnOperationTakes(t *testing.T) {
+	for _, d := range allDocumented(t) {
+		id := d.OperationID
+		changes := d.method != http.MethodGet || d.Extensions["x-role"] != nil || id == "streamEvents" // Which shows an admin other projects.
+		assert.Equal(t, changes, d.has(api.Forbidden), id)
+		assert.Equal(t, !d.open, d.has(api.Unauthenticated), id)
+		assert.Equal(t, !d.open, d.has(api.RateLimited), id)
+		assert.Equal(t, d.body != nil, d.has(api.TooLarge), id)
+		assert.Equal(t, strings.Contains(d.path, "{"), d.has(api.NotFound), id)
+		assert.Equal(t, d.takes("If-Match"), d.has(api.PreconditionFailed), id)
+		assert.Equal(t, d.takes("Idempotency-Key"), d.has(api.IdempotencyKeyReused), id)
+		assert.False(t, d.has(api.Internal) || d.has(api.Unavailable) || d.has(api.MethodNotAllowed), "%s: any operation may", id)
+		assert.Len(t, slices.Compact(slices.SortedFunc(slices.Values(d.problems), func(a, b any) int { return strings.Compare(a.(string), b.(string)) })), len(d.problems), id)
+	}
+}
+
+func TestEveryOperationRefusesWhatItDoesNotKnow(t *testing.T) {
+	r := newRig(t)
+	for _, d := range allDocumented(t) {
+		answer, p := r.call(t, d.method, d.url+"?nonsense=1", d.text(t, nil))
+		assert.Equal(t, 400, answer.StatusCode, d.OperationID)
+		assert.Equal(t, api.InvalidRequest, p.Code, d.OperationID)
+		assert.Contains(t, p.Detail, "nonsense is no parameter of this operation", d.OperationID)
+		assert.Contains(t, fields(p), "nonsense", d.OperationID)
+		if d.body == nil {
+			continue
+		}
+		answer, p = r.call(t, d.method, d.url, d.text(t, map[string]any{"nonsense": 1}))
+		assert.Equal(t, 400, answer.StatusCode, d.OperationID)
+		assert.Contains(t, fields(p)["nonsense"], "is not known: choose among ", "%s: %s", d.OperationID, p.Detail)
+	}
+}
+
+func TestEveryOperationBoundsItsBody(t *testing.T) {
+	r := newRig(t)
+	for _, d := range allDocumented(t) {
+		if d.body == nil {
+			continue
+		}
+		answer, p := r.call(t, d.method, d.url, d.text(t, map[string]any{"nonsense": string(bytes.Repeat([]byte("x"), 1<<20))}))
+		assert.Equal(t, 413, answer.StatusCode, d.OperationID)
+		assert.Equal(t, api.TooLarge, p.Code, d.OperationID)
+		assert.Contains(t, p.Detail, "1048576 bytes", d.OperationID)
+	}
+}
+
+func TestEveryOperationTellsWhatIsNotThere(t *testing.T) {
+	r := newRig(t)
+	for _, d := range allDocumented(t) {
+		if !strings.Contains(d.path, "{") {
+			continue
+		}
+		answer, p := r.call(t, d.method, d.url, d.text(t, nil))
+		assert.Equal(t, 404, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
+		assert.Equal(t, api.NotFound, p.Code, d.OperationID)
+		assert.Contains(t, p.Detail, `"none"`, d.OperationID)
+		if assert.NotNil(t, p.Project, d.OperationID) {
+			assert.Equal(t, r.project.ID, *p.Project, d.OperationID)
+		}
+	}
+}
+
+func TestEveryOperationIsLimited(t *testing.T) {
+	r := newRig(t).throttled(t)
+	for _, d := range allDocumented(t) {
+		if d.open {
+			continue
+		}
+		if d.OperationID == "streamEvents" {
+			d.url += "?follow=false"
+		}
+		var answer answer
+		var p api.Problem
+		for range 300 { // Now and then a call is let through.
+			if answer, p = r.call(t, d.method, d.url, "{"); answer.StatusCode == http.StatusTooManyRequests {
+				break
+			}
+		}
+		assert.Equal(t, 429, answer.StatusCode, d.OperationID)
+		assert.Equal(t, api.RateLimited, p.Code, d.OperationID)
+		assert.Equal(t, "1", answer.Header.Get("Retry-After"), d.OperationID)
+		assert.Contains(t, p.Detail, `token "operator"`, d.OperationID)
+	}
+}
+
+func TestEveryConditionalChangeIsForItsVersion(t *testing.T) {
+	r, ctx := newRig(t).withHop(t), t.Context()
+	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: r.hop})
+	require.NoError(t, err)
+	things := map[string]string{
+		"/v1/projects/": r.project.ID, "/v1/networks/": r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop,
+		"/v1/routes/": route.ID, "/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
+	}
+	tried := map[string]bool{}
+	for _, d := range allDocumented(t) {
+		if !d.takes("If-Match") {
+			continue
+		}
+		before, _, _ := strings.Cut(d.path, "{")
+		require.Contains(t, things, before, d.OperationID)
+		tried[before] = true
+		at := strings.Replace(d.path, "{id}", things[before], 1)
+		was, _ := r.call(t, http.MethodGet, before+things[before], "")
+		answer, p := r.call(t, d.method, at, d.text(t, nil), "If-Match", `"99"`)
+		assert.Equal(t, 412, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
+		assert.Equal(t, api.PreconditionFailed, p.Code, d.OperationID)
+		assert.Contains(t, p.Detail, "read it again", d.OperationID)
+		is, _ := r.call(t, http.MethodGet, before+things[before], "")
+		assert.Equal(t, was.Body, is.Body, "%s: nothing is changed", d.OperationID)
+	}
+	assert.Len(t, tried, len(things))
+}
+
+func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
+	r := newRig(t).withHop(t)
+	bodies := map[string]string{
+		"createProject": `{"name":"NAME"}`, "createNetwork": `{"name":"NAME","cidr":"10.1.0.0/24"}`, "createInstance": `{"name":"NAME"}`,
+		"createRoute": `{"name":"NAME","destination":"10.2.0.0/24","instanceId":"` + r.hop + `"}`, "reserveAddress": `{"name":"NAME"}`,
+		"createLoadBalancer": `{"name":"NAME","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}]}`,
+	}
+	for _, d := range allDocumented(t) {
+		if !d.takes("Idempotency-Key") {
+			continue
+		}
+		body := bodies[d.OperationID]
+		require.NotEmpty(t, body, d.OperationID)
+		answer, _ := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		require.Equal(t, 201, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
+		again, _ := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		assert.Equal(t, answer.Body, again.Body, d.OperationID)
+		assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"), d.OperationID)
+		answer, p := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "b", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		assert.Equal(t, 422, answer.StatusCode, d.OperationID)
+		assert.Equal(t, api.IdempotencyKeyReused, p.Code, d.OperationID)
+		assert.Contains(t, p.Detail, "use a new key", d.OperationID)
+		delete(bodies, d.OperationID)
+	}
+	assert.Empty(t, bodies, "all of them")
+}
