@@ -214,12 +214,13 @@ func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, er
 	return next, err
 }
 
-// checkTime refuses a snapshot that does not fit the cloud's clock: its time
-// would run backwards, or health checks disagree with it.
-func (c *Cloud) checkTime(ctx context.Context, snapshot string) error {
+// checkTime gives the time at which a snapshot's virtual clock stood, or zero. It
+// refuses one that makes no sense or does not fit the cloud's clock: time would
+// run backwards, or health checks disagree with it.
+func (c *Cloud) checkTime(ctx context.Context, snapshot string) (then time.Time, err error) {
 	s, err := store.Open(ctx, store.Memory)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	err = s.Restore(ctx, c.snapshotFile(snapshot))
 	if errors.Is(err, store.ErrUnusable) {
@@ -227,6 +228,9 @@ func (c *Cloud) checkTime(ctx context.Context, snapshot string) error {
 	}
 	if err == nil {
 		err = s.Read(ctx, func(tx *store.Tx) error {
+			if err := new(addressSet).load(ctx, tx); err != nil {
+				return refuse(SnapshotUnusable, "snapshot %q: %v", snapshot, err)
+			}
 			checked, err := tx.CheckedLoadBalancers(ctx)
 			if err != nil {
 				return err
@@ -238,13 +242,14 @@ func (c *Cloud) checkTime(ctx context.Context, snapshot string) error {
 			if errors.Is(err, sql.ErrNoRows) {
 				return nil
 			}
-			if then := fromMillis(row.Now); err == nil && then.After(c.now()) {
+			then = fromMillis(row.Now)
+			if err == nil && c.cfg.Virtual == nil && then.After(c.now()) {
 				return refuse(SnapshotUnusable, "snapshot %q is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshot, then.Format(time.RFC3339), c.now().Format(time.RFC3339))
 			}
 			return err
 		})
 	}
-	return errors.Join(err, s.Close())
+	return then, errors.Join(err, s.Close())
 }
 
 // keepTime puts data that was just brought in under the cloud's clock.

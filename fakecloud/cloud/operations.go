@@ -191,6 +191,16 @@ func (w *waits) tell(ids []string) {
 	}
 }
 
+// tellAll has everybody who waits look again.
+func (w *waits) tellAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.byID {
+		close(one.ended)
+	}
+	clear(w.byID)
+}
+
 // GetOperation reads one operation.
 func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operation, error) {
 	var op Operation
@@ -208,17 +218,30 @@ func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operati
 // AwaitOperation gives an operation when it has ended, or as it is once until
 // is closed.
 func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until <-chan struct{}) (Operation, error) {
+	for {
+		again, op, err := c.awaitOnce(ctx, p, id, until)
+		if !again {
+			return op, err
+		}
+	}
+}
+
+// awaitOnce tells whether to look again: a snapshot may have brought back an
+// operation that runs.
+func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-chan struct{}) (again bool, op Operation, err error) {
 	ended, leave := c.waits.join(id)
 	defer leave()
-	op, err := c.GetOperation(ctx, p, id)
+	op, err = c.GetOperation(ctx, p, id)
 	if err != nil || op.State != OperationRunning {
-		return op, err
+		return false, op, err
 	}
 	select {
 	case <-ended:
+		return true, op, nil
 	case <-until:
+		op, err = c.GetOperation(ctx, p, id)
+		return false, op, err
 	}
-	return c.GetOperation(ctx, p, id)
 }
 
 // ListOperations gives one page, oldest first, and whether more follow.

@@ -40,8 +40,16 @@ type Snapshot struct {
 type snapshots struct {
 	mu  sync.Mutex
 	dir string
-	// replaced are told when the state has become another's.
-	replaced []func(context.Context) error
+	// replacing are told before the state becomes another's, replaced when it has.
+	replacing, replaced []func(context.Context) error
+}
+
+// OnReplacing has fn called before a snapshot takes the place of the state, so
+// that what acts on that can end. An error keeps the state.
+func (c *Cloud) OnReplacing(fn func(context.Context) error) {
+	c.snapshots.mu.Lock()
+	defer c.snapshots.mu.Unlock()
+	c.snapshots.replacing = append(c.snapshots.replacing, fn)
 }
 
 // OnReplaced has fn called when a snapshot has taken the place of the state, so
@@ -116,7 +124,9 @@ func (c *Cloud) DeleteSnapshot(name string) error {
 
 // RestoreSnapshot makes a snapshot's state the cloud's, wholly or not at all.
 // Every event stream ends and cannot be resumed; balancers forward as the
-// snapshot says. What was due in it by now happens at once.
+// snapshot says; who waits for an operation learns what it is in the snapshot.
+// What was due in it by now happens at once. A virtual clock is moved to the
+// snapshot's time if that is later, and otherwise stays.
 func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	ctx = context.WithoutCancel(ctx)
 	c.snapshots.mu.Lock()
@@ -125,23 +135,35 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	if err != nil {
 		return s, err
 	}
-	if err := c.checkTime(ctx, name); err != nil {
+	if v := c.cfg.Virtual; v != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+	}
+	then, err := c.checkTime(ctx, name)
+	if err != nil {
 		return s, err
 	}
-	if err := c.replaceState(ctx, name); err != nil {
+	for _, fn := range c.snapshots.replacing {
+		if err := fn(ctx); err != nil {
+			return s, fmt.Errorf("snapshot %q: nothing was changed: %w", name, err)
+		}
+	}
+	if err := c.replaceState(ctx, name, then); err != nil {
 		return s, err
 	}
 	errs := []error{c.keepTime(ctx)}
 	for _, fn := range c.snapshots.replaced {
 		errs = append(errs, fn(ctx))
 	}
+	// A rule of before may have held something since.
+	errs = append(errs, c.change(ctx, release))
 	// Until here nobody forwards: the balancers of before are gone.
 	errs = append(errs, c.restore(ctx))
 	c.nudge()
 	return s, errors.Join(errs...)
 }
 
-func (c *Cloud) replaceState(ctx context.Context, name string) error {
+func (c *Cloud) replaceState(ctx context.Context, name string, then time.Time) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	c.replacing.Lock()
@@ -153,9 +175,13 @@ func (c *Cloud) replaceState(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if v := c.cfg.Virtual; v != nil {
+		v.clock.Advance(max(then.Sub(c.now()), 0))
+	}
 	for id := range c.inForce {
 		c.unforce(id)
 	}
+	c.waits.tellAll()
 	return c.Reload(ctx)
 }
 

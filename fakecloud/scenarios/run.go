@@ -86,6 +86,9 @@ type Runner struct {
 func New(c *cloud.Cloud, rules *faults.Rules, log *slog.Logger) *Runner {
 	r := &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log, moved: make(chan struct{})}
 	c.Follow(r)
+	// Once more afterwards: one may have been started in between.
+	c.OnReplacing(r.stopAll)
+	c.OnReplaced(r.stopAll)
 	return r
 }
 
@@ -244,14 +247,30 @@ func (r *Runner) Stop(ctx context.Context, project, id string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	one.cancel()
-	<-one.ended
-	if err := r.liftAll(ctx, one); err != nil {
+	if err := r.halt(ctx, one); err != nil {
 		return Status{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return one.show(), nil
+}
+
+// stopAll ends all scenarios: the state that they act on becomes another.
+func (r *Runner) stopAll(ctx context.Context) error {
+	r.mu.Lock()
+	all := slices.Clone(r.runs)
+	r.mu.Unlock()
+	var errs []error
+	for _, one := range all {
+		errs = append(errs, r.halt(ctx, one))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runner) halt(ctx context.Context, one *run) error {
+	one.cancel()
+	<-one.ended
+	return r.liftAll(ctx, one)
 }
 
 // Delete stops a scenario and forgets it.

@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	st, err := store.Open(ctx, store.Memory)
 	require.NoError(t, err)
 	w := &world{clock: clockwork.NewFakeClockAt(epoch)}
-	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[0], Clock: w.clock})
+	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[0], Clock: w.clock, SnapshotDir: t.TempDir()})
 	require.NoError(t, err)
 	w.project, err = w.cloud.EnsureProject(ctx, "default", nil)
 	require.NoError(t, err)

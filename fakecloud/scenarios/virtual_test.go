@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,4 +71,85 @@ func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 	}
 	assert.Equal(t, want, play(time.Hour))
 	assert.Equal(t, want, play(time.Second, 9*time.Second, 0, 5*time.Second, time.Minute, time.Hour))
+}
+
+// One advance tells the same story as many: what a fault holds, lets go and
+// fails is a matter of the seed and the cloud's time only.
+func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
+	play := func(moves ...time.Duration) (told []string) {
+		ctx := t.Context()
+		st, err := store.Open(ctx, store.Memory)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, st.Close()) }()
+		v, err := cloud.StartVirtualTime(ctx, st, epoch)
+		require.NoError(t, err)
+		c, err := cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[2], Virtual: v, Seed: 7})
+		require.NoError(t, err)
+		p, err := c.EnsureProject(ctx, "default", nil)
+		require.NoError(t, err)
+		quiet := slog.New(slog.DiscardHandler)
+		rules, err := faults.Open(ctx, c, map[string]faults.Operation{}, quiet)
+		require.NoError(t, err)
+		defer rules.Close()
+		runner := scenarios.New(c, rules, quiet)
+		defer runner.Close()
+		for _, name := range []string{"a", "b", "c", "d"} {
+			_, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: name})
+			require.NoError(t, err)
+		}
+		_, err = c.Advance(ctx, func(now time.Time) time.Time { return now.Add(time.Minute) })
+		require.NoError(t, err)
+		started, err := runner.Run(ctx, p, scenarios.Spec{Name: "s", Seed: 11, Steps: []scenarios.Step{
+			{At: 5 * time.Second, For: 30 * time.Second, Fault: &faults.Spec{Effect: faults.Effect{Stuck: true}}},
+			{At: 10 * time.Second, Action: "stop", Instances: &scenarios.Selector{Name: "a"}},
+			{At: 36 * time.Second, For: 30 * time.Second, Fault: &faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Probability: 0.5}}},
+			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "b"}},
+			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "c"}},
+			{At: 40 * time.Second, Action: "terminate", Instances: &scenarios.Selector{Name: "d"}},
+		}})
+		require.NoError(t, err)
+		for _, d := range moves {
+			moved, err := c.Advance(ctx, func(now time.Time) time.Time { return now.Add(d) })
+			require.NoError(t, err)
+			require.True(t, moved.Complete)
+		}
+		s, err := runner.Get(p.ID, started.ID)
+		require.NoError(t, err)
+		require.Equal(t, scenarios.Done, s.State, s)
+		assert.Equal(t, epoch.Add(95*time.Second), s.Steps[0].LiftedAt)
+		events, _, err := c.Events(ctx, p, cloud.Oldest)
+		require.NoError(t, err)
+		for _, e := range events {
+			told = append(told, fmt.Sprint(e.Time.Sub(epoch), " ", e.Type, " ", e.ID, " ", e.From, " ", e.To, " ", e.Reason))
+		}
+		return told
+	}
+	once := play(2 * time.Minute)
+	require.Contains(t, strings.Join(once, "\n"), "error no disk")
+	assert.Equal(t, once, play(2*time.Minute), "the same seed")
+	many := make([]time.Duration, 120)
+	for i := range many {
+		many[i] = time.Second
+	}
+	assert.Equal(t, once, play(many...))
+	assert.Equal(t, once, play(7*time.Second, 0, 28*time.Second, 300*time.Millisecond, 84700*time.Millisecond))
+}
+
+func TestASnapshotStopsScenarios(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.cloud.SaveSnapshot(t.Context(), "then")
+	require.NoError(t, err)
+	started, err := w.Run(t.Context(), w.project, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
+		{Fault: &faults.Spec{Effect: faults.Effect{Stuck: true}}, For: time.Hour},
+		{At: time.Hour, Action: "stop", Instances: &scenarios.Selector{Pick: 1}},
+	}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(w.rules.List(w.project.ID)) == 1 }, patience, time.Millisecond)
+	_, err = w.cloud.RestoreSnapshot(t.Context(), "then")
+	require.NoError(t, err)
+	s, err := w.Get(w.project.ID, started.ID)
+	require.NoError(t, err)
+	assert.Equal(t, scenarios.Stopped, s.State)
+	assert.Equal(t, epoch, s.Steps[0].LiftedAt)
+	assert.Empty(t, w.rules.List(w.project.ID))
 }

@@ -56,11 +56,18 @@ type journal struct {
 func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journal, error) {
 	j := &journal{keep: c.AppendAudit, log: log, over: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
 	j.room.L = &j.mu
-	known, err := c.AuditAgents(context.Background())
-	for _, k := range known {
-		j.agent(k)
+	learn := func(ctx context.Context) error {
+		known, err := c.AuditAgents(ctx)
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		clear(j.agents)
+		for _, k := range known {
+			j.agent(k)
+		}
+		return err
 	}
-	return j, err
+	c.OnReplaced(learn)
+	return j, learn(context.Background())
 }
 
 // agent is the name that a user agent is summed under.

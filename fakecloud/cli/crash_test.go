@@ -1,0 +1,238 @@
+// This file answers: is what the binary acknowledged there, once, however often it
+// is killed?
+
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// errand makes an instance with an address and a route, and ends some. What was
+// not answered is asked again, with the same key, so it can be gone on with when
+// the cloud is back.
+type errand struct {
+	name, destination        string
+	withAddress, ends        bool
+	instance, address, route string // the IDs, once they are known
+	attaching, attached      bool
+	ended                    bool
+}
+
+func (e *errand) run(ctx context.Context, c *client.Client) error {
+	if e.instance == "" {
+		in, err := c.CreateInstance(e.once(ctx, "instance"), api.InstanceCreate{Name: &e.name})
+		if err != nil {
+			return err
+		}
+		e.instance = in.ID
+	}
+	if e.withAddress {
+		if err := e.attach(ctx, c); err != nil {
+			return err
+		}
+	}
+	if e.route == "" {
+		r, err := c.CreateRoute(e.once(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance})
+		if err != nil {
+			return err
+		}
+		e.route = r.ID
+	}
+	if e.ends && !e.ended {
+		if _, err := c.TerminateInstance(ctx, e.instance); err != nil {
+			return err
+		}
+		e.ended = true
+	}
+	return nil
+}
+
+// once has the create of that come but once.
+func (e *errand) once(ctx context.Context, what string) context.Context {
+	return client.IdempotencyKey(ctx, e.name+"-"+what)
+}
+
+func (e *errand) attach(ctx context.Context, c *client.Client) error {
+	if e.address == "" {
+		a, err := c.ReserveAddress(e.once(ctx, "address"), api.ReservedAddressCreate{Name: &e.name})
+		if err != nil {
+			return err
+		}
+		e.address = a.ID
+	}
+	if e.attaching && !e.attached { // It may have been, and is refused then.
+		a, err := c.GetAddress(ctx, e.address)
+		if err != nil {
+			return err
+		}
+		e.attached = a.State == api.AddressHeld
+	}
+	if e.attached {
+		return nil
+	}
+	e.attaching = true
+	_, err := c.AttachAddress(ctx, e.address, e.instance)
+	e.attached = err == nil
+	return err
+}
+
+// runner runs one errand after another.
+type runner struct {
+	number int
+	random *rand.Rand
+	all    []*errand // the last may not be done
+	done   bool      // that one is
+}
+
+// run goes on until the cloud is gone, or through with what was begun. A refusal
+// is an error.
+func (r *runner) run(ctx context.Context, c *client.Client, only bool, counts *atomic.Int64) error {
+	for {
+		if len(r.all) == 0 || r.done {
+			if only {
+				return nil
+			}
+			n := len(r.all)
+			r.all = append(r.all, &errand{
+				name: fmt.Sprintf("e-%d-%d", r.number, n), destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
+				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0,
+			})
+			r.done = false
+		}
+		err := r.all[len(r.all)-1].run(ctx, c)
+		var refused *client.Error
+		switch {
+		case errors.As(err, &refused):
+			return err
+		case err != nil && only:
+			return err
+		case err != nil:
+			return nil //nolint:nilerr // The cloud is gone, as it was to be.
+		}
+		r.done = true
+		counts.Add(1)
+	}
+}
+
+func TestManyKillsUnderLoad(t *testing.T) {
+	const kills = 10
+	dir := t.TempDir()
+	random := rand.New(rand.NewPCG(3, 4))
+	var runners []*runner
+	for i := range 4 {
+		runners = append(runners, &runner{number: i, random: rand.New(rand.NewPCG(uint64(i), 5))})
+	}
+	var done atomic.Int64
+	var seen []int64
+	p := serve(t, dir)
+	for kill := range kills + 1 {
+		follower, leave := context.WithCancel(t.Context())
+		followed := make(chan struct{})
+		go func() {
+			defer close(followed)
+			_ = p.client.Watch(follower, last(seen), true, func(e api.Event) error { seen = append(seen, e.Seq); return nil })
+		}()
+		var busy sync.WaitGroup
+		for _, r := range runners {
+			busy.Go(func() { assert.NoError(t, r.run(t.Context(), p.client, kill == kills, &done)) })
+		}
+		if kill == kills {
+			busy.Wait()
+			requireErrands(t, p.client, runners)
+			requireSeen(t, p.client, &seen, leave, followed)
+			break
+		}
+		enough := done.Load() + 1 + int64(random.IntN(60))
+		require.Eventually(t, func() bool { return done.Load() >= enough }, patience, time.Duration(1+random.IntN(9))*time.Millisecond)
+		p.kill()
+		busy.Wait()
+		<-followed
+		leave()
+		p = serve(t, dir)
+	}
+}
+
+func last(seen []int64) int64 {
+	if len(seen) == 0 {
+		return client.FromOldest
+	}
+	return seen[len(seen)-1]
+}
+
+// requireSeen wants the follower to have been told of each event of the log once,
+// in order.
+func requireSeen(t *testing.T, c *client.Client, seen *[]int64, leave func(), followed <-chan struct{}) {
+	t.Helper()
+	var log []int64
+	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
+	leave()
+	<-followed
+	// Nothing happens any more; what was not told yet is told now.
+	require.NoError(t, c.Watch(t.Context(), last(*seen), false, func(e api.Event) error { *seen = append(*seen, e.Seq); return nil }))
+	require.Equal(t, log, *seen)
+	for i := range log[1:] {
+		require.Equal(t, log[i]+1, log[i+1], "no number is missing")
+	}
+}
+
+// requireErrands wants what the runners made to be there, once, as they left it,
+// and every operation to end.
+func requireErrands(t *testing.T, c *client.Client, runners []*runner) {
+	t.Helper()
+	ctx := t.Context()
+	require.EventuallyWithT(t, func(ct *assert.CollectT) {
+		running, err := c.ListOperations(ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
+		require.NoError(ct, err)
+		assert.Empty(ct, running)
+	}, patience, 20*time.Millisecond)
+	instances, err := c.ListInstances(ctx, client.InstanceFilter{})
+	require.NoError(t, err)
+	addresses, err := c.ListAddresses(ctx, client.AddressFilter{})
+	require.NoError(t, err)
+	routes, err := c.ListRoutes(ctx, client.RouteFilter{})
+	require.NoError(t, err)
+	operations, err := c.ListOperations(ctx, client.OperationFilter{})
+	require.NoError(t, err)
+	got, want := map[string]int{}, map[string]int{}
+	for _, in := range instances {
+		got[fmt.Sprint(in.ID, " ", in.Name, " ", in.State)]++
+	}
+	for _, a := range addresses {
+		got[fmt.Sprint(a.ID, " ", a.Name, " ", a.State)]++
+	}
+	for _, r := range routes {
+		got[fmt.Sprint(r.ID, " ", r.Name, " ", r.State)]++
+	}
+	for _, op := range operations {
+		got[op.ResourceID+" "+op.Type]++
+		require.Contains(t, []api.OperationState{api.OperationDone, api.OperationSuperseded}, op.State)
+	}
+	for _, e := range slices.Concat(runners[0].all, runners[1].all, runners[2].all, runners[3].all) {
+		in, address, route := api.InstanceRunning, api.AddressHeld, api.RouteActive
+		want[e.instance+" createInstance"]++
+		if e.ends {
+			in, address, route = api.InstanceTerminated, api.AddressAvailable, api.RouteBlackhole
+			want[e.instance+" terminateInstance"]++
+		}
+		want[fmt.Sprint(e.instance, " ", e.name, " ", in)]++
+		want[fmt.Sprint(e.route, " ", e.name, " ", route)]++
+		if e.withAddress {
+			want[fmt.Sprint(e.address, " ", e.name, " ", address)]++
+		}
+	}
+	require.Equal(t, want, got)
+}
