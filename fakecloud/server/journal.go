@@ -201,6 +201,7 @@ func (j *journal) store(ctx context.Context) error {
 		return nil
 	}
 	j.entries, j.amended, j.sums = j.entries[len(entries):], nil, map[cloud.AuditCaller]*cloud.AuditSum{}
+	j.room.Broadcast() // What is being stored needs none.
 	var b cloud.AuditBatch
 	for _, e := range entries {
 		e.written = true
