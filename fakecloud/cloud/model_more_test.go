@@ -175,7 +175,7 @@ func (k kept) clone() kept {
 // saveOrRestore puts all aside, or brings back what was. It is slow, and so done
 // now and then.
 func (w *world) saveOrRestore(t *rapid.T) {
-	switch rapid.IntRange(0, 5).Draw(t, "what") {
+	switch rapid.IntRange(0, 2).Draw(t, "what") {
 	case 0:
 		if w.snapshot != nil {
 			require.NoError(t, w.cloud.DeleteSnapshot("s"))
