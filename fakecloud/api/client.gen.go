@@ -229,7 +229,8 @@ type ClientInterface interface {
 	// AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
 	//
 	// What falls due happens in order, each at its own time, which its events
-	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// carry: transitions, windows of faults and steps of scenarios; only the first
+	// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 	// clock nothing happens by itself, not even what takes no time. One call
 	// moves by 366 days at most, and stops early after 1,000,000 transitions;
 	// what happened stays when the caller goes away. On the real clock this is
@@ -245,7 +246,8 @@ type ClientInterface interface {
 	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
 	//
 	// What falls due happens in order, each at its own time, which its events
-	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// carry: transitions, windows of faults and steps of scenarios; only the first
+	// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 	// clock nothing happens by itself, not even what takes no time. One call
 	// moves by 366 days at most, and stops early after 1,000,000 transitions;
 	// what happened stays when the caller goes away. On the real clock this is
@@ -805,7 +807,11 @@ type ClientInterface interface {
 	// (410): list anew. Balancers forward as the snapshot says, and what was due
 	// in it by now happens at once. The tokens that `fakecloud serve --token`
 	// gave keep working. A snapshot of an older version of this cloud is brought
-	// up to date; one of a newer version is refused.
+	// up to date; one of a newer version is refused. Scenarios that run are
+	// stopped, and who waits for an operation learns what it is in the snapshot.
+	// A virtual clock is moved to the snapshot's time if that is later, and stays
+	// otherwise; what would turn time back, or bring a health check to a virtual
+	// clock, is refused (`snapshot-unusable`).
 	//
 	// Corresponds with POST /v1/snapshots/{name}/restore (the `RestoreSnapshot` operationId).
 	RestoreSnapshot(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1133,7 +1139,8 @@ func (c *Client) GetClock(ctx context.Context, reqEditors ...RequestEditorFn) (*
 // AdvanceClockWithBody Move the virtual clock. The reply comes when all that falls due on the way has happened.
 //
 // What falls due happens in order, each at its own time, which its events
-// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// carry: transitions, windows of faults and steps of scenarios; only the first
+// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 // clock nothing happens by itself, not even what takes no time. One call
 // moves by 366 days at most, and stops early after 1,000,000 transitions;
 // what happened stays when the caller goes away. On the real clock this is
@@ -1159,7 +1166,8 @@ func (c *Client) AdvanceClockWithBody(ctx context.Context, contentType string, b
 // AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
 //
 // What falls due happens in order, each at its own time, which its events
-// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// carry: transitions, windows of faults and steps of scenarios; only the first
+// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 // clock nothing happens by itself, not even what takes no time. One call
 // moves by 366 days at most, and stops early after 1,000,000 transitions;
 // what happened stays when the caller goes away. On the real clock this is
@@ -2479,7 +2487,11 @@ func (c *Client) GetSnapshotContent(ctx context.Context, name SnapshotName, reqE
 // (410): list anew. Balancers forward as the snapshot says, and what was due
 // in it by now happens at once. The tokens that `fakecloud serve --token`
 // gave keep working. A snapshot of an older version of this cloud is brought
-// up to date; one of a newer version is refused.
+// up to date; one of a newer version is refused. Scenarios that run are
+// stopped, and who waits for an operation learns what it is in the snapshot.
+// A virtual clock is moved to the snapshot's time if that is later, and stays
+// otherwise; what would turn time back, or bring a health check to a virtual
+// clock, is refused (`snapshot-unusable`).
 //
 // Corresponds with POST /v1/snapshots/{name}/restore (the `RestoreSnapshot` operationId).
 func (c *Client) RestoreSnapshot(ctx context.Context, name SnapshotName, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6772,7 +6784,8 @@ type ClientWithResponsesInterface interface {
 	// AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
 	//
 	// What falls due happens in order, each at its own time, which its events
-	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// carry: transitions, windows of faults and steps of scenarios; only the first
+	// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 	// clock nothing happens by itself, not even what takes no time. One call
 	// moves by 366 days at most, and stops early after 1,000,000 transitions;
 	// what happened stays when the caller goes away. On the real clock this is
@@ -6788,7 +6801,8 @@ type ClientWithResponsesInterface interface {
 	// AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
 	//
 	// What falls due happens in order, each at its own time, which its events
-	// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+	// carry: transitions, windows of faults and steps of scenarios; only the first
+	// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 	// clock nothing happens by itself, not even what takes no time. One call
 	// moves by 366 days at most, and stops early after 1,000,000 transitions;
 	// what happened stays when the caller goes away. On the real clock this is
@@ -7434,7 +7448,11 @@ type ClientWithResponsesInterface interface {
 	// (410): list anew. Balancers forward as the snapshot says, and what was due
 	// in it by now happens at once. The tokens that `fakecloud serve --token`
 	// gave keep working. A snapshot of an older version of this cloud is brought
-	// up to date; one of a newer version is refused.
+	// up to date; one of a newer version is refused. Scenarios that run are
+	// stopped, and who waits for an operation learns what it is in the snapshot.
+	// A virtual clock is moved to the snapshot's time if that is later, and stays
+	// otherwise; what would turn time back, or bring a health check to a virtual
+	// clock, is refused (`snapshot-unusable`).
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11365,7 +11383,8 @@ func (c *ClientWithResponses) GetClockWithResponse(ctx context.Context, reqEdito
 // AdvanceClockWithBodyWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
 //
 // What falls due happens in order, each at its own time, which its events
-// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// carry: transitions, windows of faults and steps of scenarios; only the first
+// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 // clock nothing happens by itself, not even what takes no time. One call
 // moves by 366 days at most, and stops early after 1,000,000 transitions;
 // what happened stays when the caller goes away. On the real clock this is
@@ -11387,7 +11406,8 @@ func (c *ClientWithResponses) AdvanceClockWithBodyWithResponse(ctx context.Conte
 // AdvanceClockWithResponse Move the virtual clock. The reply comes when all that falls due on the way has happened.
 //
 // What falls due happens in order, each at its own time, which its events
-// carry. Moving by 0 seconds makes happen what is due now: with a virtual
+// carry: transitions, windows of faults and steps of scenarios; only the first
+// are counted. Moving by 0 seconds makes happen what is due now: with a virtual
 // clock nothing happens by itself, not even what takes no time. One call
 // moves by 366 days at most, and stops early after 1,000,000 transitions;
 // what happened stays when the caller goes away. On the real clock this is
@@ -12489,7 +12509,11 @@ func (c *ClientWithResponses) GetSnapshotContentWithResponse(ctx context.Context
 // (410): list anew. Balancers forward as the snapshot says, and what was due
 // in it by now happens at once. The tokens that `fakecloud serve --token`
 // gave keep working. A snapshot of an older version of this cloud is brought
-// up to date; one of a newer version is refused.
+// up to date; one of a newer version is refused. Scenarios that run are
+// stopped, and who waits for an operation learns what it is in the snapshot.
+// A virtual clock is moved to the snapshot's time if that is later, and stays
+// otherwise; what would turn time back, or bring a health check to a virtual
+// clock, is refused (`snapshot-unusable`).
 //
 // Returns a wrapper object for the known response body format(s).
 //

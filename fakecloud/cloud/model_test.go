@@ -57,9 +57,9 @@ func (p *fakePlane) Health(string) []TargetHealth { return p.health }
 
 // modelInstance and modelBalancer are all the model knows.
 type modelInstance struct {
-	name, state, address string
-	due                  time.Time
-	held                 bool // it is stuck
+	name, zone, state, address string
+	due                        time.Time
+	held                       bool // it is stuck
 }
 
 type modelBalancer struct {
@@ -72,14 +72,20 @@ type modelBalancer struct {
 }
 
 // modelFaults are rules on all there is, as they stand just now.
-type modelFaults struct{ stuck, fail, crash bool }
+type modelFaults struct {
+	stuck, fail, crash bool
+	lost               string // the zone that has an outage
+	sweeps             []FaultSweep
+}
 
 func (f *modelFaults) Stuck(Subject, time.Time) bool                    { return f.stuck }
 func (f *modelFaults) Fail(Subject, time.Time) (string, bool)           { return "no disk", f.fail }
 func (f *modelFaults) Crash(Subject, time.Time, string) bool            { return f.crash }
-func (f *modelFaults) Outage(string, string, time.Time) (string, bool)  { return "", false }
-func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time) { return nil, time.Time{} }
-func (f *modelFaults) Swept(FaultSweep, int)                            {}
+func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time) { return f.sweeps, time.Time{} }
+func (f *modelFaults) Swept(FaultSweep, int)                            { f.sweeps = nil }
+func (f *modelFaults) Outage(_, zone string, _ time.Time) (string, bool) {
+	return outageID, zone == f.lost
+}
 
 type modelRoute struct{ name, destination, instance string }
 
@@ -96,9 +102,20 @@ type world struct {
 
 	faults modelFaults
 
+	kept
+	snapshot *kept             // nil: none is saved
+	told     map[string]string // the states that the events go on from
+}
+
+// kept is what is stored, and comes back with a snapshot.
+type kept struct {
 	instances map[string]*modelInstance
 	balancers map[string]*modelBalancer
 	routes    map[string]modelRoute
+	networks  map[string]NetworkSpec
+	keys      map[string]modelKey
+	lost      string // the zone that has an outage
+	taken     []string
 }
 
 func (w *world) open() {
@@ -112,7 +129,8 @@ func (w *world) open() {
 	w.cloud, err = New(Config{
 		Store: w.store, DataPlane: w.plane, Profile: profile, Clock: w.clock,
 		InstanceCIDR: netip.MustParsePrefix("127.50.0.0/29"), Retention: 3 * time.Second,
-		Seed: w.opens, // Repeatable, and no ID twice though the clock stands still.
+		Seed:        w.opens, // Repeatable, and no ID twice though the clock stands still.
+		SnapshotDir: filepath.Join(w.dir, "snapshots"),
 	})
 	require.NoError(w.t, err)
 	w.proj, err = w.cloud.EnsureProject(ctx, "default", nil)
@@ -126,6 +144,10 @@ func (w *world) reopen() {
 	w.plane.applied = map[string]Forwarding{}
 	w.open()
 	require.NoError(w.t, w.cloud.restore(w.t.Context()))
+	w.buildAll()
+}
+
+func (w *world) buildAll() {
 	for _, b := range w.balancers {
 		b.bound = 0
 		switch b.state {
@@ -194,6 +216,10 @@ func (w *world) lift(t *rapid.T) {
 		return
 	}
 	require.NoError(t, w.cloud.LiftFaults(t.Context(), []string{"f-1"}))
+	w.release()
+}
+
+func (w *world) release() {
 	for _, in := range w.instances {
 		if in.held {
 			in.due, in.held = w.clock.Now(), false
@@ -243,7 +269,7 @@ func (w *world) check() {
 		if in.Address.IsValid() {
 			address = in.Address.String()
 		}
-		require.Equal(w.t, *m, modelInstance{in.Name, string(in.State), address, m.due, m.held})
+		require.Equal(w.t, *m, modelInstance{in.Name, in.Zone, string(in.State), address, m.due, m.held})
 	}
 	balancers, _, err := w.cloud.ListLoadBalancers(ctx, w.proj, Filter{Limit: 500})
 	require.NoError(w.t, err)
@@ -260,6 +286,8 @@ func (w *world) check() {
 		require.Contains(w.t, w.balancers, id, "a balancer that is gone forwards")
 	}
 	w.checkUsage()
+	w.checkNetworks()
+	w.checkOperations()
 	routes, _, err := w.cloud.ListRoutes(ctx, w.proj, Filter{Limit: 500})
 	require.NoError(w.t, err)
 	require.Len(w.t, routes, len(w.routes))
@@ -271,7 +299,7 @@ func (w *world) check() {
 
 // checkUsage wants what is counted as it changes to be what is there.
 func (w *world) checkUsage() {
-	want := map[Quota]int64{QuotaLoadBalancers: int64(len(w.balancers)), QuotaRoutes: int64(len(w.routes)), QuotaNetworks: 1}
+	want := map[Quota]int64{QuotaLoadBalancers: int64(len(w.balancers)), QuotaRoutes: int64(len(w.routes)), QuotaNetworks: int64(1 + len(w.networks))}
 	live := map[string]int64{}
 	for id, in := range w.instances {
 		if in.state != "terminated" {
@@ -331,7 +359,7 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 
 // checkEvents wants the log to tell each resource's life without a gap.
 func (w *world) checkEvents() {
-	last := map[string]string{}
+	last := maps.Clone(w.told)
 	var cursor, seq int64 = Oldest, 0
 	for {
 		events, next, err := w.cloud.Events(w.t.Context(), w.proj, cursor)
@@ -369,8 +397,16 @@ func (w *world) lowestFree() string {
 	return ""
 }
 
+var instanceNames = rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"})
+
+// newInstance is the model of one that was just made.
+func (w *world) newInstance(name string, in Instance) *modelInstance {
+	require.NotEqual(w.t, w.lost, in.Zone)
+	return &modelInstance{name, in.Zone, "pending", in.Address.String(), w.clock.Now().Add(300 * time.Millisecond), false}
+}
+
 func (w *world) createInstance(t *rapid.T) {
-	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}).Draw(t, "name")
+	name := instanceNames.Draw(t, "name")
 	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
 	in, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
 	switch address := w.lowestFree(); {
@@ -380,7 +416,8 @@ func (w *world) createInstance(t *rapid.T) {
 		requireCode(t, AddressPoolExhausted, err)
 	default:
 		require.NoError(t, err)
-		w.instances[in.ID] = &modelInstance{name, "pending", address, w.clock.Now().Add(300 * time.Millisecond), false}
+		require.Equal(t, address, in.Address.String())
+		w.instances[in.ID] = w.newInstance(name, in)
 	}
 }
 
@@ -410,8 +447,12 @@ func (w *world) actOnInstance(t *rapid.T) {
 	default:
 		ok = false
 	}
-	if !ok {
+	switch {
+	case !ok:
 		requireCode(t, WrongState, err)
+		return
+	case action == Start && to != "" && m.zone == w.lost:
+		requireCode(t, ZoneUnavailable, err)
 		return
 	}
 	require.NoError(t, err)
@@ -425,7 +466,7 @@ func (w *world) actOnInstance(t *rapid.T) {
 
 func (w *world) renameInstance(t *rapid.T) {
 	id := drawKey(t, w.instances)
-	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}).Draw(t, "name")
+	name := instanceNames.Draw(t, "name")
 	m, taken := w.instances[id], false
 	for other, in := range w.instances {
 		taken = taken || other != id && in.name == name && in.state != "terminated"
@@ -563,8 +604,11 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 		dir, err := os.MkdirTemp("", "fakecloud-model-")
 		require.NoError(t, err)
 		w := &world{
-			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(),
-			instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: map[string]modelRoute{},
+			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(), told: map[string]string{},
+			kept: kept{
+				instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: map[string]modelRoute{},
+				networks: map[string]NetworkSpec{}, keys: map[string]modelKey{},
+			},
 		}
 		w.open()
 		defer func() { require.NoError(t, errors.Join(w.store.Close(), os.RemoveAll(dir))) }()
@@ -583,8 +627,14 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 				w.clock.Advance(time.Duration(rapid.IntRange(1, 1500).Draw(t, "ms")) * time.Millisecond)
 				w.settle()
 			},
-			"fault":  w.lift,
-			"reopen": func(*rapid.T) { w.reopen() },
+			"fault":         w.lift,
+			"outage":        w.outage,
+			"createOnce":    w.createOnce,
+			"ifMatch":       w.ifMatch,
+			"createNetwork": w.createNetwork,
+			"deleteNetwork": w.deleteNetwork,
+			"snapshot":      w.saveOrRestore,
+			"reopen":        func(*rapid.T) { w.reopen() },
 			"block": func(t *rapid.T) {
 				port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 				w.plane.blocked[port] = !w.plane.blocked[port]

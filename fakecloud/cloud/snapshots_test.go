@@ -126,6 +126,29 @@ func TestSnapshotsOfEarlierReleasesAreRestored(t *testing.T) {
 	}
 }
 
+// A rule that held something in the snapshot may be gone by now.
+func TestWhatASnapshotHoldsIsLookedAtAgain(t *testing.T) {
+	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
+	rules := &modelFaults{stuck: true}
+	c.Obey(rules)
+	lb, in := newBalancer(t, c, p)
+	advance(t, c, time.Minute)
+	_, err := c.SaveSnapshot(t.Context(), "then")
+	require.NoError(t, err)
+	_, err = c.RestoreSnapshot(t.Context(), "then")
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	require.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID), "it is still there")
+	rules.stuck = false
+	_, err = c.RestoreSnapshot(t.Context(), "then")
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	got, err := c.GetInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	assert.Equal(t, InstanceRunning, got.State)
+}
+
 // What could not be loaded is found out before anything is replaced.
 func TestASnapshotOfNonsenseChangesNothing(t *testing.T) {
 	dir := t.TempDir()

@@ -1,0 +1,53 @@
+// This file answers: do transitions that share a write stay out of each other's way?
+
+package cloud
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// What cannot be written holds up nothing else that is due.
+func TestABadRowHoldsUpNoOther(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	var ids []string
+	for i := range 5 {
+		in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: fmt.Sprint(i)})
+		require.NoError(t, err)
+		ids = append(ids, in.ID)
+	}
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids})
+	require.NoError(t, err)
+	row := func(state string) {
+		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
+			row, err := tx.GetInstance(t.Context(), ids[2])
+			require.NoError(t, err)
+			in, err := instanceFrom(row)
+			require.NoError(t, err)
+			in.State = InstanceState(state)
+			return saveInstance(t.Context(), tx, InstancePending, &in, c.now())
+		}))
+	}
+	row("error") // Which is never due.
+	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
+	_, err = c.step(t.Context())
+	require.ErrorContains(t, err, ids[2])
+	for i, id := range ids {
+		got, err := c.GetInstance(t.Context(), p, id)
+		require.NoError(t, err)
+		assert.Equal(t, i != 2, got.State == InstanceRunning, got)
+	}
+	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	assert.Len(t, plane.applied[lb.ID].Backends, 4)
+	row("pending")
+	advance(t, c, 0)
+	assert.Len(t, plane.applied[lb.ID].Backends, 5)
+}
