@@ -218,38 +218,34 @@ func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, er
 // refuses one that makes no sense or does not fit the cloud's clock: time would
 // run backwards, or health checks disagree with it.
 func (c *Cloud) checkTime(ctx context.Context, snapshot string) (then time.Time, err error) {
-	s, err := store.Open(ctx, store.Memory)
-	if err != nil {
-		return time.Time{}, err
+	unusable := func(format string, args ...any) error {
+		return refuse(SnapshotUnusable, "snapshot %q: "+format, append([]any{snapshot}, args...)...)
 	}
-	err = s.Restore(ctx, c.snapshotFile(snapshot))
-	if errors.Is(err, store.ErrUnusable) {
-		err = refuse(SnapshotUnusable, "snapshot %q: %v", snapshot, err)
-	}
-	if err == nil {
-		err = s.Read(ctx, func(tx *store.Tx) error {
-			if err := new(addressSet).load(ctx, tx); err != nil {
-				return refuse(SnapshotUnusable, "snapshot %q: %v", snapshot, err)
-			}
-			checked, err := tx.CheckedLoadBalancers(ctx)
-			if err != nil {
-				return err
-			}
-			if c.cfg.Virtual != nil && len(checked) > 0 {
-				return refuse(SnapshotUnusable, "snapshot %q: load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock", snapshot, checked[0].Name, checked[0].ID)
-			}
-			row, err := tx.Clock(ctx)
-			if errors.Is(err, sql.ErrNoRows) {
-				return nil
-			}
-			then = fromMillis(row.Now)
-			if err == nil && c.cfg.Virtual == nil && then.After(c.now()) {
-				return refuse(SnapshotUnusable, "snapshot %q is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshot, then.Format(time.RFC3339), c.now().Format(time.RFC3339))
-			}
+	err = c.store.Inspect(ctx, c.snapshotFile(snapshot), func(tx *store.Tx) error {
+		if err := new(addressSet).load(ctx, tx); err != nil {
+			return unusable("%v", err)
+		}
+		checked, err := tx.CheckedLoadBalancers(ctx)
+		if err != nil {
 			return err
-		})
+		}
+		if c.cfg.Virtual != nil && len(checked) > 0 {
+			return unusable("load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock", checked[0].Name, checked[0].ID)
+		}
+		row, err := tx.Clock(ctx)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		then = fromMillis(row.Now)
+		if err == nil && c.cfg.Virtual == nil && then.After(c.now()) {
+			return unusable("it is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", then.Format(time.RFC3339), c.now().Format(time.RFC3339))
+		}
+		return err
+	})
+	if errors.Is(err, store.ErrUnusable) {
+		err = unusable("%v", err)
 	}
-	return then, errors.Join(err, s.Close())
+	return then, err
 }
 
 // keepTime puts data that was just brought in under the cloud's clock.

@@ -128,7 +128,7 @@ func New(cfg Config) (*Cloud, error) {
 		targeting: map[string]map[string]bool{},
 		dirty:     map[string]bool{},
 	}
-	return c, c.Reload(context.Background())
+	return c, errors.Join(c.snapshots.tidy(), c.Reload(context.Background()))
 }
 
 // Reload reads what is kept in memory anew: for New, and for when the store's

@@ -52,6 +52,18 @@ func (c *Cloud) OnReplacing(fn func(context.Context) error) {
 	c.snapshots.replacing = append(c.snapshots.replacing, fn)
 }
 
+// tidy removes what a process that was killed had not finished.
+func (s *snapshots) tidy() error {
+	if s.dir == "" {
+		return nil
+	}
+	left, err := filepath.Glob(filepath.Join(s.dir, "*"+store.PartialSuffix))
+	for _, file := range left {
+		err = errors.Join(err, os.Remove(file))
+	}
+	return err
+}
+
 // OnReplaced has fn called when a snapshot has taken the place of the state, so
 // that what is kept in memory of it can be made anew.
 func (c *Cloud) OnReplaced(fn func(context.Context) error) {
@@ -160,7 +172,10 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	// Until here nobody forwards: the balancers of before are gone.
 	errs = append(errs, c.restore(ctx))
 	c.nudge()
-	return s, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return s, fmt.Errorf("snapshot %q has taken the place of the state, but: %w", name, err)
+	}
+	return s, nil
 }
 
 func (c *Cloud) replaceState(ctx context.Context, name string, then time.Time) error {

@@ -342,3 +342,12 @@ func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 	require.NoError(t, err)
 	require.Empty(t, running)
 }
+
+// What a process that was killed in the middle of a backup left is gone.
+func TestPartialSnapshotsAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "half.db"+store.PartialSuffix)
+	require.NoError(t, os.WriteFile(left, []byte("half"), 0o600))
+	newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
+	require.NoFileExists(t, left)
+}

@@ -17,6 +17,10 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
+// PartialSuffix ends the name of a backup's file until it is whole. One that is
+// left is of a process that was killed.
+const PartialSuffix = ".partial"
+
 // Backup writes the database, as it is at one moment, to a file that only its
 // owner may read. Writes go on meanwhile, but for those of a store in memory,
 // whose readers keep writers waiting anyway. A file of that name is replaced when
@@ -27,7 +31,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 		return fmt.Errorf("backup to %s: %w", path, err)
 	}
 	err = s.oneCopy(func() error {
-		part := path + ".partial"
+		part := path + PartialSuffix
 		defer func() { _ = os.Remove(part) }() // Is there only if something failed.
 		if err := s.writeCopy(ctx, part); err != nil {
 			return err
@@ -178,6 +182,24 @@ func (s *Store) Restore(ctx context.Context, path string) error {
 }
 
 func (s *Store) restore(ctx context.Context, path string) error {
+	return s.staged(ctx, path, func(from *sql.Conn) error {
+		return s.exclusively(func() error { return s.replace(ctx, from) })
+	})
+}
+
+// Inspect shows fn what Restore would bring in, and changes nothing.
+func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) error {
+	path, err := s.outside(path)
+	if err != nil {
+		return err
+	}
+	return s.oneCopy(func() error {
+		return s.staged(ctx, path, func(from *sql.Conn) error { return fn(newTx(conn{from}, s.keep)) })
+	})
+}
+
+// staged runs do with a copy of a file that has today's schema.
+func (s *Store) staged(ctx context.Context, path string, do func(*sql.Conn) error) error {
 	dir, err := s.makeStaging()
 	if err != nil {
 		return err
@@ -187,10 +209,7 @@ func (s *Store) restore(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	err = onlyConn(ctx, file, func(from *sql.Conn) error {
-		return s.exclusively(func() error { return s.replace(ctx, from) })
-	})
-	return errors.Join(err, file.Close())
+	return errors.Join(onlyConn(ctx, file, do), file.Close())
 }
 
 // staging is where a file that is being restored is made ready.
