@@ -728,7 +728,7 @@ type AuditEntry struct {
 	// Example: kq5wm2x7rvdhbzgn3ytc
 	RequestID string `json:"requestId"`
 
-	// Resource The ID in the path, or that of what was created.
+	// Resource The ID in the path, or that of what was created; the name of a token or snapshot.
 	//
 	// Example: i-01jd3n6f0c5w3y
 	Resource *string `json:"resource,omitempty"`

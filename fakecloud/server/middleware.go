@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -221,8 +222,9 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, status int) {
 	if c.entry != nil {
 		return
 	}
-	resource := mux.Vars(r)["id"]
-	if made := w.Header().Get("Location"); resource == "" && made != "" {
+	vars := mux.Vars(r)
+	resource := cmp.Or(vars["name"], vars["id"]) // A token's name, not its project's ID.
+	if made := w.Header().Get("Location"); made != "" {
 		resource = path.Base(made)
 	}
 	agent := r.UserAgent()
