@@ -29,6 +29,8 @@ type call struct {
 	start time.Time
 	op    *operation       // noOperation until it is routed
 	who   *cloud.Principal // nil until authenticated
+	// secret is what who was known by, for calls that outlast an answer.
+	secret string
 	// whyNot is why there is no who.
 	whyNot error
 	fault  string // the ID of the rule that was applied, or ""
@@ -173,7 +175,8 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		who, err := s.cloud.Authenticate(r.Context(), strings.TrimSpace(secret))
+		c.secret = strings.TrimSpace(secret)
+		who, err := s.cloud.Authenticate(r.Context(), c.secret)
 		if err != nil {
 			c.whyNot = err
 		} else {
