@@ -51,6 +51,9 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
+	if callOf(r).head {
+		return
+	}
 	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, at: max(after, 0), told: max(after, 0)}
 	out.buf = append(out.buf, ": connected\n\n"...)
 	if err := s.stream(r, t, out, first, through, params.Follow == nil || *params.Follow); err != nil {

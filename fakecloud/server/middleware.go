@@ -27,6 +27,7 @@ import (
 type call struct {
 	id    string
 	start time.Time
+	head  bool // a HEAD, which is served as a GET: net/http sends no body
 	op    *operation       // noOperation until it is routed
 	who   *cloud.Principal // nil until authenticated
 	// secret is what who was known by, for calls that outlast an answer.
@@ -88,6 +89,9 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) Write(b []byte) (int, error) {
 	r.begin(http.StatusOK)
+	if r.call.head {
+		return len(b), nil
+	}
 	n, err := r.ResponseWriter.Write(b)
 	r.bytes += int64(n)
 	return n, err
@@ -102,6 +106,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+		if c.head = r.Method == http.MethodHead; c.head {
+			r.Method = http.MethodGet // Of this copy: net/http goes by its own.
+		}
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &recorder{ResponseWriter: w, call: c}
 		s.metrics.inFlight.Inc()
@@ -125,7 +132,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 // which there are many, at debug.
 func (s *Server) logCall(r *http.Request, rec *recorder, took time.Duration) {
 	level := slog.LevelInfo
-	if rec.status != 0 && rec.status < http.StatusBadRequest && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if rec.status != 0 && rec.status < http.StatusBadRequest && r.Method == http.MethodGet {
 		level = slog.LevelDebug
 	}
 	if !s.log.Enabled(r.Context(), level) {
@@ -231,7 +238,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, status int) {
 		resource = path.Base(made)
 	}
 	agent := r.UserAgent()
-	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 {
+	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 && !c.head {
 		c.counted = size
 	}
 	c.entry = s.journal.record(cloud.AuditEntry{
@@ -284,6 +291,9 @@ func (s *Server) methodNotAllowed(router *mux.Router) http.Handler {
 			var match mux.RouteMatch
 			if router.Match(&probe, &match) && match.MatchErr == nil {
 				allowed = append(allowed, m)
+				if m == http.MethodGet {
+					allowed = append(allowed, http.MethodHead)
+				}
 			}
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
