@@ -253,7 +253,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	assert.Equal(t, 405, resp.StatusCode)
 	assert.Equal(t, api.MethodNotAllowed, p.Code)
 	assert.Equal(t, "GET, HEAD, POST", resp.Header.Get("Allow"))
-	assert.Equal(t, r.project.ID, *p.Project)
+	assert.Nil(t, p.Project, "it would tell whether the token is valid")
 }
 
 func TestRequestsMustFitTheSpec(t *testing.T) {
