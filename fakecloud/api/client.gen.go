@@ -279,7 +279,8 @@ type ClientInterface interface {
 	//
 	// What happens within 50 ms may come at once. A reader that falls more than
 	// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
-	// write, is cut off; it resumes from the last number that it saw.
+	// write, is cut off; it resumes from the last number that it saw. A stream
+	// ends with the token, or the secret of it, that opened it.
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1209,7 +1210,8 @@ func (c *Client) AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestB
 //
 // What happens within 50 ms may come at once. A reader that falls more than
 // 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
-// write, is cut off; it resumes from the last number that it saw.
+// write, is cut off; it resumes from the last number that it saw. A stream
+// ends with the token, or the secret of it, that opened it.
 //
 // Corresponds with GET /v1/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6834,7 +6836,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// What happens within 50 ms may come at once. A reader that falls more than
 	// 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
-	// write, is cut off; it resumes from the last number that it saw.
+	// write, is cut off; it resumes from the last number that it saw. A stream
+	// ends with the token, or the secret of it, that opened it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11445,7 +11448,8 @@ func (c *ClientWithResponses) AdvanceClockWithResponse(ctx context.Context, body
 //
 // What happens within 50 ms may come at once. A reader that falls more than
 // 4,096 events or 8 MiB behind, or that takes longer than 10 seconds for one
-// write, is cut off; it resumes from the last number that it saw.
+// write, is cut off; it resumes from the last number that it saw. A stream
+// ends with the token, or the secret of it, that opened it.
 //
 // Returns a wrapper object for the known response body format(s).
 //

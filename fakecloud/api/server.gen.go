@@ -728,7 +728,7 @@ type AuditEntry struct {
 	// Example: kq5wm2x7rvdhbzgn3ytc
 	RequestID string `json:"requestId"`
 
-	// Resource The ID in the path, or that of what was created.
+	// Resource The ID in the path, or that of what was created; the name of a token or snapshot.
 	//
 	// Example: i-01jd3n6f0c5w3y
 	Resource *string `json:"resource,omitempty"`
@@ -2311,7 +2311,9 @@ type ReserveAddressParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2439,7 +2441,9 @@ type CreateInstanceParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2521,7 +2525,9 @@ type CreateLoadBalancerParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2567,7 +2573,9 @@ type CreateNetworkParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2626,7 +2634,9 @@ type CreateProjectParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -2674,7 +2684,9 @@ type CreateRouteParams struct {
 	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
 	// same request gives the first one's answer again, with the header
 	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project.
+	// request is refused (422). Keys belong to the project, which has at most
+	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
+	// at a time.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 

@@ -8,8 +8,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// maxAdvancing is how long moving a virtual clock may take.
-const maxAdvancing = time.Hour
+// maxPatience is how long moving a virtual clock, and taking or restoring a
+// snapshot, may take.
+const maxPatience = time.Hour
+
+// patient is the client for calls that take so long; their context bounds them.
+func (c *Client) patient() *Client {
+	patient := *c
+	patient.timeout = maxPatience
+	return &patient
+}
 
 // Clock is the cloud's time, and whether that stands still.
 func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {
@@ -29,7 +37,5 @@ func (c *Client) AdvanceClockTo(ctx context.Context, until time.Time) (*api.Cloc
 }
 
 func (c *Client) advance(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
-	patient := *c
-	patient.timeout = maxAdvancing
-	return write[api.ClockAdvanced](ctx, &patient, func(ctx context.Context) (*http.Response, error) { return c.raw.AdvanceClock(ctx, body) })
+	return write[api.ClockAdvanced](ctx, c.patient(), func(ctx context.Context) (*http.Response, error) { return c.raw.AdvanceClock(ctx, body) })
 }

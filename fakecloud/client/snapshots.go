@@ -8,9 +8,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// CreateSnapshot puts the state of the whole cloud aside.
+// CreateSnapshot puts the state of the whole cloud aside. It takes as
+// long as ctx lets it, an hour at most.
 func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return write[api.Snapshot](ctx, c, func(ctx context.Context) (*http.Response, error) {
+	return write[api.Snapshot](ctx, c.patient(), func(ctx context.Context) (*http.Response, error) {
 		return c.raw.CreateSnapshot(ctx, api.SnapshotCreate{Name: name})
 	})
 }
@@ -29,9 +30,10 @@ func (c *Client) GetSnapshot(ctx context.Context, name string) (*api.Snapshot, e
 	return read[api.Snapshot](ctx, c, of(name, c.raw.GetSnapshot))
 }
 
-// RestoreSnapshot makes a snapshot's state the cloud's.
+// RestoreSnapshot makes a snapshot's state the cloud's. It takes as long as
+// ctx lets it, an hour at most.
 func (c *Client) RestoreSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return write[api.Snapshot](ctx, c, of(name, c.raw.RestoreSnapshot))
+	return write[api.Snapshot](ctx, c.patient(), of(name, c.raw.RestoreSnapshot))
 }
 
 // DeleteSnapshot removes a snapshot.

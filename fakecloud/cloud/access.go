@@ -106,6 +106,12 @@ func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, t
 	return c.change(ctx, fn)
 }
 
+// Remembers tells whether Authenticate knows the secret without the store.
+func (c *Cloud) Remembers(secret string) bool {
+	_, _, ok := c.admissions.find(sha256.Sum256([]byte(secret)))
+	return ok
+}
+
 // Authenticate finds whose token it is. The lookup is by hash, so its time
 // tells nothing about a secret.
 func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, error) {

@@ -70,6 +70,7 @@ type Cloud struct {
 	waits  waits
 
 	admissions admissions
+	keys       keys
 	addresses  addressSet
 
 	transitions transitions
@@ -121,6 +122,7 @@ func New(cfg Config) (*Cloud, error) {
 		wake:   make(chan struct{}, 1),
 		ready:  make(chan struct{}),
 		waits:  waits{byID: map[string]*wait{}},
+		keys:   keys{most: maxKeys, between: keysBetween},
 
 		snapshots: snapshots{dir: cfg.SnapshotDir},
 

@@ -42,7 +42,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	}
 	var in Instance
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		err := once(ctx, tx, p, now, &in, func() (err error) {
+		err := once(ctx, c, tx, p, now, &in, func() (err error) {
 			if in, err = c.newInstance(ctx, tx, p, spec, now); err != nil {
 				return err
 			}

@@ -40,7 +40,7 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 	}
 	var lb LoadBalancer
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		err := once(ctx, tx, p, now, &lb, func() (err error) {
+		err := once(ctx, c, tx, p, now, &lb, func() (err error) {
 			if lb, err = c.newLoadBalancer(ctx, tx, p, spec, now); err != nil {
 				return err
 			}

@@ -77,7 +77,7 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 	}
 	var n Network
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &n, func() (err error) {
+		return once(ctx, c, tx, p, now, &n, func() (err error) {
 			n, err = c.newNetwork(ctx, tx, p, spec, cidr, now)
 			return err
 		})

@@ -85,7 +85,7 @@ func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectS
 	}
 	var p Project
 	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, caller, now, &p, func() (err error) {
+		return once(ctx, c, tx, caller, now, &p, func() (err error) {
 			if err := checkProjectName(ctx, tx, spec.Name); err != nil {
 				return err
 			}

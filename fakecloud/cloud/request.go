@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -50,14 +51,40 @@ func requestOf(ctx context.Context) *Request {
 	return &Request{}
 }
 
+const (
+	// maxKeys is how many keys of a project are remembered at most.
+	maxKeys = 100_000
+	// keysBetween is how many may come before the keys are bounded again: that
+	// reads all of them.
+	keysBetween = 1000
+)
+
+// keys bounds the idempotency keys.
+type keys struct {
+	most, between int64
+	since         atomic.Int64 // how many came since the process began
+}
+
+// prune makes room for one more key. Those of before this process are bounded
+// with its first.
+func (k *keys) prune(ctx context.Context, tx *store.Tx, now time.Time) error {
+	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
+		return err
+	}
+	if k.since.Add(1)%k.between != 1 {
+		return nil
+	}
+	return tx.BoundIdempotencyKeys(ctx, k.most-k.between)
+}
+
 // once runs create, which sets result, or sets result to what the first request
 // with the same idempotency key got. A create that fails leaves its key unused.
-func once[T any](ctx context.Context, tx *store.Tx, p Project, now time.Time, result *T, create func() error) error {
+func once[T any](ctx context.Context, c *Cloud, tx *store.Tx, p Project, now time.Time, result *T, create func() error) error {
 	r := requestOf(ctx)
 	if r.Key == "" {
 		return create()
 	}
-	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
+	if err := c.keys.prune(ctx, tx, now); err != nil {
 		return err
 	}
 	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})

@@ -60,7 +60,7 @@ type AddressUpdate struct {
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &a, func() (err error) {
+		return once(ctx, c, tx, p, now, &a, func() (err error) {
 			a, err = c.newAddress(ctx, tx, p, spec, now)
 			return err
 		})

@@ -23,7 +23,7 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 	}
 	var r Route
 	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, tx, p, now, &r, func() (err error) {
+		return once(ctx, c, tx, p, now, &r, func() (err error) {
 			r, err = c.newRoute(ctx, tx, p, spec, destination, now)
 			return err
 		})

@@ -51,6 +51,9 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
+	if callOf(r).head {
+		return
+	}
 	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, at: max(after, 0), told: max(after, 0)}
 	out.buf = append(out.buf, ": connected\n\n"...)
 	if err := s.stream(r, t, out, first, through, params.Follow == nil || *params.Follow); err != nil {
@@ -92,6 +95,9 @@ func (s *Server) stream(r *http.Request, t *tail, out *eventWriter, batch []clou
 		if err != nil {
 			return err
 		}
+		if err := s.admitted(r); err != nil {
+			return err
+		}
 		if err := out.send(messages, through); err != nil {
 			return err
 		}
@@ -116,6 +122,10 @@ func (s *Server) follow(r *http.Request, t *tail, out *eventWriter) error {
 		if err != nil {
 			return err
 		}
+		// With each batch and each beat.
+		if err := s.admitted(r); err != nil {
+			return err
+		}
 		if err := out.send(messages, through); err != nil {
 			return err
 		}
@@ -131,6 +141,19 @@ func (s *Server) follow(r *http.Request, t *tail, out *eventWriter) error {
 			}
 		}
 	}
+}
+
+var errNotAdmitted = errors.New("the token does not open any more what it did when the stream began")
+
+// admitted looks again at who follows: a stream does not outlive its token, and
+// the reader learns why when it comes again.
+func (s *Server) admitted(r *http.Request) error {
+	c := callOf(r)
+	now, err := s.cloud.Authenticate(r.Context(), c.secret)
+	if err == nil && (now.Project.ID != c.who.Project.ID || now.Token != c.who.Token || now.Role != c.who.Role) {
+		err = errNotAdmitted
+	}
+	return err
 }
 
 // eventWriter writes one reader's stream.

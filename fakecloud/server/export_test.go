@@ -12,3 +12,6 @@ func (s *Server) SetEventTimeout(d time.Duration) { s.hub.timeout = d }
 func (s *Server) Readers() (open, cutOff int64) {
 	return s.hub.readers.Load(), s.hub.cutOff.Load()
 }
+
+// SetCountsAge sets how old the metrics' counts of resources may be.
+func (s *Server) SetCountsAge(d time.Duration) { s.countsAge = d }

@@ -44,13 +44,21 @@ func (l *limits) token(project, name string) time.Duration {
 	return l.tokens.take(project+"/"+name, time.Now())
 }
 
-// stranger takes a failure to say who calls.
+// stranger takes a call of who has no valid token.
 func (l *limits) stranger(address string) time.Duration {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		host = address
+	return l.strangers.take(host(address), time.Now())
+}
+
+// strangerWaits tells how long such a call would have to wait.
+func (l *limits) strangerWaits(address string) time.Duration {
+	return l.strangers.wait(host(address), time.Now())
+}
+
+func host(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
 	}
-	return l.strangers.take(host, time.Now())
+	return address
 }
 
 // buckets has one bucket for each that called lately. One that is full again is
@@ -78,8 +86,24 @@ func (b *buckets) take(key string, now time.Time) time.Duration {
 	if bucket.AllowN(now, 1) {
 		return 0
 	}
+	return max(b.until(bucket, now), 1)
+}
+
+// wait tells how long a bucket will be empty, and takes nothing.
+func (b *buckets) wait(key string, now time.Time) time.Duration {
+	b.mu.Lock()
+	bucket := b.all[key]
+	b.mu.Unlock()
+	if bucket == nil {
+		return 0
+	}
+	return b.until(bucket, now)
+}
+
+// until is 0 when a bucket has one to take.
+func (b *buckets) until(bucket *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - bucket.TokensAt(now)
-	return max(time.Duration(missing/float64(b.rate)*float64(time.Second)), 1)
+	return max(time.Duration(missing/float64(b.rate)*float64(time.Second)), 0)
 }
 
 // make is called with mu held.
@@ -103,6 +127,21 @@ func (b *buckets) make(key string, now time.Time) *rate.Limiter {
 	bucket := rate.NewLimiter(b.rate, b.burst)
 	b.all[key] = bucket
 	return bucket
+}
+
+// throttled answers a call that came too soon.
+func (s *Server) throttled(w http.ResponseWriter, r *http.Request) bool {
+	switch c := callOf(r); {
+	case c.wait == 0:
+		return false
+	case c.who == nil:
+		s.metrics.throttled.WithLabelValues("address").Inc()
+		s.tooMany(w, r, c.wait, "calls without a valid token from this address")
+	default:
+		s.metrics.throttled.WithLabelValues("token").Inc()
+		s.tooMany(w, r, c.wait, fmt.Sprintf("calls of token %q", c.who.Token))
+	}
+	return true
 }
 
 // tooMany tells when to come again, in whole seconds.

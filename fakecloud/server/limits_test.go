@@ -3,9 +3,12 @@
 package server_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -57,4 +60,66 @@ func TestRateLimits(t *testing.T) {
 		resp, _ = r.call(t, "GET", "/healthz", "")
 		require.Equal(t, 200, resp.StatusCode, "what needs no token is not limited")
 	}
+}
+
+// What is no operation, and what needs no token, is limited as well.
+func TestNothingButHealthIsUnlimited(t *testing.T) {
+	r := newRig(t)
+	limited := func(address, method, path, bearer string) (status int, p api.Problem) {
+		req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+		req.RemoteAddr = address
+		if bearer != "" {
+			req.Header.Set("Authorization", "Bearer "+bearer)
+		}
+		w := httptest.NewRecorder()
+		r.srv.ServeHTTP(w, req)
+		if w.Header().Get("Content-Type") == "application/problem+json" {
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
+		}
+		return w.Code, p
+	}
+	until429 := func(address, method, path, bearer string) bool {
+		for range 300 {
+			if status, _ := limited(address, method, path, bearer); status == http.StatusTooManyRequests {
+				return true
+			}
+		}
+		return false
+	}
+	_, p := limited("192.0.2.1:1", "PUT", "/v1/zones", secret)
+	assert.Equal(t, api.MethodNotAllowed, p.Code)
+	assert.Nil(t, p.Project, "it would tell that the token is valid")
+	require.False(t, until429("192.0.2.1:1", "GET", "/metrics", ""), "no limit is set")
+
+	r = r.throttled(t)
+	for i, path := range []string{"/nonsense", "/metrics", "/openapi.yaml", "/docs/", "/v1/zones"} {
+		assert.True(t, until429(fmt.Sprintf("192.0.2.%d:1", i+2), "GET", path, ""), path)
+		assert.True(t, until429("192.0.2.1:1", "GET", path, ccmSecret), "%s of a token", path)
+	}
+	assert.True(t, until429("192.0.2.20:1", "PUT", "/v1/zones", ""))
+	assert.True(t, until429("192.0.2.21:1", "GET", "/nonsense", "guess"))
+	for _, bearer := range []string{"", "guess"} {
+		assert.False(t, until429("192.0.2.21:1", "GET", "/healthz", bearer))
+		assert.False(t, until429("192.0.2.21:1", "GET", "/readyz", bearer))
+	}
+	require.True(t, until429("192.0.2.21:2", "GET", "/nonsense", "guess"))
+	status, p := limited("192.0.2.21:3", "GET", "/v1/zones", otherSecret)
+	require.NotEqual(t, http.StatusUnauthorized, status, p.Detail)
+	status, p = limited("192.0.2.30:3", "GET", "/v1/zones", otherSecret)
+	require.Contains(t, []int{200, 429}, status)
+	if status == 429 {
+		assert.Contains(t, p.Detail, `token "stranger"`)
+	}
+}
+
+func TestResourcesAreNotCountedForEachWhoLooks(t *testing.T) {
+	r := newRig(t)
+	r.srv.SetCountsAge(time.Hour)
+	const available = "fakecloud_resources{resource=address,state=available}"
+	r.reserve(t, "one")
+	assert.EqualValues(t, 1, samples(t, r.url)[available])
+	r.reserve(t, "two")
+	assert.EqualValues(t, 1, samples(t, r.url)[available])
+	r.srv.SetCountsAge(0)
+	assert.EqualValues(t, 2, samples(t, r.url)[available])
 }

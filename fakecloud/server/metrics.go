@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
@@ -109,7 +111,15 @@ func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
 type collector struct {
 	server *Server
 	stats  func() StoreStats // nil when there are none
+
+	// Counting reads whole tables, and whoever looks needs no token.
+	mu      sync.Mutex
+	counts  []cloud.ResourceCount
+	counted time.Time
 }
+
+// defaultCountsAge is how old the counts of resources may be.
+const defaultCountsAge = time.Second
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
@@ -164,9 +174,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 }
 
 func (c *collector) collectResources(put func(*prometheus.Desc, prometheus.ValueType, int64, ...string), out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	counts, err := c.server.cloud.CountResources(ctx)
+	counts, err := c.countResources()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(resourcesDesc, err)
 		return
@@ -174,4 +182,19 @@ func (c *collector) collectResources(put func(*prometheus.Desc, prometheus.Value
 	for _, n := range counts {
 		put(resourcesDesc, prometheus.GaugeValue, n.Count, string(n.Resource), n.State)
 	}
+}
+
+func (c *collector) countResources() ([]cloud.ResourceCount, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.counted.IsZero() && time.Since(c.counted) < c.server.countsAge {
+		return c.counts, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	counts, err := c.server.cloud.CountResources(ctx)
+	if err == nil {
+		c.counts, c.counted = counts, time.Now()
+	}
+	return counts, err
 }

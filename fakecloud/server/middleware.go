@@ -3,10 +3,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -26,12 +26,17 @@ import (
 type call struct {
 	id    string
 	start time.Time
+	head  bool             // a HEAD, which is served as a GET: net/http sends no body
 	op    *operation       // noOperation until it is routed
 	who   *cloud.Principal // nil until authenticated
+	// secret is what who was known by, for calls that outlast an answer.
+	secret string
 	// whyNot is why there is no who.
 	whyNot error
-	fault  string // the ID of the rule that was applied, or ""
-	code   api.ProblemCode
+	// wait is how long the caller's bucket will be empty; 0 when it was not.
+	wait  time.Duration
+	fault string // the ID of the rule that was applied, or ""
+	code  api.ProblemCode
 	// request is what the headers of a change say; nil before that is known.
 	request *cloud.Request
 	// count, when not nil, is told the status as the answer begins; 0 when the
@@ -85,6 +90,9 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) Write(b []byte) (int, error) {
 	r.begin(http.StatusOK)
+	if r.call.head {
+		return len(b), nil
+	}
 	n, err := r.ResponseWriter.Write(b)
 	r.bytes += int64(n)
 	return n, err
@@ -99,6 +107,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &call{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+		if c.head = r.Method == http.MethodHead; c.head {
+			r.Method = http.MethodGet // Of this copy: net/http goes by its own.
+		}
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &recorder{ResponseWriter: w, call: c}
 		s.metrics.inFlight.Inc()
@@ -122,7 +133,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 // which there are many, at debug.
 func (s *Server) logCall(r *http.Request, rec *recorder, took time.Duration) {
 	level := slog.LevelInfo
-	if rec.status != 0 && rec.status < http.StatusBadRequest && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if rec.status != 0 && rec.status < http.StatusBadRequest && r.Method == http.MethodGet {
 		level = slog.LevelDebug
 	}
 	if !s.log.Enabled(r.Context(), level) {
@@ -162,24 +173,39 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 	})
 }
 
-// authenticate finds out who calls. Whether that is needed, the spec says.
+// authenticate finds out who calls, and takes the call from the token's bucket, or
+// from the address's when there is no valid token. Whether a token is needed, the
+// spec says. Who asks for the cloud's health is nobody, and never limited.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := callOf(r)
-		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-			c.whyNot = &cloud.Error{Code: cloud.Unauthenticated, Message: "this call needs a token: send the header \"Authorization: Bearer <token>\""}
-			next.ServeHTTP(w, r)
-			return
-		}
-		who, err := s.cloud.Authenticate(r.Context(), strings.TrimSpace(secret))
-		if err != nil {
-			c.whyNot = err
-		} else {
-			c.who = &who
+		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			s.identify(r)
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+func (s *Server) identify(r *http.Request) {
+	c := callOf(r)
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || secret == "" {
+		c.whyNot = &cloud.Error{Code: cloud.Unauthenticated, Message: "this call needs a token: send the header \"Authorization: Bearer <token>\""}
+		c.wait = s.limits.stranger(r.RemoteAddr)
+		return
+	}
+	c.secret = strings.TrimSpace(secret)
+	// An address that guesses must not have the store read for each guess.
+	if c.wait = s.limits.strangerWaits(r.RemoteAddr); c.wait > 0 && !s.cloud.Remembers(c.secret) {
+		return
+	}
+	who, err := s.cloud.Authenticate(r.Context(), c.secret)
+	if err != nil {
+		c.whyNot = err
+		c.wait = s.limits.stranger(r.RemoteAddr)
+		return
+	}
+	c.who = &who
+	c.wait = s.limits.token(who.Project.ID, who.Token)
 }
 
 // admit lets in who is known, and not more often than the limits allow; it has
@@ -190,28 +216,16 @@ func (s *Server) admit(next http.Handler) http.Handler {
 		if op := s.routes[mux.CurrentRoute(r)]; op != nil {
 			c.op = op
 		}
-		switch {
-		case c.op.open:
-			next.ServeHTTP(w, r)
-			return
-		case c.who == nil:
-			if wait := s.limits.stranger(r.RemoteAddr); wait > 0 {
-				s.metrics.throttled.WithLabelValues("address").Inc()
-				s.tooMany(w, r, wait, "calls without a valid token from this address")
-				return
-			}
-			s.fail(w, r, c.whyNot)
-			return
-		}
-		if c.op.audited {
+		if c.op.audited && c.who != nil {
 			c.count = func(status int) { s.audit(w, r, status) }
 		}
-		if wait := s.limits.token(c.who.Project.ID, c.who.Token); wait > 0 {
-			s.metrics.throttled.WithLabelValues("token").Inc()
-			s.tooMany(w, r, wait, fmt.Sprintf("calls of token %q", c.who.Token))
-			return
+		switch {
+		case s.throttled(w, r):
+		case c.who == nil && !c.op.open:
+			s.fail(w, r, c.whyNot)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
@@ -221,12 +235,13 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, status int) {
 	if c.entry != nil {
 		return
 	}
-	resource := mux.Vars(r)["id"]
-	if made := w.Header().Get("Location"); resource == "" && made != "" {
+	vars := mux.Vars(r)
+	resource := cmp.Or(vars["name"], vars["id"]) // A token's name, not its project's ID.
+	if made := w.Header().Get("Location"); made != "" {
 		resource = path.Base(made)
 	}
 	agent := r.UserAgent()
-	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 {
+	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 && !c.head {
 		c.counted = size
 	}
 	c.entry = s.journal.record(cloud.AuditEntry{
@@ -264,14 +279,26 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// refuse answers for what is no operation of the API, as often as the limits
+// allow.
+func (s *Server) refuse(answer http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.throttled(w, r) {
+			answer(w, r)
+		}
+	})
+}
+
 // noSuchPath names no project: nothing was looked up in one, and a client must
 // not take this for the definite absence of a resource.
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	s.write(w, r, s.newProblem(r, http.StatusNotFound, api.NotFound, "the API has no path "+r.URL.Path+"; GET /openapi.yaml lists those it has", nil))
 }
 
-func (s *Server) methodNotAllowed(router *mux.Router) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// methodNotAllowed names no project either: it needs no token, and must not tell
+// whether there is a valid one.
+func (s *Server) methodNotAllowed(router *mux.Router) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string
 		for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 			probe := *r
@@ -279,9 +306,12 @@ func (s *Server) methodNotAllowed(router *mux.Router) http.Handler {
 			var match mux.RouteMatch
 			if router.Match(&probe, &match) && match.MatchErr == nil {
 				allowed = append(allowed, m)
+				if m == http.MethodGet {
+					allowed = append(allowed, http.MethodHead)
+				}
 			}
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		s.problem(w, r, http.StatusMethodNotAllowed, api.MethodNotAllowed, r.URL.Path+" does not take "+r.Method+", but "+strings.Join(allowed, ", "), nil)
-	})
+		s.write(w, r, s.newProblem(r, http.StatusMethodNotAllowed, api.MethodNotAllowed, r.URL.Path+" does not take "+r.Method+", but "+strings.Join(allowed, ", "), nil))
+	}
 }

@@ -34,6 +34,7 @@ type operation struct {
 	faulty  bool       // faults can touch it
 	audited bool
 	query   map[string]bool // its query parameters; true for those that may be given several times
+	headers map[string]bool // its header parameters
 	json    bool            // takes a body, which is JSON
 	route   *routers.Route
 }
@@ -52,7 +53,7 @@ func operationsOf(spec *openapi3.T) operations {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
 				id: op.OperationID, faults: faultable(method, path, op), open: op.Security != nil,
-				query: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
+				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
 				route: &routers.Route{Spec: spec, Path: path, PathItem: item, Method: method, Operation: op},
 			}
 			o.faulty = !o.open && !audit && op.Extensions["x-role"] != string(cloud.Admin)
@@ -66,8 +67,11 @@ func operationsOf(spec *openapi3.T) operations {
 				o.role = cloud.Editor
 			}
 			for _, p := range slices.Concat(item.Parameters, op.Parameters) {
-				if p.Value.In == openapi3.ParameterInQuery {
+				switch p.Value.In {
+				case openapi3.ParameterInQuery:
 					o.query[p.Value.Name] = p.Value.Schema.Value.Type.Is(openapi3.TypeArray)
+				case openapi3.ParameterInHeader:
+					o.headers[p.Value.Name] = true
 				}
 			}
 			all[method+" "+path] = o

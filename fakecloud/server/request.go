@@ -22,7 +22,12 @@ func (s *Server) conditions(next http.Handler) http.Handler {
 		if who := callOf(r).who; who != nil {
 			req.Token = who.Token
 		}
-		if v, err := strconv.ParseInt(strings.Trim(r.Header.Get("If-Match"), `"`), 10, 64); err == nil {
+		if match := r.Header.Get("If-Match"); match != "" && match != "*" {
+			v, err := strconv.ParseInt(strings.Trim(match, `"`), 10, 64)
+			if err != nil {
+				s.unfit(w, r, []cloud.Field{{Path: "If-Match", Message: "is no version"}})
+				return
+			}
 			req.IfMatch = &v
 		}
 		if req.Key != "" && callOf(r).op.json {

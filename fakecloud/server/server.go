@@ -69,13 +69,14 @@ type Server struct {
 	metrics    *metrics
 	docs       map[string]docsFile
 	hub        hub
+	countsAge  time.Duration
 }
 
 var _ api.ServerInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat}
+	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,8 +96,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.scenarios = scenarios.New(s.cloud, s.faults, s.log)
 	router := mux.NewRouter().SkipClean(true)
-	router.NotFoundHandler = http.HandlerFunc(s.noSuchPath)
-	router.MethodNotAllowedHandler = s.methodNotAllowed(router)
+	router.NotFoundHandler = s.refuse(s.noSuchPath)
+	router.MethodNotAllowedHandler = s.refuse(s.methodNotAllowed(router))
 	router.Use(s.admit, s.meter, s.authorize, s.validate, s.conditions)
 	if err := s.serveDocs(router); err != nil {
 		return nil, err

@@ -4,10 +4,14 @@ package server
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
+
+// maxSnapshotting bounds how long taking or restoring a snapshot may take.
+const maxSnapshotting = time.Hour
 
 func snapshotOf(s cloud.Snapshot) api.Snapshot {
 	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
@@ -37,8 +41,12 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	snap, err := s.cloud.SaveSnapshot(r.Context(), body.Name)
-	w.Header().Set("Location", "/v1/snapshots/"+body.Name)
+	ctx, cancel := s.patience(w, r, maxSnapshotting)
+	defer cancel()
+	snap, err := s.cloud.SaveSnapshot(ctx, body.Name)
+	if err == nil {
+		w.Header().Set("Location", "/v1/snapshots/"+body.Name)
+	}
 	s.snapshot(w, r, http.StatusCreated, snap, err)
 }
 
@@ -59,7 +67,9 @@ func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api
 
 // RestoreSnapshot implements api.ServerInterface.
 func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	snap, err := s.cloud.RestoreSnapshot(r.Context(), name)
+	ctx, cancel := s.patience(w, r, maxSnapshotting)
+	defer cancel()
+	snap, err := s.cloud.RestoreSnapshot(ctx, name)
 	s.snapshot(w, r, http.StatusOK, snap, err)
 }
 
@@ -73,5 +83,16 @@ func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name
 	defer func() { _ = f.Close() }() // Only read.
 	w.Header().Set("Content-Type", "application/vnd.sqlite3")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.db"`)
-	http.ServeContent(w, r, "", snap.CreatedAt, f)
+	http.ServeContent(&patientWriter{w, s}, r, "", snap.CreatedAt, f)
+}
+
+// patientWriter gives each write the time that a whole answer has otherwise.
+type patientWriter struct {
+	http.ResponseWriter
+	server *Server
+}
+
+func (p *patientWriter) Write(b []byte) (int, error) {
+	p.server.deadlines(http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)))
+	return p.ResponseWriter.Write(b)
 }

@@ -40,7 +40,7 @@ func (s *Server) validate(next http.Handler) http.Handler {
 			return
 		}
 		query, fields := strictQuery(op, r.URL.RawQuery)
-		if len(fields) > 0 {
+		if fields = append(fields, strictHeaders(op, r.Header)...); len(fields) > 0 {
 			s.unfit(w, r, fields)
 			return
 		}
@@ -78,6 +78,23 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		}
 	}
 	return query, fields
+}
+
+// strictHeaders finds the headers that a change would be made differently
+// without, where they would not be heeded.
+func strictHeaders(op *operation, header http.Header) (fields []cloud.Field) {
+	for _, name := range []string{"If-Match", "Idempotency-Key"} {
+		switch values := header.Values(name); {
+		case len(values) == 0:
+		case !op.headers[name]:
+			fields = append(fields, cloud.Field{Path: name, Message: "is no header that this operation heeds: leave it out"})
+		case len(values) > 1:
+			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
+		case values[0] == "":
+			fields = append(fields, cloud.Field{Path: name, Message: "is empty"})
+		}
+	}
+	return fields
 }
 
 // strictBody refuses what decoders let pass: more than one value, and keys that

@@ -9,6 +9,19 @@ import (
 	"context"
 )
 
+const boundIdempotencyKeys = `-- name: BoundIdempotencyKeys :exec
+DELETE FROM idempotency_keys WHERE (project_id, key) IN (
+    SELECT project_id, key FROM (
+        SELECT project_id, key, row_number() OVER (PARTITION BY project_id ORDER BY expires_at DESC) AS newest
+        FROM idempotency_keys)
+    WHERE newest > CAST(?1 AS INTEGER))
+`
+
+func (q *Queries) BoundIdempotencyKeys(ctx context.Context, most int64) error {
+	_, err := q.db.ExecContext(ctx, boundIdempotencyKeys, most)
+	return err
+}
+
 const idempotencyKey = `-- name: IdempotencyKey :one
 SELECT project_id, "key", fingerprint, result, expires_at FROM idempotency_keys WHERE project_id = ? AND key = ?
 `

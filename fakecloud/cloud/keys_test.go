@@ -1,0 +1,55 @@
+// This file answers: how many idempotency keys does a project have at most?
+
+package cloud
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+func TestIdempotencyKeysAreBounded(t *testing.T) {
+	c, p := newCloud(t, nil)
+	q, err := c.EnsureProject(t.Context(), "other", nil)
+	require.NoError(t, err)
+	clock := c.clock.(interface{ Advance(d time.Duration) })
+	c.keys.most, c.keys.between = 20, 5
+	reserve := func(p Project, key string) string {
+		ctx := WithRequest(t.Context(), &Request{Key: key, Fingerprint: []byte("same")})
+		a, err := c.ReserveAddress(ctx, p, AddressSpec{})
+		require.NoError(t, err)
+		require.NoError(t, c.ReleaseAddress(t.Context(), p, a.ID))
+		return a.ID
+	}
+	has := func(p Project, key string) bool {
+		err := c.store.Read(t.Context(), func(tx *store.Tx) error {
+			_, err := tx.IdempotencyKey(t.Context(), db.IdempotencyKeyParams{ProjectID: p.ID, Key: key})
+			return err
+		})
+		return err == nil
+	}
+	reserve(q, "theirs")
+	for i := range 60 {
+		clock.Advance(time.Second)
+		reserve(p, fmt.Sprintf("k%d", i))
+		kept := 0
+		for j := range i + 1 {
+			if has(p, fmt.Sprintf("k%d", j)) {
+				kept++
+			}
+		}
+		require.LessOrEqual(t, kept, 20)
+		require.GreaterOrEqual(t, kept, min(i+1, 15))
+	}
+	assert.False(t, has(p, "k0"), "the oldest go")
+	for i := 45; i < 60; i++ {
+		assert.True(t, has(p, fmt.Sprintf("k%d", i)), "the newest stay")
+	}
+	assert.True(t, has(q, "theirs"), "each project has its own")
+}

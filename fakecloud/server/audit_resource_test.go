@@ -1,0 +1,43 @@
+// This file answers: does the audit say what a call is about?
+
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// What has a name in place of an ID is told of by that, and not by its project.
+func TestTheAuditNamesWhatACallIsAbout(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	r.withToken(t, r.project.ID, "ci", api.RoleViewer)
+	_, err := r.GetToken(ctx, r.project.ID, "ci")
+	require.NoError(t, err)
+	_, err = r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{})
+	require.NoError(t, err)
+	_, err = r.ListTokens(ctx, r.project.ID)
+	require.NoError(t, err)
+	require.NoError(t, r.DeleteToken(ctx, r.project.ID, "ci"))
+	_, err = r.CreateSnapshot(ctx, "then")
+	require.NoError(t, err)
+	_, err = r.GetSnapshot(ctx, "then")
+	require.NoError(t, err)
+	require.NoError(t, r.DeleteSnapshot(ctx, "then"))
+
+	all, err := r.ListAudit(ctx, client.AuditFilter{}, 0)
+	require.NoError(t, err)
+	got := map[string]string{}
+	for _, e := range all {
+		require.NotNil(t, e.Resource, e.Operation)
+		got[e.Operation] = *e.Resource
+	}
+	assert.Equal(t, map[string]string{
+		"createToken": "ci", "getToken": "ci", "rotateToken": "ci", "deleteToken": "ci", "listTokens": r.project.ID,
+		"createSnapshot": "then", "getSnapshot": "then", "deleteSnapshot": "then",
+	}, got)
+}

@@ -1,0 +1,63 @@
+// This file answers: is HEAD a GET without a body, everywhere?
+
+package server_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func (r *rig) head(t *testing.T, path string) answer {
+	t.Helper()
+	req := authorized(t, r.url+path)
+	req.Method = http.MethodHead
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+func TestHeadIsGetWithoutABody(t *testing.T) {
+	r := newRig(t)
+	_, err := r.CreateSnapshot(t.Context(), "a")
+	require.NoError(t, err)
+	for _, d := range allDocumented(t) {
+		if d.method != http.MethodGet {
+			continue
+		}
+		at := d.url
+		if d.OperationID == "getSnapshotContent" {
+			at = "/v1/snapshots/a/content"
+		}
+		head := r.head(t, at)
+		assert.Empty(t, head.Body, at)
+		if d.OperationID == "streamEvents" {
+			assert.Equal(t, 200, head.StatusCode)
+			at += "?follow=false"
+		}
+		got, _ := r.call(t, "GET", at, "")
+		assert.Equal(t, got.StatusCode, head.StatusCode, at)
+		assert.Equal(t, got.Header.Get("Content-Type"), head.Header.Get("Content-Type"), at)
+	}
+	for _, at := range []string{"/healthz", "/readyz", "/v1/zones"} {
+		head := r.head(t, at)
+		assert.Equal(t, 200, head.StatusCode, at)
+	}
+	head := r.head(t, "/v1/snapshots/a/restore")
+	assert.Equal(t, 405, head.StatusCode)
+	all, err := r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
+	require.NoError(t, err)
+	var sizes []int64
+	for _, e := range all {
+		sizes = append(sizes, e.BytesOut)
+	}
+	assert.Contains(t, sizes, int64(0), "no bytes were sent")
+}
