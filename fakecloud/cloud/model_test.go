@@ -78,11 +78,12 @@ type modelFaults struct {
 	sweeps             []FaultSweep
 }
 
-func (f *modelFaults) Stuck(Subject, time.Time) bool                    { return f.stuck }
-func (f *modelFaults) Fail(Subject, time.Time) (string, bool)           { return "no disk", f.fail }
-func (f *modelFaults) Crash(Subject, time.Time, string) bool            { return f.crash }
-func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time) { return f.sweeps, time.Time{} }
-func (f *modelFaults) Swept(FaultSweep, int)                            { f.sweeps = nil }
+func (f *modelFaults) Stuck(Subject, time.Time, func(func())) bool          { return f.stuck }
+func (f *modelFaults) Fail(Subject, time.Time, func(func())) (string, bool) { return "no disk", f.fail }
+func (f *modelFaults) Crash(Subject, time.Time, string, func(func())) bool  { return f.crash }
+func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time)     { return f.sweeps, time.Time{} }
+func (f *modelFaults) Swept(FaultSweep, int)                                { f.sweeps = nil }
+func (f *modelFaults) Suspend(string) ([]string, func(bool))                { return nil, func(bool) {} }
 func (f *modelFaults) Outage(_, zone string, _ time.Time) (string, bool) {
 	return outageID, zone == f.lost
 }
