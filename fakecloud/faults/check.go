@@ -64,26 +64,37 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 	if len(m.Kinds) > 0 {
 		p.Add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
 	}
-	about := false
+	ops := slices.Collect(maps.Values(r.operations))
+	if len(m.Operations) > 0 {
+		ops = nil
+	}
 	for i, id := range m.Operations {
 		path := fmt.Sprintf("match.operations.%d", i)
 		op, known := r.operations[id]
-		about = about || op.Resource
+		ops = append(ops, op)
 		if !known {
 			p.Add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
 		} else if why := e.unsuited(op); why != "" {
 			p.Add(path, "is %q, which %s", id, why)
 		}
 	}
-	for _, f := range []struct{ path, value string }{{"match.resource", m.Resource}, {"match.tag", m.Tag}} {
+	for _, f := range []struct {
+		path, value, never string
+		about              func(Operation) bool
+	}{
+		{"match.resource", m.Resource, "none of the operations is about a resource with such an ID", func(op Operation) bool {
+			return op.Resource != "" && strings.HasPrefix(m.Resource, op.Resource)
+		}},
+		{"match.tag", m.Tag, "none of the operations is about one resource that has tags", func(op Operation) bool { return op.Tags }},
+	} {
 		switch {
 		case f.value == "":
 		case e.EmptyList:
 			p.Add(f.path, "never matches a list, which effect.emptyList is for")
 		case e.PartialList > 0:
 			p.Add(f.path, "never matches a list, which effect.partialList is for")
-		case len(m.Operations) > 0 && !about:
-			p.Add(f.path, "never matches: none of match.operations is about one resource")
+		case !slices.ContainsFunc(ops, f.about):
+			p.Add(f.path, "never matches: %s", f.never)
 		}
 	}
 	r.checkOmitted(s, p)

@@ -29,8 +29,11 @@ type Operation struct {
 	Reads, Lists bool
 	// Streams tells that its answer does not end by itself.
 	Streams bool
-	// Resource tells that its path has the ID of one.
-	Resource bool
+	// Resource is what the ID in its path begins with, such as "i-"; empty if it
+	// has none.
+	Resource string
+	// Tags tells that the resource of that ID can have tags.
+	Tags bool
 	// Answers tells whether its answer, or each item of a list, can have the field
 	// of that dotted path.
 	Answers func(path string) bool
