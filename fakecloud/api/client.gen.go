@@ -642,8 +642,8 @@ type ClientInterface interface {
 	// DeleteToken Delete a token. It is not valid any more with the reply.
 	//
 	// Refused (`in-use`) for the caller's own token, if no other admin token of
-	// the cloud is valid. A token that `serve --token` gives is there again after
-	// the next start.
+	// the cloud is valid. A token that `serve --token` gives cannot be deleted
+	// (`wrong-state`): start `fakecloud serve` without it.
 	//
 	// Corresponds with DELETE /v1/projects/{id}/tokens/{name} (the `DeleteToken` operationId).
 	DeleteToken(ctx context.Context, id ProjectID, name TokenName, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -655,8 +655,8 @@ type ClientInterface interface {
 
 	// RotateTokenWithBody Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
-	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-	// gives has the secret of its file again after the next start.
+	// An expired token cannot be rotated (`wrong-state`), and neither can one
+	// that `serve --token` gives: change its file and restart `fakecloud serve`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -665,8 +665,8 @@ type ClientInterface interface {
 
 	// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
-	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-	// gives has the secret of its file again after the next start.
+	// An expired token cannot be rotated (`wrong-state`), and neither can one
+	// that `serve --token` gives: change its file and restart `fakecloud serve`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2073,8 +2073,8 @@ func (c *Client) CreateToken(ctx context.Context, id ProjectID, body CreateToken
 // DeleteToken Delete a token. It is not valid any more with the reply.
 //
 // Refused (`in-use`) for the caller's own token, if no other admin token of
-// the cloud is valid. A token that `serve --token` gives is there again after
-// the next start.
+// the cloud is valid. A token that `serve --token` gives cannot be deleted
+// (`wrong-state`): start `fakecloud serve` without it.
 //
 // Corresponds with DELETE /v1/projects/{id}/tokens/{name} (the `DeleteToken` operationId).
 func (c *Client) DeleteToken(ctx context.Context, id ProjectID, name TokenName, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2106,8 +2106,8 @@ func (c *Client) GetToken(ctx context.Context, id ProjectID, name TokenName, req
 
 // RotateTokenWithBody Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
-// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-// gives has the secret of its file again after the next start.
+// An expired token cannot be rotated (`wrong-state`), and neither can one
+// that `serve --token` gives: change its file and restart `fakecloud serve`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2126,8 +2126,8 @@ func (c *Client) RotateTokenWithBody(ctx context.Context, id ProjectID, name Tok
 
 // RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
-// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-// gives has the secret of its file again after the next start.
+// An expired token cannot be rotated (`wrong-state`), and neither can one
+// that `serve --token` gives: change its file and restart `fakecloud serve`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7255,8 +7255,8 @@ type ClientWithResponsesInterface interface {
 	// DeleteTokenWithResponse Delete a token. It is not valid any more with the reply.
 	//
 	// Refused (`in-use`) for the caller's own token, if no other admin token of
-	// the cloud is valid. A token that `serve --token` gives is there again after
-	// the next start.
+	// the cloud is valid. A token that `serve --token` gives cannot be deleted
+	// (`wrong-state`): start `fakecloud serve` without it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7272,8 +7272,8 @@ type ClientWithResponsesInterface interface {
 
 	// RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
-	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-	// gives has the secret of its file again after the next start.
+	// An expired token cannot be rotated (`wrong-state`), and neither can one
+	// that `serve --token` gives: change its file and restart `fakecloud serve`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7282,8 +7282,8 @@ type ClientWithResponsesInterface interface {
 
 	// RotateTokenWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 	//
-	// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-	// gives has the secret of its file again after the next start.
+	// An expired token cannot be rotated (`wrong-state`), and neither can one
+	// that `serve --token` gives: change its file and restart `fakecloud serve`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12167,8 +12167,8 @@ func (c *ClientWithResponses) CreateTokenWithResponse(ctx context.Context, id Pr
 // DeleteTokenWithResponse Delete a token. It is not valid any more with the reply.
 //
 // Refused (`in-use`) for the caller's own token, if no other admin token of
-// the cloud is valid. A token that `serve --token` gives is there again after
-// the next start.
+// the cloud is valid. A token that `serve --token` gives cannot be deleted
+// (`wrong-state`): start `fakecloud serve` without it.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -12196,8 +12196,8 @@ func (c *ClientWithResponses) GetTokenWithResponse(ctx context.Context, id Proje
 
 // RotateTokenWithBodyWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
-// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-// gives has the secret of its file again after the next start.
+// An expired token cannot be rotated (`wrong-state`), and neither can one
+// that `serve --token` gives: change its file and restart `fakecloud serve`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12212,8 +12212,8 @@ func (c *ClientWithResponses) RotateTokenWithBodyWithResponse(ctx context.Contex
 
 // RotateTokenWithResponse Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 //
-// An expired token cannot be rotated (`wrong-state`). One that `serve --token`
-// gives has the secret of its file again after the next start.
+// An expired token cannot be rotated (`wrong-state`), and neither can one
+// that `serve --token` gives: change its file and restart `fakecloud serve`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -18,6 +18,7 @@ import (
 type faultFlags struct {
 	api.FaultCreate
 	kinds                     []string
+	project                   string
 	from, until               string
 	after, lasts              time.Duration
 	delay, jitter, retryAfter time.Duration
@@ -40,12 +41,13 @@ Effects on calls: a --delay (and --jitter), and one way to end: --status, --hang
 --drop, --body, --empty-list, --throttle, --stale, or --partial-list and
 --omit-field, which go together. Nothing changes in the cloud by a call that a
 fault answers or breaks off, unless --carry-out has it take effect first, and
-lose its answer. The match may have --token, --operation, --resource, --tag. The
+lose its answer. The match may have --token, --operation, --resource, --tag, --project. The
 calls of "fakecloud faults" and "fakecloud scenarios" are never matched: a fault
 can always be lifted.
 
 Effects on life cycles, one to a fault: --stuck, --fail, --crash, --zone-outage.
-The match may have --resource, --tag and, for --stuck and --fail, --kind.
+The match may have --resource, --tag, --project and, for --stuck and --fail,
+--kind.
 
 Turns: --skip leaves the first N alone, --every takes each Nth of the rest,
 --probability each of those by chance (the same --seed draws the same), --times
@@ -66,7 +68,7 @@ survive a restart of the cloud.`,
   fakecloud faults create --operation listInstances --partial-list 1
   fakecloud faults create --operation getInstance,listInstances --stale
   fakecloud faults create --operation getInstance --omit-field addresses
-  fakecloud faults create --token ccm --operation getInstance --status 404 --project p-other
+  fakecloud faults create --token ccm --operation getInstance --status 404 --answer-project p-other
   # life cycles
   fakecloud faults create --stuck --kind load-balancer
   fakecloud faults create --fail "the host has no disk left" --tag role=worker
@@ -80,6 +82,13 @@ survive a restart of the cloud.`,
 			if err != nil {
 				return usageError{err}
 			}
+			if f.project != "" {
+				p, err := resolveProject(cmd.Context(), c, f.project)
+				if err != nil {
+					return err
+				}
+				f.Match.Project = p.ID
+			}
 			made, err := c.CreateFault(cmd.Context(), f.FaultCreate)
 			if err != nil {
 				return err
@@ -89,6 +98,8 @@ survive a restart of the cloud.`,
 	}
 	a.addOutput(cmd)
 	f.addMatch(cmd)
+	a.projectFlag(cmd, &f.project)
+	cmd.Flag("project").Usage = "name or ID of the project whose calls or resources are meant (default: your token's own)"
 	f.addTurns(cmd)
 	f.addEffects(cmd)
 	err := cmd.RegisterFlagCompletionFunc("operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -119,7 +130,6 @@ func (f *faultFlags) addMatch(cmd *cobra.Command) {
 	flags.StringVar(&f.Match.Resource, "resource", "", "only calls about the resource of this ID, or its life cycle")
 	flags.StringVar(&f.Match.Tag, "tag", "", "only calls about resources with this KEY or KEY=VALUE, or their life cycles; never lists")
 	flags.StringSliceVar(&f.kinds, "kind", nil, "with --stuck or --fail, only instance or load-balancer")
-	flags.StringVar(&f.Match.Project, "in-project", "", "the ID of the project whose calls or resources are meant (default: this token's)")
 }
 
 func (f *faultFlags) addTurns(cmd *cobra.Command) {
@@ -141,7 +151,7 @@ func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	flags.DurationVar(&f.jitter, "jitter", 0, "wait up to this much longer, drawn for each call")
 	flags.IntVar(&e.Status, "status", 0, "answer with this status, 400 to 599")
 	flags.DurationVar(&f.retryAfter, "retry-after", 0, "with --status, tell the caller to wait this long")
-	flags.StringVar(&e.Project, "project", "", "with --status 404, the ID of the project that the answer names (default: the caller's)")
+	flags.StringVar(&e.Project, "answer-project", "", "with --status 404, the ID of the project that the answer names (default: the caller's)")
 	flags.BoolVar(&e.Hang, "hang", false, "never answer")
 	flags.BoolVar(&e.Drop, "drop", false, "reset the connection without an answer")
 	flags.StringVar(&f.body, "body", "", "answer with status 200 and this text")

@@ -459,7 +459,7 @@ func TestFaultCommands(t *testing.T) {
 
 	assert.Regexp(t, `every call\s+empty-list\s+always\s+0\s+0\s`, ok("faults", "create", "--empty-list"))
 	assert.Equal(t, "NAME   REGION   STATE\n", ok("zones", "list"))
-	assert.Regexp(t, `resource=i-1\s+status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--project", "p-1"))
+	assert.Regexp(t, `resource=i-1\b.*status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--answer-project", "p-1", "--project", "default"))
 	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
 	assert.Contains(t, out, `"body": ""`)
 	ok("faults", "create", "--hang", "--token", "nobody")
@@ -487,7 +487,7 @@ func TestFaultCommands(t *testing.T) {
 	fails(2, "whole seconds", "faults", "create", "--status", "429", "--retry-after", "100ms")
 	fails(2, "1 or more", "faults", "create", "--drop", "--times", "0")
 	fails(1, "match.operations.0", "faults", "create", "--drop", "--operation", "fly")
-	fails(1, "effect.project", "faults", "create", "--drop", "--project", "p-1")
+	fails(1, "effect.project", "faults", "create", "--drop", "--answer-project", "p-1")
 	fails(2, "or --all", "faults", "delete")
 	fails(2, "or --all", "faults", "delete", "--all", "f-1")
 	fails(2, "an empty name or ID", "faults", "get", "")

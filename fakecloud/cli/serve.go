@@ -132,7 +132,11 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	admit := func(ctx context.Context) error { return o.admit(ctx, c, tokens) }
+	given, err := readTokens(tokens)
+	if err != nil {
+		return err
+	}
+	admit := func(ctx context.Context) error { return o.admit(ctx, c, given) }
 	if err := admit(ctx); err != nil {
 		return err
 	}
@@ -165,7 +169,7 @@ func (o *serveOptions) startTime(ctx context.Context, s *store.Store) (*cloud.Vi
 }
 
 // admit sets up the project and those who may use it.
-func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token) error {
+func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, tokens []cloud.GivenToken) error {
 	p, err := c.EnsureProject(ctx, o.project, o.defaultTags)
 	var refused *cloud.Error
 	switch {
@@ -174,18 +178,22 @@ func (o *serveOptions) admit(ctx context.Context, c *cloud.Cloud, files []token)
 	case err != nil:
 		return err
 	}
-	var tokens []cloud.GivenToken
-	for _, f := range files {
-		t, err := f.read()
-		if err != nil {
-			return err
-		}
-		tokens = append(tokens, t)
-	}
 	if err := c.SetTokens(ctx, p, tokens); err != nil {
 		return fmt.Errorf("--token: %w", err)
 	}
 	return nil
+}
+
+// readTokens reads the files, and creates those that are missing.
+func readTokens(files []token) (tokens []cloud.GivenToken, err error) {
+	for _, f := range files {
+		t, err := f.read()
+		if err != nil {
+			return nil, err
+		}
+		tokens = append(tokens, t)
+	}
+	return tokens, nil
 }
 
 // serveCloud runs the cloud and its API until ctx ends or either fails.

@@ -187,6 +187,10 @@ func (a *app) tokensRotate() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use: "rotate NAME", Short: "Give a token a new secret, and print it once or write it to a file", Args: cobra.ExactArgs(1),
+		Long: `Give a token a new secret, and print it once or write it to a file.
+
+One that "fakecloud serve --token" gives cannot be rotated: change its file and
+restart "fakecloud serve".`,
 		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.completeTokens(&project),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
@@ -218,6 +222,10 @@ func (a *app) tokensDelete() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Short: "Delete tokens; they are not valid any more", Args: cobra.MinimumNArgs(1),
+		Long: `Delete tokens; they are not valid any more.
+
+One that "fakecloud serve --token" gives cannot be deleted: restart "fakecloud
+serve" without it.`,
 		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.completeTokens(&project),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

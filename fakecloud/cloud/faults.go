@@ -25,15 +25,16 @@ type Subject struct {
 }
 
 // Faults say which life cycles go wrong. They are asked within transactions, so
-// they must not ask the cloud. What they answer, they count.
+// they must not ask the cloud. What they answer, they count; what undoes that they
+// give to undo, for when the transaction fails. It is nil outside of one.
 type Faults interface {
 	// Stuck tells whether the resource stays in the transitional state it is in.
-	Stuck(s Subject, now time.Time) bool
+	Stuck(s Subject, now time.Time, undo func(func())) bool
 	// Fail tells whether, and why, the resource cannot be built.
-	Fail(s Subject, now time.Time) (reason string, fails bool)
+	Fail(s Subject, now time.Time, undo func(func())) (reason string, fails bool)
 	// Crash tells whether the running instance goes to error; by that rule only,
 	// unless rule is "".
-	Crash(s Subject, now time.Time, rule string) bool
+	Crash(s Subject, now time.Time, rule string, undo func(func())) bool
 	// Outage tells whether the zone is lost to the project, and by which rule.
 	Outage(project, zone string, now time.Time) (rule string, lost bool)
 	// Sweeps are what is to be carried out now because a rule's window began or
@@ -41,6 +42,10 @@ type Faults interface {
 	Sweeps(now time.Time) (due []FaultSweep, next time.Time)
 	// Swept is told that it was, and how many resources it took.
 	Swept(FaultSweep, int)
+	// Suspend takes those rules out of force that the project made or that are
+	// about it, and gives their IDs; settle takes them away for good, or puts them
+	// back.
+	Suspend(project string) (ids []string, settle func(gone bool))
 }
 
 // FaultPhase is how far a rule's window has been carried out.
@@ -141,24 +146,59 @@ func (c *Cloud) LiftFaults(ctx context.Context, ids []string) error {
 		return nil
 	}
 	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		for _, id := range ids {
-			if err := c.endOutage(ctx, tx, id, now); err != nil {
-				return err
-			}
-			if err := tx.DeleteFault(ctx, id); err != nil {
-				return err
-			}
+		return c.liftFaults(ctx, tx, ids, now)
+	})
+}
+
+func (c *Cloud) liftFaults(ctx context.Context, tx *store.Tx, ids []string, now time.Time) error {
+	for _, id := range ids {
+		if err := c.endOutage(ctx, tx, id, now); err != nil {
+			return err
 		}
-		return release(ctx, tx, now)
+		if err := tx.DeleteFault(ctx, id); err != nil {
+			return err
+		}
+	}
+	return release(ctx, tx, now)
+}
+
+// liftFaultsOf lifts the rules that a project made and those about it, which is
+// being deleted.
+func (c *Cloud) liftFaultsOf(ctx context.Context, tx *store.Tx, project string, now time.Time) error {
+	f := c.faults()
+	if f == nil {
+		return nil
+	}
+	ids, settle := f.Suspend(project)
+	tx.OnRollback(func() { settle(false) })
+	tx.AfterCommit(func() { settle(true) })
+	return c.liftFaults(ctx, tx, ids, now)
+}
+
+// ReleaseOrphans lets go of what no rule has a hold on any more: instances that
+// an outage took of which nothing is kept, and what is stuck in other projects
+// than these, whose IDs are given.
+func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
+	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		rows, err := tx.OutageOrphans(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.startAgain(ctx, tx, rows, now), releaseBut(ctx, tx, stuck, now))
 	})
 }
 
 // release has everything that is held looked at again.
 func release(ctx context.Context, tx *store.Tx, now time.Time) error {
-	ms := now.UnixMilli()
+	return releaseBut(ctx, tx, nil, now)
+}
+
+// releaseBut leaves out what is held in the projects of these IDs.
+func releaseBut(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
+	ms, but := now.UnixMilli(), listJSON(projects)
 	return errors.Join(
-		tx.ReleaseInstances(ctx, db.ReleaseInstancesParams{Now: &ms, Held: &heldDue}),
-		tx.ReleaseLoadBalancers(ctx, db.ReleaseLoadBalancersParams{Now: &ms, Held: &heldDue}),
+		tx.ReleaseInstances(ctx, db.ReleaseInstancesParams{Now: &ms, Held: &heldDue, But: but}),
+		tx.ReleaseLoadBalancers(ctx, db.ReleaseLoadBalancersParams{Now: &ms, Held: &heldDue, But: but}),
 	)
 }
 
@@ -232,7 +272,7 @@ func (c *Cloud) strike(ctx context.Context, tx *store.Tx, f Faults, s FaultSweep
 		case s.Zone == in.Zone:
 			rule.Reason = "zone " + in.Zone + " has an outage"
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: s.Rule, InstanceID: in.ID})
-		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(subjectOf(in), now, s.Rule):
+		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(subjectOf(in), now, s.Rule, tx.OnRollback):
 			continue
 		}
 		if err == nil {
@@ -246,8 +286,7 @@ func (c *Cloud) strike(ctx context.Context, tx *store.Tx, f Faults, s FaultSweep
 	return taken, nil
 }
 
-// endOutage starts again what an outage took, if it is one. What is lost to
-// another outage as well becomes that one's.
+// endOutage starts again what an outage took, if it is one.
 func (c *Cloud) endOutage(ctx context.Context, tx *store.Tx, rule string, now time.Time) error {
 	rows, err := tx.InstancesOfFault(ctx, rule)
 	if err != nil {
@@ -256,6 +295,12 @@ func (c *Cloud) endOutage(ctx context.Context, tx *store.Tx, rule string, now ti
 	if err := tx.DeleteFaultInstances(ctx, rule); err != nil {
 		return err
 	}
+	return c.startAgain(ctx, tx, rows, now)
+}
+
+// startAgain has instances recover from an outage that is over. What is lost to
+// another as well becomes that one's.
+func (c *Cloud) startAgain(ctx context.Context, tx *store.Tx, rows []db.Instance, now time.Time) error {
 	for _, row := range rows {
 		in, err := instanceFrom(row)
 		if err != nil {
@@ -296,18 +341,18 @@ func (c *Cloud) endState(ctx context.Context, tx *store.Tx, in *Instance, rule R
 		return c.moveInstance(ctx, tx, in, rule, now)
 	}
 	s := subjectOf(*in)
-	if f.Stuck(s, now) {
+	if f.Stuck(s, now, tx.OnRollback) {
 		return tx.SetInstanceDue(ctx, db.SetInstanceDueParams{ID: in.ID, DueAt: &heldDue})
 	}
 	if failed, ok := find(InstanceRules, in.State, Failed); ok {
-		if reason, fails := f.Fail(s, now); fails {
+		if reason, fails := f.Fail(s, now, tx.OnRollback); fails {
 			rule, rule.Reason = failed, reason
 		}
 	}
 	if err := c.moveInstance(ctx, tx, in, rule, now); err != nil {
 		return err
 	}
-	if in.State != InstanceRunning || !f.Crash(s, now, "") {
+	if in.State != InstanceRunning || !f.Crash(s, now, "", tx.OnRollback) {
 		return nil
 	}
 	rule, _ = find(InstanceRules, in.State, Crash)
@@ -323,7 +368,7 @@ func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bo
 	default:
 		return false, nil
 	}
-	if f == nil || !f.Stuck(balancerSubject(lb), c.now()) {
+	if f == nil || !f.Stuck(balancerSubject(lb), c.now(), nil) {
 		return false, nil
 	}
 	// The rule may have been lifted since; if it is lifted after this, it releases
@@ -333,7 +378,7 @@ func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bo
 		if err != nil {
 			return err
 		}
-		holds = f.Stuck(balancerSubject(lb), now)
+		holds = f.Stuck(balancerSubject(lb), now, tx.OnRollback)
 		if !holds || row.Version != lb.Version || !isDue(dueFrom(row.DueAt), now) {
 			return nil
 		}
@@ -349,7 +394,7 @@ func (c *Cloud) failBuild(lb LoadBalancer) error {
 	if f == nil || lb.State == LoadBalancerActive {
 		return nil
 	}
-	if reason, fails := f.Fail(balancerSubject(lb), c.now()); fails {
+	if reason, fails := f.Fail(balancerSubject(lb), c.now(), nil); fails {
 		return errors.New(reason)
 	}
 	return nil

@@ -69,6 +69,8 @@ type modelBalancer struct {
 	targets map[string]bool
 	due     time.Time
 	held    bool
+	reason  string    // why it is in error
+	since   time.Time // when its version became what it is, in error
 }
 
 // modelFaults are rules on all there is, as they stand just now.
@@ -78,11 +80,12 @@ type modelFaults struct {
 	sweeps             []FaultSweep
 }
 
-func (f *modelFaults) Stuck(Subject, time.Time) bool                    { return f.stuck }
-func (f *modelFaults) Fail(Subject, time.Time) (string, bool)           { return "no disk", f.fail }
-func (f *modelFaults) Crash(Subject, time.Time, string) bool            { return f.crash }
-func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time) { return f.sweeps, time.Time{} }
-func (f *modelFaults) Swept(FaultSweep, int)                            { f.sweeps = nil }
+func (f *modelFaults) Stuck(Subject, time.Time, func(func())) bool          { return f.stuck }
+func (f *modelFaults) Fail(Subject, time.Time, func(func())) (string, bool) { return "no disk", f.fail }
+func (f *modelFaults) Crash(Subject, time.Time, string, func(func())) bool  { return f.crash }
+func (f *modelFaults) Sweeps(time.Time) (due []FaultSweep, _ time.Time)     { return f.sweeps, time.Time{} }
+func (f *modelFaults) Swept(FaultSweep, int)                                { f.sweeps = nil }
+func (f *modelFaults) Suspend(string) ([]string, func(bool))                { return nil, func(bool) {} }
 func (f *modelFaults) Outage(_, zone string, _ time.Time) (string, bool) {
 	return outageID, zone == f.lost
 }
@@ -168,7 +171,14 @@ func (w *world) build(b *modelBalancer, early bool) {
 		b.bound = b.port // As before, and as unfinished.
 	case stuck:
 	case fails || w.plane.blocked[b.port] && b.bound != b.port:
-		b.state, b.due = "error", w.clock.Now().Add(2*time.Second)
+		now, reason := w.clock.Now(), "blocked"
+		if fails {
+			reason = "no disk"
+		}
+		if b.state != "error" || b.reason != reason {
+			b.state, b.reason, b.since = "error", reason, now
+		}
+		b.due = now.Add(min(max(now.Sub(b.since), 2*time.Second), time.Minute))
 	default:
 		b.state, b.bound, b.due = "active", b.port, time.Time{}
 	}
@@ -249,7 +259,10 @@ func (w *world) elapse(id string, in *modelInstance, now time.Time) {
 	case "terminating":
 		in.state, in.address, in.due = "terminated", "", now.Add(3*time.Second)
 		for _, b := range w.balancers {
-			delete(b.targets, id)
+			if b.targets[id] {
+				delete(b.targets, id)
+				b.since = now
+			}
 		}
 	case "terminated":
 		delete(w.instances, id)
@@ -528,7 +541,7 @@ func (w *world) createBalancer(t *rapid.T) {
 		return
 	}
 	require.NoError(t, err)
-	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond), false}
+	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond), false, "", time.Time{}}
 }
 
 func (w *world) updateBalancer(t *rapid.T) {

@@ -112,6 +112,10 @@ func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalance
 	from, before := lb.State, lb.StateReason
 	lb.State, lb.StateReason, lb.due = rule.To, reason, c.after(now, rule.Wait)
 	if from == lb.State && before == reason {
+		// So the pauses double: what is broken for long costs a write a minute.
+		pause := min(max(now.Sub(lb.UpdatedAt), c.delay(rule.Wait)), maxRetryAfter)
+		due := now.Add(pause)
+		lb.due = &due
 		return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
 	}
 	if failure != nil {

@@ -24,11 +24,16 @@ const (
 const (
 	// DelayRetention is how long a terminated instance stays readable.
 	DelayRetention Delay = "retention"
-	// DelayRetry is the pause before a failed balancer is built again.
+	// DelayRetry is the first pause before a failed balancer is built again.
 	DelayRetry Delay = "retry"
 )
 
-const retryAfter = 2 * time.Second
+// The first pause is short, for a port that is about to be free; the longest
+// bounds how late a balancer heals.
+const (
+	retryAfter    = 2 * time.Second
+	maxRetryAfter = time.Minute
+)
 
 // Profile says how fast the cloud is.
 type Profile struct {

@@ -166,9 +166,10 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 }
 
 // DeleteProject ends a project in which nothing lives, with all that is left of
-// it. The caller's own cannot be deleted.
+// it, and lifts the faults that it made and those about it. The caller's own
+// cannot be deleted.
 func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
 		p, err := loadProject(ctx, tx, id)
 		if err != nil {
 			return err
@@ -180,6 +181,9 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 			return refuse(InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name)
 		}
 		if err := nothingLives(ctx, tx, p); err != nil {
+			return err
+		}
+		if err := c.liftFaultsOf(ctx, tx, p.ID, now); err != nil {
 			return err
 		}
 		for _, drop := range []func(context.Context, string) error{

@@ -159,6 +159,9 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err != nil {
 			return err
 		}
+		if err := old.given("rotated"); err != nil {
+			return err
+		}
 		if isDue(old.ExpiresAt, now) {
 			return refuse(WrongState, "token %q expired at %s, and a new secret would not change that: create another token", name, old.ExpiresAt.Format(time.RFC3339))
 		}
@@ -224,6 +227,9 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 		if err != nil {
 			return err
 		}
+		if err := t.given("deleted"); err != nil {
+			return err
+		}
 		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millis(&now)})
 		switch {
 		case err != nil:
@@ -233,6 +239,14 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 		}
 		return tx.DeleteToken(ctx, name)
 	})
+}
+
+// given refuses what the next start, or a snapshot, would undo.
+func (t Token) given(what string) error {
+	if !t.Given {
+		return nil
+	}
+	return refuse(WrongState, "token %q comes from `fakecloud serve --token` and cannot be %s here: change its file or that option, and start `fakecloud serve` again", t.Name, what)
 }
 
 // loadToken reads a token; another project's is not found.

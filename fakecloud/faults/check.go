@@ -13,17 +13,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// problems are the offending fields found so far.
-type problems []cloud.Field
+// Problems are the offending fields found so far.
+type Problems []cloud.Field
 
-func (p *problems) add(path, format string, args ...any) {
+// Add notes that what a field is makes no sense.
+func (p *Problems) Add(path, format string, args ...any) {
 	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
 // Check refuses what makes no sense, with the names of the fields: above all,
 // what can never match and what can never do anything.
 func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
-	var p problems
+	var p Problems
 	s.Effect.check(&p)
 	if s.Effect.ofLifeCycles() {
 		r.checkLifeCycle(s, &p)
@@ -32,7 +33,7 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	}
 	s.check(s.Effect, now, &p)
 	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
-		p.add("match.tag", "has no key: give key=value, or key")
+		p.Add("match.tag", "has no key: give key=value, or key")
 	}
 	if s.Match.Project != "" {
 		known, err := r.cloud.HasProject(ctx, s.Match.Project)
@@ -40,44 +41,60 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 			return err
 		}
 		if !known {
-			p.add("match.project", "is no project's ID")
+			p.Add("match.project", "is no project's ID")
 		}
 	}
-	if len(p) == 0 {
+	return p.Refuse("this fault")
+}
+
+// Refuse says what is wrong with the whole; nil if there are no problems.
+func (p *Problems) Refuse(whole string) error {
+	if len(*p) == 0 {
 		return nil
 	}
 	var said []string
-	for _, f := range p {
+	for _, f := range *p {
 		said = append(said, f.Path+" "+f.Message)
 	}
-	return &cloud.Error{Code: cloud.InvalidRequest, Message: "this fault makes no sense: " + strings.Join(said, "; "), Fields: p}
+	return &cloud.Error{Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(said, "; "), Fields: *p}
 }
 
-func (r *Rules) checkCalls(s Spec, p *problems) {
+func (r *Rules) checkCalls(s Spec, p *Problems) {
 	m, e := s.Match, s.Effect
 	if len(m.Kinds) > 0 {
-		p.add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
+		p.Add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
 	}
-	about := false
+	ops := slices.Collect(maps.Values(r.operations))
+	if len(m.Operations) > 0 {
+		ops = nil
+	}
 	for i, id := range m.Operations {
 		path := fmt.Sprintf("match.operations.%d", i)
 		op, known := r.operations[id]
-		about = about || op.Resource
+		ops = append(ops, op)
 		if !known {
-			p.add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
+			p.Add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
 		} else if why := e.unsuited(op); why != "" {
-			p.add(path, "is %q, which %s", id, why)
+			p.Add(path, "is %q, which %s", id, why)
 		}
 	}
-	for _, f := range []struct{ path, value string }{{"match.resource", m.Resource}, {"match.tag", m.Tag}} {
+	for _, f := range []struct {
+		path, value, never string
+		about              func(Operation) bool
+	}{
+		{"match.resource", m.Resource, "none of the operations is about a resource with such an ID", func(op Operation) bool {
+			return op.Resource != "" && strings.HasPrefix(m.Resource, op.Resource)
+		}},
+		{"match.tag", m.Tag, "none of the operations is about one resource that has tags", func(op Operation) bool { return op.Tags }},
+	} {
 		switch {
 		case f.value == "":
 		case e.EmptyList:
-			p.add(f.path, "never matches a list, which effect.emptyList is for")
+			p.Add(f.path, "never matches a list, which effect.emptyList is for")
 		case e.PartialList > 0:
-			p.add(f.path, "never matches a list, which effect.partialList is for")
-		case len(m.Operations) > 0 && !about:
-			p.add(f.path, "never matches: none of match.operations is about one resource")
+			p.Add(f.path, "never matches a list, which effect.partialList is for")
+		case !slices.ContainsFunc(ops, f.about):
+			p.Add(f.path, "never matches: %s", f.never)
 		}
 	}
 	r.checkOmitted(s, p)
@@ -103,7 +120,7 @@ func (e Effect) unsuited(op Operation) string {
 }
 
 // checkOmitted looks for fields that no answer has.
-func (r *Rules) checkOmitted(s Spec, p *problems) {
+func (r *Rules) checkOmitted(s Spec, p *Problems) {
 	ids := s.Match.Operations
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(r.operations))
@@ -114,31 +131,31 @@ func (r *Rules) checkOmitted(s Spec, p *problems) {
 			return known && op.Answers(field)
 		})
 		if !has {
-			p.add(fmt.Sprintf("effect.omitFields.%d", i), "is %q, which is in none of the answers", field)
+			p.Add(fmt.Sprintf("effect.omitFields.%d", i), "is %q, which is in none of the answers", field)
 		}
 	}
 }
 
-func (r *Rules) checkLifeCycle(s Spec, p *problems) {
+func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 	m, e := s.Match, s.Effect
 	if m.Token != "" {
-		p.add("match.token", "is about calls, and the effect is on life cycles")
+		p.Add("match.token", "is about calls, and the effect is on life cycles")
 	}
 	if len(m.Operations) > 0 {
-		p.add("match.operations", "is about calls, and the effect is on life cycles")
+		p.Add("match.operations", "is about calls, and the effect is on life cycles")
 	}
 	kinds := []cloud.Resource{cloud.InstanceResource, cloud.LoadBalancerResource}
 	switch {
 	case e.Crash || e.ZoneOutage != "":
 		kinds = kinds[:1]
 		if len(m.Kinds) > 0 {
-			p.add("match.kinds", "is for effect.stuck and effect.fail only: this effect is on instances")
+			p.Add("match.kinds", "is for effect.stuck and effect.fail only: this effect is on instances")
 		}
 	case len(m.Kinds) > 0:
 		kinds = m.Kinds
 	}
 	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool { return strings.HasPrefix(m.Resource, prefixes[k]) }) {
-		p.add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, join(kinds))
+		p.Add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, join(kinds))
 	}
 	if e.ZoneOutage == "" {
 		return
@@ -149,13 +166,13 @@ func (r *Rules) checkLifeCycle(s Spec, p *problems) {
 		for _, z := range zones {
 			names = append(names, z.Name)
 		}
-		p.add("effect.zoneOutage", "is %q, which is no zone: choose one of %s", e.ZoneOutage, strings.Join(names, ", "))
+		p.Add("effect.zoneOutage", "is %q, which is no zone: choose one of %s", e.ZoneOutage, strings.Join(names, ", "))
 	}
 	if m.Resource != "" {
-		p.add("match.resource", "cannot go with effect.zoneOutage, which takes the whole zone")
+		p.Add("match.resource", "cannot go with effect.zoneOutage, which takes the whole zone")
 	}
 	if m.Tag != "" {
-		p.add("match.tag", "cannot go with effect.zoneOutage, which takes the whole zone")
+		p.Add("match.tag", "cannot go with effect.zoneOutage, which takes the whole zone")
 	}
 }
 
@@ -202,22 +219,31 @@ func (e Effect) ways() (ends, cycles []string) {
 	return ends, cycles
 }
 
-func (e Effect) check(p *problems) {
+// Kind names what ends a call, or a life cycle's effect; "delay" if nothing does.
+func (e Effect) Kind() string {
+	ends, cycles := e.ways()
+	if all := append(ends, cycles...); len(all) > 0 {
+		return all[len(all)-1] // A throttle's hit has a status, too.
+	}
+	return "delay"
+}
+
+func (e Effect) check(p *Problems) {
 	ends, cycles := e.ways()
 	switch {
 	case len(cycles) > 1:
-		p.add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
+		p.Add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
 	case len(cycles) == 1 && len(ends) > 0:
-		p.add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+		p.Add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
 	case len(cycles) == 1 && (e.Delay != 0 || e.Jitter != 0):
-		p.add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+		p.Add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
 	case len(ends) > 1:
-		p.add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
+		p.Add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
 	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
-		p.add("effect", "does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage")
+		p.Add("effect", "does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage")
 	}
 	if e.CarryOut && (len(ends) == 0 || !slices.Contains([]string{"status", "hang", "drop", "body"}, ends[0])) {
-		p.add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
+		p.Add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
 	}
 	for _, n := range []struct {
 		path string
@@ -226,75 +252,75 @@ func (e Effect) check(p *problems) {
 		{"delayMilliseconds", e.Delay < 0}, {"jitterMilliseconds", e.Jitter < 0}, {"partialList", e.PartialList < 0},
 	} {
 		if n.bad {
-			p.add("effect."+n.path, "cannot be negative")
+			p.Add("effect."+n.path, "cannot be negative")
 		}
 	}
 	if e.Throttle != nil && (!(e.Throttle.PerSecond > 0) || e.Throttle.Burst < 0) {
-		p.add("effect.throttle.perSecond", "must be above 0, and a burst at least 1: for no call at all, use effect.status 429")
+		p.Add("effect.throttle.perSecond", "must be above 0, and a burst at least 1: for no call at all, use effect.status 429")
 	}
 	e.checkCompanions(p)
 }
 
 // checkCompanions looks at what is of use only beside another field.
-func (e Effect) checkCompanions(p *problems) {
+func (e Effect) checkCompanions(p *Problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
-		p.add("effect.status", "must be from 400 to 599")
+		p.Add("effect.status", "must be from 400 to 599")
 	}
 	if e.RetryAfter != 0 && e.Status == 0 {
-		p.add("effect.retryAfterSeconds", "needs effect.status")
+		p.Add("effect.retryAfterSeconds", "needs effect.status")
 	}
 	if e.Project != "" && e.Status != 404 {
-		p.add("effect.project", "needs effect.status 404")
+		p.Add("effect.project", "needs effect.status 404")
 	}
 	if e.ContentType != "" && e.Body == nil {
-		p.add("effect.contentType", "needs effect.body")
+		p.Add("effect.contentType", "needs effect.body")
 	}
 }
 
-func (w When) check(e Effect, now time.Time, p *problems) {
+func (w When) check(e Effect, now time.Time, p *Problems) {
 	counts := []struct {
 		path string
 		n    int
 	}{{"times", w.Times}, {"skip", w.Skip}, {"every", w.Every}}
 	for _, c := range counts {
 		if c.n < 0 {
-			p.add(c.path, "cannot be negative")
+			p.Add(c.path, "cannot be negative")
 		}
 		if c.n != 0 && (e.Stuck || e.ZoneOutage != "") {
-			p.add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
+			p.Add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
 		}
 	}
 	if w.Every == 1 {
-		p.add("every", "is 1, which is each of them: leave it out")
+		p.Add("every", "is 1, which is each of them: leave it out")
 	}
 	if !(w.Probability >= 0 && w.Probability <= 1) {
-		p.add("probability", "must be above 0 and at most 1")
+		p.Add("probability", "must be above 0 and at most 1")
 	}
 	if w.Probability != 0 && (e.Stuck || e.ZoneOutage != "") {
-		p.add("probability", "cannot go with an effect that lasts: name what it is for with match")
+		p.Add("probability", "cannot go with an effect that lasts: name what it is for with match")
 	}
 	if w.Seed < 0 || w.Seed > maxSeed {
-		p.add("seed", "must be from 1 to %d", int64(maxSeed))
+		p.Add("seed", "must be from 1 to %d", int64(maxSeed))
 	}
 	if w.Seed != 0 && w.Probability == 0 && e.Jitter == 0 {
-		p.add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
+		p.Add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
 	}
 	w.checkWindow(now, p)
 }
 
-func (w When) checkWindow(now time.Time, p *problems) {
+func (w When) checkWindow(now time.Time, p *Problems) {
 	if w.After < 0 || w.From != nil && w.After != 0 {
-		p.add("afterSeconds", "cannot be negative, or go with from: give one")
+		p.Add("afterSeconds", "cannot be negative, or go with from: give one")
 	}
 	if w.For < 0 || w.Until != nil && w.For != 0 {
-		p.add("forSeconds", "cannot be negative, or go with until: give one")
+		p.Add("forSeconds", "cannot be negative, or go with until: give one")
 	}
 	w.settle(now, Effect{})
 	switch {
 	case w.Until == nil:
 	case !w.Until.After(now):
-		p.add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
+		p.Add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
 	case w.From != nil && !w.Until.After(*w.From):
-		p.add("until", "must be after from")
+		p.Add("until", "must be after from")
 	}
 }

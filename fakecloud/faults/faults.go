@@ -29,8 +29,11 @@ type Operation struct {
 	Reads, Lists bool
 	// Streams tells that its answer does not end by itself.
 	Streams bool
-	// Resource tells that its path has the ID of one.
-	Resource bool
+	// Resource is what the ID in its path begins with, such as "i-"; empty if it
+	// has none.
+	Resource string
+	// Tags tells that the resource of that ID can have tags.
+	Tags bool
 	// Answers tells whether its answer, or each item of a list, can have the field
 	// of that dotted path.
 	Answers func(path string) bool
@@ -149,6 +152,7 @@ type rule struct {
 	bucket  bucket
 	held    map[string]bool // resources that are stuck
 	dirty   bool            // counts differ from those stored
+	gone    bool            // out of force, while it is being lifted
 }
 
 // project is whose calls and resources the rule is about.
@@ -164,7 +168,7 @@ func (r *rule) spent(now time.Time) bool {
 }
 
 func (r *rule) inForce(now time.Time) bool {
-	return !r.spent(now) && (r.From == nil || !now.Before(*r.From))
+	return !r.gone && !r.spent(now) && (r.From == nil || !now.Before(*r.From))
 }
 
 // Rules are the faults of all projects. Safe for concurrent use.
@@ -195,7 +199,7 @@ func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, 
 	return r, r.load(ctx)
 }
 
-// load makes the rules those that are stored, and lets go of what others hold.
+// load makes the rules those that are stored, and lets go of what others held.
 func (r *Rules) load(ctx context.Context) error {
 	r.change.Lock()
 	defer r.change.Unlock()
@@ -204,7 +208,7 @@ func (r *Rules) load(ctx context.Context) error {
 		return err
 	}
 	var rules []*rule
-	var orphans []string
+	var orphans, stuck []string
 	for _, f := range stored {
 		back := newRule(Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)})
 		back.phase = f.Phase
@@ -216,6 +220,9 @@ func (r *Rules) load(ctx context.Context) error {
 			continue
 		}
 		rules = append(rules, back)
+		if back.Effect.Stuck {
+			stuck = append(stuck, back.project())
+		}
 	}
 	r.mu.Lock()
 	for _, one := range r.rules {
@@ -223,7 +230,10 @@ func (r *Rules) load(ctx context.Context) error {
 	}
 	r.rules = rules
 	r.mu.Unlock()
-	return r.cloud.LiftFaults(ctx, orphans)
+	if err := r.cloud.LiftFaults(ctx, orphans); err != nil {
+		return err
+	}
+	return r.cloud.ReleaseOrphans(ctx, stuck)
 }
 
 func newRule(f Fault) *rule {
@@ -279,7 +289,7 @@ func (r *Rules) List(project string) []Fault {
 	defer r.mu.Unlock()
 	all := []Fault{}
 	for _, one := range r.rules {
-		if one.Owner == project {
+		if one.Owner == project && !one.gone {
 			all = append(all, r.show(one))
 		}
 	}
@@ -297,7 +307,7 @@ func (r *Rules) Get(project, id string) (Fault, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if one.Owner == project && one.ID == id {
+		if one.Owner == project && one.ID == id && !one.gone {
 			return r.show(one), nil
 		}
 	}
@@ -324,29 +334,42 @@ func (r *Rules) DeleteAll(ctx context.Context, project string) error {
 func (r *Rules) lift(ctx context.Context, which func(*rule) bool) (int, error) {
 	r.change.Lock()
 	defer r.change.Unlock()
+	ids, settle := r.suspend(which)
+	err := r.cloud.LiftFaults(ctx, ids)
+	settle(err == nil)
+	return len(ids), err
+}
+
+// Suspend implements cloud.Faults.
+func (r *Rules) Suspend(project string) (ids []string, settle func(gone bool)) {
+	return r.suspend(func(one *rule) bool { return one.Owner == project || one.project() == project })
+}
+
+// suspend takes rules out of force; settle takes them away, or puts them back.
+func (r *Rules) suspend(which func(*rule) bool) (ids []string, settle func(gone bool)) {
 	r.mu.Lock()
-	before := r.rules
-	var ids []string
-	var gone, left []*rule
-	for _, one := range before {
-		if which(one) {
-			ids, gone = append(ids, one.ID), append(gone, one)
-		} else {
-			left = append(left, one)
+	defer r.mu.Unlock()
+	suspended := map[*rule]bool{}
+	for _, one := range r.rules {
+		if !one.gone && which(one) {
+			one.gone, suspended[one] = true, true
+			ids = append(ids, one.ID)
 		}
 	}
-	r.rules = left
-	r.mu.Unlock()
-	if err := r.cloud.LiftFaults(ctx, ids); err != nil {
+	return ids, func(gone bool) {
 		r.mu.Lock()
-		r.rules = before
-		r.mu.Unlock()
-		return 0, err
+		defer r.mu.Unlock()
+		var left []*rule
+		for _, one := range r.rules {
+			if suspended[one] && gone {
+				close(one.lifted)
+				continue
+			}
+			one.gone = one.gone && !suspended[one]
+			left = append(left, one)
+		}
+		r.rules = left
 	}
-	for _, one := range gone {
-		close(one.lifted)
-	}
-	return len(gone), nil
 }
 
 // Apply finds the oldest rule that matches the call and whose turn it is, and

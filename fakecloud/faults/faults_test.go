@@ -25,10 +25,11 @@ import (
 
 // operations are those that the rules here know of.
 var operations = map[string]faults.Operation{
-	"getThing":   {Reads: true, Resource: true, Answers: hasColour},
+	"getThing":   {Reads: true, Resource: "t-", Tags: true, Answers: hasColour},
 	"makeThing":  {Answers: hasColour},
-	"endThing":   {Resource: true, Answers: hasColour},
+	"endThing":   {Resource: "t-", Tags: true, Answers: hasColour},
 	"listThings": {Reads: true, Lists: true, Answers: hasColour},
+	"getPlain":   {Reads: true, Resource: "x-", Answers: hasColour},
 	"follow":     {Reads: true, Streams: true, Answers: hasColour},
 }
 

@@ -26,16 +26,23 @@ func (r *Rules) write() {
 	defer r.writing.Unlock()
 	r.mu.Lock()
 	r.flush = nil
+	var dirty []*rule
 	var counts []cloud.StoredFault
 	for _, one := range r.rules {
 		if one.dirty {
 			one.dirty = false
+			dirty = append(dirty, one)
 			counts = append(counts, cloud.StoredFault{ID: one.ID, Matched: int64(one.Matched), Hits: int64(one.Hits)})
 		}
 	}
 	r.mu.Unlock()
 	if err := r.cloud.CountFaults(context.Background(), counts); err != nil {
-		r.log.Error("what faults counted is not stored", "err", err)
+		r.log.Error("what faults counted is not stored, and will be tried again", "err", err)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, one := range dirty {
+			r.touch(one)
+		}
 	}
 }
 

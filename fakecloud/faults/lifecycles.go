@@ -22,7 +22,7 @@ func (r *rule) about(s cloud.Subject) bool {
 
 // first counts the match of each rule that is in force, has the effect and is
 // about the resource, up to the first whose turn it is, and counts its hit.
-func (r *Rules) first(s cloud.Subject, now time.Time, has func(*rule) bool) *rule {
+func (r *Rules) first(s cloud.Subject, now time.Time, undo func(func()), has func(*rule) bool) *rule {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
@@ -30,16 +30,38 @@ func (r *Rules) first(s cloud.Subject, now time.Time, has func(*rule) bool) *rul
 			continue
 		}
 		r.count(one)
-		if one.turn(one.Matched) {
+		hit := one.turn(one.Matched)
+		if hit {
 			one.Hits++
+		}
+		r.onUndo(undo, one, hit, "")
+		if hit {
 			return one
 		}
 	}
 	return nil
 }
 
+// onUndo has a match, and what came of it, not counted if the transaction in
+// which it was fails.
+func (r *Rules) onUndo(undo func(func()), one *rule, hit bool, held string) {
+	if undo == nil {
+		return
+	}
+	undo(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		one.Matched--
+		if hit {
+			one.Hits--
+		}
+		delete(one.held, held)
+		r.touch(one)
+	})
+}
+
 // Stuck implements cloud.Faults. A resource that is held is counted once.
-func (r *Rules) Stuck(s cloud.Subject, now time.Time) bool {
+func (r *Rules) Stuck(s cloud.Subject, now time.Time, undo func(func())) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
@@ -50,6 +72,7 @@ func (r *Rules) Stuck(s cloud.Subject, now time.Time) bool {
 			one.held[s.ID] = true
 			r.count(one)
 			one.Hits++
+			r.onUndo(undo, one, true, s.ID)
 		}
 		return true
 	}
@@ -57,8 +80,8 @@ func (r *Rules) Stuck(s cloud.Subject, now time.Time) bool {
 }
 
 // Fail implements cloud.Faults.
-func (r *Rules) Fail(s cloud.Subject, now time.Time) (string, bool) {
-	one := r.first(s, now, func(one *rule) bool { return one.Effect.Fail != "" })
+func (r *Rules) Fail(s cloud.Subject, now time.Time, undo func(func())) (string, bool) {
+	one := r.first(s, now, undo, func(one *rule) bool { return one.Effect.Fail != "" })
 	if one == nil {
 		return "", false
 	}
@@ -66,8 +89,8 @@ func (r *Rules) Fail(s cloud.Subject, now time.Time) (string, bool) {
 }
 
 // Crash implements cloud.Faults.
-func (r *Rules) Crash(s cloud.Subject, now time.Time, id string) bool {
-	return r.first(s, now, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
+func (r *Rules) Crash(s cloud.Subject, now time.Time, id string, undo func(func())) bool {
+	return r.first(s, now, undo, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
 }
 
 // Outage implements cloud.Faults.
@@ -87,6 +110,9 @@ func (r *Rules) Sweeps(now time.Time) (due []cloud.FaultSweep, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
+		if one.gone {
+			continue
+		}
 		to, at := one.nextPhase()
 		switch {
 		case at == nil:

@@ -24,15 +24,20 @@ const patience = 10 * time.Second
 // living runs the world's cloud until the test ends.
 func living(t *testing.T) *world {
 	w := theWorld(t)
+	t.Cleanup(w.run(t))
+	return w
+}
+
+// run runs the world's cloud until it is stopped.
+func (w *world) run(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.cloud.Run(ctx) }()
-	t.Cleanup(func() {
+	<-w.cloud.Ready()
+	return func() {
 		cancel()
 		assert.NoError(t, <-done)
-	})
-	<-w.cloud.Ready()
-	return w
+	}
 }
 
 func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name: "p0"} }

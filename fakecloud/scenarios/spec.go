@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -44,16 +43,10 @@ type Spec struct {
 // Delete is the action on load balancers; the others are on instances.
 const Delete = "delete"
 
-type problems []cloud.Field
-
-func (p *problems) add(path, format string, args ...any) {
-	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
-}
-
 func (r *Runner) check(ctx context.Context, s Spec) error {
-	var p problems
+	var p faults.Problems
 	if len(s.Steps) == 0 {
-		p.add("steps", "must not be empty")
+		p.Add("steps", "must not be empty")
 	}
 	for i, step := range s.Steps {
 		at := fmt.Sprintf("steps.%d", i)
@@ -66,46 +59,39 @@ func (r *Runner) check(ctx context.Context, s Spec) error {
 		switch {
 		case errors.As(err, &refused):
 			for _, f := range refused.Fields {
-				p.add(at+".fault."+f.Path, "%s", f.Message)
+				p.Add(at+".fault."+f.Path, "%s", f.Message)
 			}
 		case err != nil:
 			return err
 		}
 	}
-	if len(p) == 0 {
-		return nil
-	}
-	var said []string
-	for _, f := range p {
-		said = append(said, f.Path+" "+f.Message)
-	}
-	return &cloud.Error{Code: cloud.InvalidRequest, Message: "this scenario makes no sense: " + strings.Join(said, "; "), Fields: p}
+	return p.Refuse("this scenario")
 }
 
-func (s Step) check(at string, p *problems) {
+func (s Step) check(at string, p *faults.Problems) {
 	selector, where := s.Instances, at+".instances"
 	if s.Action == Delete {
 		selector, where = s.LoadBalancers, at+".loadBalancers"
 	}
 	switch {
 	case s.Fault != nil && s.Action != "":
-		p.add(at+".action", "cannot go with fault: make two steps")
+		p.Add(at+".action", "cannot go with fault: make two steps")
 	case s.Fault != nil && (s.Instances != nil || s.LoadBalancers != nil):
-		p.add(at+".instances", "and loadBalancers go with action: a fault says what it is for in its match")
+		p.Add(at+".instances", "and loadBalancers go with action: a fault says what it is for in its match")
 	case s.Fault != nil:
 	case s.Action == "":
-		p.add(at, "does nothing: give fault, or action")
+		p.Add(at, "does nothing: give fault, or action")
 	case s.For != 0:
-		p.add(at+".for", "goes with fault: undo an action with another step")
+		p.Add(at+".for", "goes with fault: undo an action with another step")
 	case selector == nil:
-		p.add(where, "is what action %s needs", s.Action)
+		p.Add(where, "is what action %s needs", s.Action)
 	case *selector == Selector{}:
-		p.add(where, "would be all there are: give name, tag, zone or pick")
+		p.Add(where, "would be all there are: give name, tag, zone or pick")
 	case s.Instances != nil && s.LoadBalancers != nil:
-		p.add(at+".loadBalancers", "cannot go with instances: make two steps")
+		p.Add(at+".loadBalancers", "cannot go with instances: make two steps")
 	case s.Action == Delete && selector.Zone != "":
-		p.add(where+".zone", "is for instances: a load balancer is in none")
+		p.Add(where+".zone", "is for instances: a load balancer is in none")
 	case s.Action != Delete && actions[s.Action] == nil:
-		p.add(at+".action", "is %q: choose start, stop, reboot, crash, terminate or delete", s.Action)
+		p.Add(at+".action", "is %q: choose start, stop, reboot, crash, terminate or delete", s.Action)
 	}
 }

@@ -291,15 +291,23 @@ func TestTheLastAdminStays(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	q, err := r.other.Project(ctx)
 	require.NoError(t, err)
-	require.NoError(t, r.DeleteToken(ctx, q.ID, "stranger"), "another admin is left")
-	err = r.DeleteToken(ctx, r.project.ID, "operator")
-	require.True(t, client.HasCode(err, api.InUse), err)
-	assert.ErrorContains(t, err, "last admin")
-	second := r.withToken(t, r.project.ID, "second", api.RoleAdmin)
-	require.NoError(t, r.DeleteToken(ctx, r.project.ID, "operator"), "its own, but not the last")
+	first, second := r.withToken(t, r.project.ID, "first", api.RoleAdmin), r.withToken(t, q.ID, "second", api.RoleAdmin)
+	for project, name := range map[string]string{r.project.ID: "operator", q.ID: "stranger"} {
+		err = r.DeleteToken(ctx, project, name)
+		require.True(t, client.HasCode(err, api.WrongState), err)
+		assert.ErrorContains(t, err, "fakecloud serve --token")
+		_, err = r.RotateToken(ctx, project, name, api.TokenRotate{})
+		require.True(t, client.HasCode(err, api.WrongState), err)
+	}
+	for _, id := range []string{r.project.ID, q.ID} { // As a start without them does.
+		require.NoError(t, r.cloud.SetTokens(ctx, cloud.Project{ID: id}, nil))
+	}
+	require.NoError(t, first.DeleteToken(ctx, r.project.ID, "first"), "its own, but not the last")
 	_, err = second.ListProjects(ctx, "")
 	require.NoError(t, err)
-	assert.True(t, client.HasCode(second.DeleteToken(ctx, r.project.ID, "second"), api.InUse))
+	err = second.DeleteToken(ctx, q.ID, "second")
+	require.True(t, client.HasCode(err, api.InUse), err)
+	assert.ErrorContains(t, err, "last admin")
 }
 
 // An expired token is told so, and when it was, by the cloud's clock.
@@ -337,5 +345,7 @@ func TestExpiredTokens(t *testing.T) {
 	assert.Len(t, all, 2, "it is still shown")
 	_, err = r.RotateToken(t.Context(), p.ID, "ci", api.TokenRotate{})
 	assert.True(t, client.HasCode(err, api.WrongState), err)
-	assert.True(t, client.HasCode(r.DeleteToken(t.Context(), p.ID, "operator"), api.InUse), "an expired admin does not count")
+	second := r.withToken(t, p.ID, "second", api.RoleAdmin)
+	require.NoError(t, c.SetTokens(t.Context(), p, nil))
+	assert.True(t, client.HasCode(second.DeleteToken(t.Context(), p.ID, "second"), api.InUse), "an expired admin does not count")
 }

@@ -86,20 +86,7 @@ func (m *metrics) observe(c *call, rec *recorder) {
 
 // fault counts what a fault does to a call.
 func (m *metrics) fault(e faults.Effect) {
-	effect := "delay"
-	switch {
-	case e.Drop:
-		effect = "drop"
-	case e.Hang:
-		effect = "hang"
-	case e.Status != 0:
-		effect = "status"
-	case e.Body != nil:
-		effect = "body"
-	case e.EmptyList:
-		effect = "empty-list"
-	}
-	m.faultHits.WithLabelValues(effect).Inc()
+	m.faultHits.WithLabelValues(e.Kind()).Inc()
 }
 
 // GetMetrics implements api.ServerInterface.

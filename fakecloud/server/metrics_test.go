@@ -83,7 +83,7 @@ func TestMetrics(t *testing.T) {
 		"fakecloud_requests_in_flight{}":                                         2, // The stream, and the one that asks.
 		"fakecloud_event_watchers{}":                                             1,
 		"fakecloud_event_watchers_cut_off_total{}":                               0,
-		"fakecloud_fault_hits_total{effect=empty-list}":                          1,
+		"fakecloud_fault_hits_total{effect=emptyList}":                           1,
 		"fakecloud_transitions_total{from=,resource=instance,to=pending}":        1,
 		"fakecloud_transitions_total{from=pending,resource=instance,to=running}": 1,
 		"fakecloud_transitions_total{from=,resource=route,to=active}":            2,

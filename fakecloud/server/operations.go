@@ -80,6 +80,12 @@ func operationsOf(spec *openapi3.T) operations {
 	return all
 }
 
+// idPrefixes are what the IDs in paths begin with, by the paths' part before them;
+// a path without an ID has none.
+var idPrefixes = map[string]string{
+	"networks": "n-", "instances": "i-", "load-balancers": "lb-", "addresses": "a-", "routes": "r-", "operations": "op-",
+}
+
 // faultable is what faults must know of an operation.
 func faultable(method, path string, op *openapi3.Operation) faults.Operation {
 	answer := answerOf(op)
@@ -91,8 +97,12 @@ func faultable(method, path string, op *openapi3.Operation) faults.Operation {
 	if ok := op.Responses.Status(http.StatusOK); ok != nil {
 		stream = ok.Value.Content.Get("text/event-stream") != nil
 	}
+	kind, _, has := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/{id}")
+	if !has {
+		kind = ""
+	}
 	return faults.Operation{
-		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: strings.Contains(path, "{id}"),
+		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: idPrefixes[kind], Tags: idPrefixes[kind] != "" && kind != "operations",
 		Answers: func(field string) bool { return hasField(answer, strings.Split(field, ".")) },
 	}
 }

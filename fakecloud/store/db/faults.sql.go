@@ -217,31 +217,82 @@ func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]Insta
 	return items, nil
 }
 
+const outageOrphans = `-- name: OutageOrphans :many
+SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances
+WHERE state = 'error' AND state_reason = 'zone ' || zone || ' has an outage'
+  AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = instances.id)
+ORDER BY id
+`
+
+func (q *Queries) OutageOrphans(ctx context.Context) ([]Instance, error) {
+	rows, err := q.db.QueryContext(ctx, outageOrphans)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Instance
+	for rows.Next() {
+		var i Instance
+		if err := rows.Scan(
+			&i.ID,
+			&i.ProjectID,
+			&i.Name,
+			&i.Region,
+			&i.Zone,
+			&i.Type,
+			&i.State,
+			&i.StateReason,
+			&i.Address,
+			&i.Tags,
+			&i.Version,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.DueAt,
+			&i.NetworkID,
+			&i.External,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const releaseInstances = `-- name: ReleaseInstances :exec
-UPDATE instances SET due_at = ?1 WHERE due_at = ?2
+UPDATE instances SET due_at = ?1
+WHERE due_at = ?2 AND project_id NOT IN (SELECT p.value FROM json_each(CAST(?3 AS TEXT)) AS p)
 `
 
 type ReleaseInstancesParams struct {
 	Now  *int64
 	Held *int64
+	But  string
 }
 
 func (q *Queries) ReleaseInstances(ctx context.Context, arg ReleaseInstancesParams) error {
-	_, err := q.db.ExecContext(ctx, releaseInstances, arg.Now, arg.Held)
+	_, err := q.db.ExecContext(ctx, releaseInstances, arg.Now, arg.Held, arg.But)
 	return err
 }
 
 const releaseLoadBalancers = `-- name: ReleaseLoadBalancers :exec
-UPDATE load_balancers SET due_at = ?1 WHERE due_at = ?2
+UPDATE load_balancers SET due_at = ?1
+WHERE due_at = ?2 AND project_id NOT IN (SELECT p.value FROM json_each(CAST(?3 AS TEXT)) AS p)
 `
 
 type ReleaseLoadBalancersParams struct {
 	Now  *int64
 	Held *int64
+	But  string
 }
 
 func (q *Queries) ReleaseLoadBalancers(ctx context.Context, arg ReleaseLoadBalancersParams) error {
-	_, err := q.db.ExecContext(ctx, releaseLoadBalancers, arg.Now, arg.Held)
+	_, err := q.db.ExecContext(ctx, releaseLoadBalancers, arg.Now, arg.Held, arg.But)
 	return err
 }
 

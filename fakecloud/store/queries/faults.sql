@@ -25,14 +25,22 @@ INSERT OR IGNORE INTO fault_instances (fault_id, instance_id) VALUES (?, ?);
 -- name: InstancesOfFault :many
 SELECT instances.* FROM instances JOIN fault_instances ON instance_id = instances.id WHERE fault_id = ? ORDER BY instances.id;
 
+-- name: OutageOrphans :many
+SELECT * FROM instances
+WHERE state = 'error' AND state_reason = 'zone ' || zone || ' has an outage'
+  AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = instances.id)
+ORDER BY id;
+
 -- name: DeleteFaultInstances :exec
 DELETE FROM fault_instances WHERE fault_id = ?;
 
 -- name: ReleaseInstances :exec
-UPDATE instances SET due_at = @now WHERE due_at = @held;
+UPDATE instances SET due_at = @now
+WHERE due_at = @held AND project_id NOT IN (SELECT p.value FROM json_each(CAST(@but AS TEXT)) AS p);
 
 -- name: ReleaseLoadBalancers :exec
-UPDATE load_balancers SET due_at = @now WHERE due_at = @held;
+UPDATE load_balancers SET due_at = @now
+WHERE due_at = @held AND project_id NOT IN (SELECT p.value FROM json_each(CAST(@but AS TEXT)) AS p);
 
 -- name: SetInstanceDue :exec
 UPDATE instances SET due_at = ? WHERE id = ?;

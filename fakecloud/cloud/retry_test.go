@@ -1,0 +1,35 @@
+// This file answers: how often is a balancer tried that cannot be built?
+
+package cloud
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Six hours of it are no ten thousand writes.
+func TestThePausesBetweenTriesDouble(t *testing.T) {
+	plane := newFakePlane()
+	plane.blocked[80] = true
+	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	require.NoError(t, err)
+	advanceBy := func(d time.Duration) int {
+		moved, err := c.Advance(t.Context(), by(d))
+		require.NoError(t, err)
+		return moved.Transitions
+	}
+	advanceBy(0)
+	require.Equal(t, LoadBalancerError, balancerState(t, c, p, lb.ID))
+	for _, pause := range []time.Duration{2, 2, 4, 8, 16, 32, 60, 60} {
+		assert.Zero(t, advanceBy(pause*time.Second-time.Millisecond), "before %ds", pause)
+		assert.Equal(t, 1, advanceBy(time.Millisecond), "after %ds", pause)
+	}
+	assert.Equal(t, 360, advanceBy(6*time.Hour))
+	plane.blocked[80] = false
+	assert.Equal(t, 1, advanceBy(time.Minute))
+	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+}
