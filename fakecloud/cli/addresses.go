@@ -37,7 +37,6 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 
 func (a *app) addressesList() *cobra.Command {
 	var f client.AddressFilter
-	var states []string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List reserved addresses, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud addresses list --state available",
@@ -45,12 +44,6 @@ func (a *app) addressesList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
-			}
-			for _, s := range states {
-				if !api.AddressState(s).Valid() {
-					return misuse("--state %q is no state of an address: choose available or in-use", s)
-				}
-				f.States = append(f.States, api.AddressState(s))
 			}
 			items, err := c.ListAddresses(cmd.Context(), f)
 			if err != nil {
@@ -61,8 +54,7 @@ func (a *app) addressesList() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those that are available, or in-use")
-	noFiles(cmd, map[string][]string{"state": {"available", "in-use"}})
+	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	return cmd
 }
 

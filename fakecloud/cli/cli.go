@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -83,6 +84,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return a.checkOutput() },
 	}
+	root.SetFlagErrorFunc(explainFlag)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
@@ -198,6 +200,7 @@ func (a *app) client() (*client.Client, error) {
 func (a *app) explain(err error) error {
 	var transport *url.Error
 	var file *os.PathError
+	var answer *client.Error
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, os.ErrNotExist) && errors.As(err, &file) && file.Path == a.tokenFile:
@@ -206,12 +209,23 @@ func (a *app) explain(err error) error {
 		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
 	case errors.As(err, &untrusted):
 		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with (that of `fakecloud serve --tls-self-signed` is ca.crt beside its data, %s by default)", err, filepath.Join(stateDir(), "ca.crt"))
+	case errors.As(err, &answer) && strings.Contains(answer.Problem.Detail, "HTTP request to an HTTPS server"):
+		return fmt.Errorf("the cloud at %s speaks https: set FAKECLOUD_URL to https://%s", a.url, strings.TrimPrefix(a.url, "http://"))
 	case client.HasCode(err, api.Unauthenticated):
 		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case errors.As(err, &transport) && transport.Timeout():
 		return fmt.Errorf("the cloud at %s did not answer in time: %w", a.url, err)
+	}
+	return err
+}
+
+// explainFlag says what fits, where a flag's own error does not.
+func explainFlag(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
+		return fmt.Errorf("--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue())
 	}
 	return err
 }

@@ -43,7 +43,6 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 
 func (a *app) instancesList() *cobra.Command {
 	var f client.InstanceFilter
-	var states []string
 	var all, watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
@@ -55,13 +54,7 @@ func (a *app) instancesList() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			for _, s := range states {
-				if !api.InstanceState(s).Valid() {
-					return misuse("--state %q is no state of an instance", s)
-				}
-				f.States = append(f.States, api.InstanceState(s))
-			}
-			if len(states) == 0 && !all {
+			if len(f.States) == 0 && !all {
 				f.States = liveStates
 			}
 			if watch {
@@ -77,7 +70,7 @@ func (a *app) instancesList() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
+	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	addWatch(cmd, &watch)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd

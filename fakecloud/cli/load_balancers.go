@@ -86,6 +86,7 @@ func (a *app) balancersList() *cobra.Command {
 	a.addOutput(cmd)
 	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
+	stateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
 	return cmd
 }
 

@@ -40,7 +40,6 @@ func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operati
 
 func (a *app) operationsList() *cobra.Command {
 	var f client.OperationFilter
-	var states []string
 	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List operations, oldest first", Args: cobra.NoArgs,
@@ -51,12 +50,6 @@ func (a *app) operationsList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
-			}
-			for _, s := range states {
-				if !api.OperationState(s).Valid() {
-					return misuse("--state %q is no state of an operation", s)
-				}
-				f.States = append(f.States, api.OperationState(s))
 			}
 			if watch {
 				return a.watchOperations(cmd, c, f)
@@ -72,8 +65,7 @@ func (a *app) operationsList() *cobra.Command {
 	addWatch(cmd, &watch)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
-	noFiles(cmd, map[string][]string{"state": {"running", "done", "failed", "superseded"}})
+	stateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -38,6 +39,41 @@ func noFiles(cmd *cobra.Command, values map[string][]string) {
 			panic(err) // The flag is missing: a mistake in this package.
 		}
 	}
+}
+
+// stateFlag adds --state, which takes the given states of something.
+func stateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
+	var names []string
+	for _, s := range all {
+		names = append(names, string(s))
+	}
+	choose := strings.Join(names, ", ")
+	cmd.Flags().Var(&states[T]{given, func(s T) error {
+		if !slices.Contains(all, s) {
+			return fmt.Errorf("%q is no state of %s: choose of %s", string(s), of, choose)
+		}
+		return nil
+	}}, "state", "only those in one of these states: "+choose)
+	noFiles(cmd, map[string][]string{"state": names})
+}
+
+// states is the value of --state: words between commas, and repeatable.
+type states[T ~string] struct {
+	given *[]T
+	check func(T) error
+}
+
+func (s *states[T]) Type() string   { return "strings" }
+func (s *states[T]) String() string { return "" }
+
+func (s *states[T]) Set(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		if err := s.check(T(word)); err != nil {
+			return err
+		}
+		*s.given = append(*s.given, T(word))
+	}
+	return nil
 }
 
 // print shows a value as JSON or YAML, or its rows as a table.

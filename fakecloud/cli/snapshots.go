@@ -138,7 +138,10 @@ func writeFile(path string, write func(*os.File) error) (err error) {
 	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), path)
+	if err := os.Link(f.Name(), path); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return fmt.Errorf("%s exists already; choose another name", path)
 }
 
 func (a *app) snapshotsDelete() *cobra.Command {

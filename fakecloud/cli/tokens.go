@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -131,6 +132,9 @@ func (a *app) tokensCreate() *cobra.Command {
 			body := api.TokenCreate{Name: args[0], Role: api.Role(role)}
 			if !body.Role.Valid() {
 				return misuse("--role %q: choose viewer, editor or admin", role)
+			}
+			if _, err := os.Lstat(out); err == nil {
+				return misuse("--out %s exists already: choose another name, or remove it", out)
 			}
 			var err error
 			if body.ExpiresAt, err = expiry(cmd, in, at); err != nil {
