@@ -176,37 +176,16 @@ func (a *app) addressesReserve() *cobra.Command {
 }
 
 func (a *app) addressesUpdate() *cobra.Command {
-	var name string
-	var tags map[string]string
-	cmd := &cobra.Command{
-		Use: "update NAME|ID|IP", Short: "Give a reserved address another name, or other tags", Args: cobra.ExactArgs(1),
-		Example:           "  fakecloud addresses update web --name shop --tag cluster=lab",
-		ValidArgsFunction: a.completeAddresses(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var u api.ReservedAddressUpdate
-			if name != "" {
-				u.Name = &name
-			}
-			if len(tags) > 0 {
-				t := api.Tags(tags)
-				u.Tags = &t
-			}
-			if u == (api.ReservedAddressUpdate{}) {
-				return misuse("nothing to change: give --name or --tag")
-			}
-			done, err := a.forAddresses(cmd, args, func(ctx context.Context, c *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-				return c.UpdateAddress(ctx, r.ID, u)
-			})
-			if err != nil {
-				return err
-			}
-			return a.printAddresses(cmd, done[0], done)
-		},
-	}
-	a.addOutput(cmd)
-	cmd.Flags().StringVar(&name, "name", "", "the new name")
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable; these replace all tags it has")
-	return cmd
+	return a.update("addresses", "address", a.completeAddresses(), func(cmd *cobra.Command, c *client.Client, ref string, u api.ResourceUpdate) error {
+		r, err := resolveAddress(cmd.Context(), c, ref)
+		if err != nil {
+			return err
+		}
+		if r, err = c.UpdateAddress(cmd.Context(), r.ID, api.ReservedAddressUpdate(u)); err != nil {
+			return err
+		}
+		return a.printAddresses(cmd, r, []api.ReservedAddress{*r})
+	})
 }
 
 func (a *app) addressesAttach() *cobra.Command {
