@@ -92,6 +92,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
 		a.projects(), a.tokens(), a.clock(), a.snapshots(), a.restore())
+	offerNoFiles(root)
 	return root
 }
 

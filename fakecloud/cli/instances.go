@@ -69,6 +69,7 @@ func (a *app) instancesList() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
+	offer(cmd, "zone", a.completeZones())
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	addWatch(cmd, &watch)
@@ -209,9 +210,8 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
 	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	if err := cmd.RegisterFlagCompletionFunc("network", a.completeNetworks()); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "network", a.completeNetworks())
+	offer(cmd, "zone", a.completeZones())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func (a *app) operations() *cobra.Command {
@@ -65,8 +67,17 @@ func (a *app) operationsList() *cobra.Command {
 	addWatch(cmd, &watch)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
+	noFiles(cmd, map[string][]string{"type": operationTypes()})
 	stateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
 	return cmd
+}
+
+func operationTypes() (types []string) {
+	for _, r := range cloud.OperationRules {
+		types = append(types, string(r.Type))
+	}
+	slices.Sort(types)
+	return slices.Compact(types)
 }
 
 func (a *app) completeOperations(f client.OperationFilter) cobra.CompletionFunc {

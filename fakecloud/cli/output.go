@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
@@ -35,9 +36,34 @@ func (a *app) checkOutput() error {
 // noFiles completes flags with what they take, and nothing with file names.
 func noFiles(cmd *cobra.Command, values map[string][]string) {
 	for flag, v := range values {
-		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // The flag is missing: a mistake in this package.
+		offer(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// offer completes a flag, whatever the arguments are.
+func offer(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return with(cmd, nil, prefix)
+	}); err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+}
+
+// takeFiles are the flags that name files.
+var takeFiles = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
+
+// offerNoFiles completes what has nothing else to offer: not with files.
+func offerNoFiles(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(takeFiles, f.Name) {
+			offer(cmd, f.Name, cobra.NoFileCompletions)
 		}
+	})
+	for _, sub := range cmd.Commands() {
+		offerNoFiles(sub)
 	}
 }
 

@@ -81,9 +81,7 @@ func (a *app) completeProjects() cobra.CompletionFunc {
 // projectFlag adds --project, by default the caller's own.
 func (a *app) projectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
-	if err := cmd.RegisterFlagCompletionFunc("project", a.completeProjects()); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "project", a.completeProjects())
 }
 
 func (a *app) projectsGet() *cobra.Command {

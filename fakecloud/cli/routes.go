@@ -139,6 +139,7 @@ func (a *app) routesCreate() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&destination, "destination", "", "where the packets are to, as a CIDR")
 	cmd.Flags().StringVar(&instance, "instance", "", "name or ID of the instance that they go to")
+	offer(cmd, "instance", a.completeInstances())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	return cmd
 }
