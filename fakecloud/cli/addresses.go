@@ -30,7 +30,7 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 		if r.Holder != nil {
 			holder = r.Holder.ID // The prefix tells its kind.
 		}
-		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, age(r.CreatedAt)})
+		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.age(r.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
 }

@@ -104,7 +104,7 @@ The manifest is YAML:
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, or - for standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would become of each resource")
 	return cmd

@@ -51,7 +51,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 				return misuse("--status %q: choose 2xx, 3xx, 4xx, 5xx or none", status)
 			}
 			if since > 0 {
-				f.Since = time.Now().Add(-since)
+				f.Since = a.cloudNow().Add(-since)
 			}
 			c, err := a.client()
 			if err != nil {
@@ -68,7 +68,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 					outcome(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
 				})
 			}
-			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN USER-AGENT OPERATION RESOURCE OUTCOME TOOK IN OUT", rows)
+			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows)
 		},
 	}
 	a.addOutput(cmd)

@@ -257,7 +257,7 @@ func (a *app) balancersCreate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	a.balancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
 	offer(cmd, "address", a.completeAddresses())
@@ -328,7 +328,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	a.balancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&name, "name", "", "the new name")
 	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")

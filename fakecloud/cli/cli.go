@@ -64,6 +64,11 @@ func misuse(format string, args ...any) error { return usageError{fmt.Errorf(for
 type app struct {
 	url, tokenFile, caFile string
 	output                 string
+	wide                   bool // all columns
+	// ctx is the command's; cloudTime is as of when a virtual clock was last read.
+	ctx       context.Context
+	readAt    time.Time
+	cloudTime *time.Time
 	// capture, unless nil, is given what would be printed.
 	capture func(header string, rows [][]string)
 	// started tells errors of the command from errors of the command line.
@@ -79,10 +84,13 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		Example: `  fakecloud serve --profile realistic
   fakecloud instances create node-1 --wait
   fakecloud events --follow`,
-		Version:           version(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return a.checkOutput() },
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.started, a.ctx = true, cmd.Context()
+			return a.checkOutput()
+		},
 	}
 	root.SetFlagErrorFunc(explainFlag)
 	flags := root.PersistentFlags()
@@ -232,8 +240,11 @@ func explainFlag(_ *cobra.Command, err error) error {
 }
 
 // age is how long ago something was, in one unit or two.
-func age(t time.Time) string {
-	d := max(time.Since(t), 0)
+func (a *app) age(t time.Time) string {
+	if a.output != "table" {
+		return "" // Nobody sees it.
+	}
+	d := max(a.cloudNow().Sub(t), 0)
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))

@@ -27,16 +27,19 @@ func (a *app) instances() *cobra.Command {
 		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
 }
 
-const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS AGE"
+const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE"
 
 func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance) error {
 	var rows [][]string
 	for _, in := range items {
-		address := "-"
-		if len(in.Addresses) > 0 {
-			address = in.Addresses[0].IP
+		byType := map[api.AddressType][]string{}
+		for _, ad := range in.Addresses {
+			byType[ad.Type] = append(byType[ad.Type], ad.IP)
 		}
-		rows = append(rows, []string{in.Name, in.ID, in.Zone, string(in.Type), string(in.State), address, age(in.CreatedAt)})
+		show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
+		rows = append(rows, []string{
+			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal), show(api.AddressExternal), in.NetworkID, a.age(in.CreatedAt),
+		})
 	}
 	return a.print(cmd.OutOrStdout(), value, instanceHeader, rows)
 }
@@ -204,7 +207,7 @@ func (a *app) instancesCreate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
@@ -269,6 +272,6 @@ func (a *app) instancesAct(verb, short string, do instanceAction) *cobra.Command
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	return cmd
 }

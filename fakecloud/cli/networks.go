@@ -29,7 +29,7 @@ func (a *app) printNetworks(cmd *cobra.Command, value any, items []api.Network) 
 		if n.Default {
 			standard = "yes"
 		}
-		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, age(n.CreatedAt)})
+		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, a.age(n.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID CIDR DEFAULT AGE", rows)
 }

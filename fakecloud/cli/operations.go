@@ -22,20 +22,20 @@ func (a *app) operations() *cobra.Command {
 		a.operationsList(), a.operationsGet(), a.operationsWait())
 }
 
-const operationHeader = "ID TYPE RESOURCE STATE TOKEN AGE TOOK ERROR"
+const operationHeader = "ID TYPE RESOURCE STATE +TOKEN AGE +TOOK +ERROR"
 
-func operationRow(op api.Operation) []string {
+func (a *app) operationRow(op api.Operation) []string {
 	took := "-"
 	if op.EndedAt != nil {
 		took = op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
 	}
-	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), age(op.CreatedAt), took, orDash(op.Error)}
+	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.age(op.CreatedAt), took, orDash(op.Error)}
 }
 
 func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operation) error {
 	var rows [][]string
 	for _, op := range items {
-		rows = append(rows, operationRow(op))
+		rows = append(rows, a.operationRow(op))
 	}
 	return a.print(cmd.OutOrStdout(), value, operationHeader, rows)
 }
@@ -111,6 +111,9 @@ func (a *app) operationsWait() *cobra.Command {
 		Long:              "Wait until operations have ended. It fails if one of them ended otherwise than done, or has not ended in time.",
 		Example:           "  fakecloud operations wait op-01jd3n9z6d8s --timeout 30s",
 		ValidArgsFunction: a.completeOperations(client.OperationFilter{States: []api.OperationState{api.OperationRunning}}),
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			return a.refuseStill(cmd.Context(), "operations wait")
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not ended after %s", timeout))
 			defer cancel()

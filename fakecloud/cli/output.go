@@ -21,16 +21,19 @@ import (
 
 // addOutput gives a command the flag -o.
 func (a *app) addOutput(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
-	noFiles(cmd, map[string][]string{"output": {"table", "json", "yaml"}})
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, wide (a table of all columns), json or yaml")
+	noFiles(cmd, map[string][]string{"output": {"table", "wide", "json", "yaml"}})
 }
 
 func (a *app) checkOutput() error {
 	switch a.output {
 	case "", "table", "json", "yaml":
 		return nil
+	case "wide":
+		a.output, a.wide = "table", true
+		return nil
 	}
-	return misuse("--output %q: choose table, json or yaml", a.output)
+	return misuse("--output %q: choose table, wide, json or yaml", a.output)
 }
 
 // noFiles completes flags with what they take, and nothing with file names.
@@ -102,8 +105,31 @@ func (s *states[T]) Set(text string) error {
 	return nil
 }
 
+// narrowed leaves out the columns that are for -o wide: those with a + before
+// their name.
+func (a *app) narrowed(header string, rows [][]string) (string, [][]string) {
+	if a.wide {
+		return strings.ReplaceAll(header, "+", ""), rows
+	}
+	var keep []int
+	var names []string
+	for i, name := range strings.Fields(header) {
+		if !strings.HasPrefix(name, "+") {
+			keep, names = append(keep, i), append(names, name)
+		}
+	}
+	narrow := make([][]string, len(rows))
+	for r, row := range rows {
+		for _, i := range keep {
+			narrow[r] = append(narrow[r], row[i])
+		}
+	}
+	return strings.Join(names, " "), narrow
+}
+
 // print shows a value as JSON or YAML, or its rows as a table.
 func (a *app) print(out io.Writer, value any, header string, rows [][]string) error {
+	header, rows = a.narrowed(header, rows)
 	if a.capture != nil {
 		a.capture(header, rows)
 		return nil

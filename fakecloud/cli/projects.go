@@ -26,7 +26,7 @@ func (a *app) projects() *cobra.Command {
 func (a *app) printProjects(cmd *cobra.Command, value any, items []api.Project) error {
 	var rows [][]string
 	for _, p := range items {
-		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), age(p.CreatedAt)})
+		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), a.age(p.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID DEFAULT-TAGS AGE", rows)
 }

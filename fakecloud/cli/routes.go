@@ -23,7 +23,7 @@ func (a *app) routes() *cobra.Command {
 func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) error {
 	var rows [][]string
 	for _, r := range items {
-		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), age(r.CreatedAt), orDash(r.StateReason)})
+		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.age(r.CreatedAt), orDash(r.StateReason)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID DESTINATION INSTANCE STATE AGE REASON", rows)
 }

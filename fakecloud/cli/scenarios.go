@@ -169,7 +169,7 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 				done++
 			}
 		}
-		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), age(s.StartedAt)})
+		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), a.age(s.StartedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
 }

@@ -29,7 +29,7 @@ func (a *app) snapshots() *cobra.Command {
 func (a *app) printSnapshots(cmd *cobra.Command, value any, items ...api.Snapshot) error {
 	var rows [][]string
 	for _, s := range items {
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), age(s.CreatedAt)})
+		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.age(s.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
 }
