@@ -37,6 +37,7 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 
 func (a *app) addressesList() *cobra.Command {
 	var f client.AddressFilter
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List reserved addresses, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud addresses list --state available",
@@ -44,6 +45,9 @@ func (a *app) addressesList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
+			}
+			if watch {
+				return a.watchAddresses(cmd, c, f)
 			}
 			items, err := c.ListAddresses(cmd.Context(), f)
 			if err != nil {
@@ -53,6 +57,7 @@ func (a *app) addressesList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	return cmd
