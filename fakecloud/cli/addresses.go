@@ -30,14 +30,14 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 		if r.Holder != nil {
 			holder = r.Holder.ID // The prefix tells its kind.
 		}
-		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, age(r.CreatedAt)})
+		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.age(r.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
 }
 
 func (a *app) addressesList() *cobra.Command {
 	var f client.AddressFilter
-	var states []string
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List reserved addresses, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud addresses list --state available",
@@ -46,11 +46,8 @@ func (a *app) addressesList() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			for _, s := range states {
-				if !api.AddressState(s).Valid() {
-					return misuse("--state %q is no state of an address: choose available or in-use", s)
-				}
-				f.States = append(f.States, api.AddressState(s))
+			if watch {
+				return a.watchAddresses(cmd, c, f)
 			}
 			items, err := c.ListAddresses(cmd.Context(), f)
 			if err != nil {
@@ -60,9 +57,9 @@ func (a *app) addressesList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those that are available, or in-use")
-	noFiles(cmd, map[string][]string{"state": {"available", "in-use"}})
+	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	return cmd
 }
 
@@ -184,37 +181,16 @@ func (a *app) addressesReserve() *cobra.Command {
 }
 
 func (a *app) addressesUpdate() *cobra.Command {
-	var name string
-	var tags map[string]string
-	cmd := &cobra.Command{
-		Use: "update NAME|ID|IP", Short: "Give a reserved address another name, or other tags", Args: cobra.ExactArgs(1),
-		Example:           "  fakecloud addresses update web --name shop --tag cluster=lab",
-		ValidArgsFunction: a.completeAddresses(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var u api.ReservedAddressUpdate
-			if name != "" {
-				u.Name = &name
-			}
-			if len(tags) > 0 {
-				t := api.Tags(tags)
-				u.Tags = &t
-			}
-			if u == (api.ReservedAddressUpdate{}) {
-				return misuse("nothing to change: give --name or --tag")
-			}
-			done, err := a.forAddresses(cmd, args, func(ctx context.Context, c *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-				return c.UpdateAddress(ctx, r.ID, u)
-			})
-			if err != nil {
-				return err
-			}
-			return a.printAddresses(cmd, done[0], done)
-		},
-	}
-	a.addOutput(cmd)
-	cmd.Flags().StringVar(&name, "name", "", "the new name")
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable; these replace all tags it has")
-	return cmd
+	return a.update("addresses", "address", a.completeAddresses(), func(cmd *cobra.Command, c *client.Client, ref string, u api.ResourceUpdate) error {
+		r, err := resolveAddress(cmd.Context(), c, ref)
+		if err != nil {
+			return err
+		}
+		if r, err = c.UpdateAddress(cmd.Context(), r.ID, api.ReservedAddressUpdate(u)); err != nil {
+			return err
+		}
+		return a.printAddresses(cmd, r, []api.ReservedAddress{*r})
+	})
 }
 
 func (a *app) addressesAttach() *cobra.Command {

@@ -104,7 +104,7 @@ The manifest is YAML:
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, or - for standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would become of each resource")
 	return cmd
@@ -154,6 +154,8 @@ type step struct {
 	applied
 	want  *wanted
 	patch map[string]any
+	// version is that of the resource whose tags the patch goes out from.
+	version int64
 }
 
 func (p *plan) results() []*applied {
@@ -270,6 +272,7 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 	}
 	s.ID = p.ids[w.kind.key+"/"+w.name]
 	has, given := toMap(there), maps.Clone(w.given)
+	s.version = versionOf(has)
 	for _, ref := range w.refs {
 		given[ref.id] = p.ids[ref.kind+"/"+ref.name]
 	}
@@ -302,9 +305,7 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.at, field, has[field], s.ID))
 			continue
 		case field == "tags":
-			merged := maps.Clone(has[field].(map[string]any))
-			maps.Copy(merged, given[field].(map[string]any))
-			s.patch[field] = merged
+			s.patch[field] = mergedTags(has, given)
 		default:
 			s.patch[field] = given[field]
 		}
@@ -314,6 +315,17 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 		s.Action = updated
 	}
 	return s, errors.Join(errs...)
+}
+
+func versionOf(has map[string]any) int64 {
+	version, _ := has["version"].(float64) // Quotas have none.
+	return int64(version)
+}
+
+func mergedTags(has, given map[string]any) map[string]any {
+	merged := maps.Clone(has["tags"].(map[string]any))
+	maps.Copy(merged, given["tags"].(map[string]any))
+	return merged
 }
 
 // settled is the state that an instance is in or on its way to.
@@ -438,7 +450,7 @@ func (p *plan) sent(s *step) (map[string]any, error) {
 }
 
 // bring creates or updates one resource, and notes its ID.
-func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
+func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), get func(context.Context, string) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
 	fields, err := p.sent(s)
 	if err != nil {
 		return done, err
@@ -455,9 +467,28 @@ func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(conte
 		}
 		return done, err
 	}
-	body, err := into[U](fields)
+	done, err = change(ctx, s, update)
+	if !client.HasCode(err, api.PreconditionFailed) {
+		return done, err
+	}
+	now, err := get(ctx, s.ID) // It has changed meanwhile: its new tags stay, too.
+	if err != nil {
+		return done, err
+	}
+	has := toMap(now)
+	s.version, s.patch["tags"] = versionOf(has), mergedTags(has, s.want.given)
+	return change(ctx, s, update)
+}
+
+// change sends a step's patch. Tags are merged from those read, so that it is for
+// that version only.
+func change[U, R any](ctx context.Context, s *step, update func(context.Context, string, U) (R, error)) (done R, err error) {
+	body, err := into[U](s.patch)
 	if err != nil {
 		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
+	}
+	if s.patch["tags"] != nil {
+		ctx = client.IfMatch(ctx, s.version)
 	}
 	return update(ctx, s.ID, body)
 }
@@ -471,17 +502,17 @@ func (p *plan) setQuotas(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyNetwork(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.CreateNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
+	_, err := bring(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
 	return err
 }
 
 func (p *plan) applyAddress(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.ReserveAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
+	_, err := bring(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
 	return err
 }
 
 func (p *plan) applyRoute(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.CreateRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
+	_, err := bring(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
 	return err
 }
 
@@ -490,7 +521,7 @@ func (p *plan) applyInstance(ctx context.Context, s *step) error {
 		return nil // Only its state differs.
 	}
 	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
-		in, err := bring(ctx, p, s, p.client.CreateInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
+		in, err := bring(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
 		if err != nil {
 			return "", err
 		}
@@ -540,7 +571,7 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 		s.patch["targets"], s.want.given["targets"] = targets, targets
 	}
 	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
-		lb, err := bring(ctx, p, s, p.client.CreateLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
+		lb, err := bring(ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
 		if err != nil {
 			return "", err
 		}

@@ -20,17 +20,15 @@ func (a *app) audit() *cobra.Command {
 }
 
 // auditFlags are those that list and sum share.
-func auditFlags(cmd *cobra.Command, f *client.AuditFilter) {
+func (a *app) auditFlags(cmd *cobra.Command, f *client.AuditFilter) {
 	cmd.Flags().StringVar(&f.Token, "token", "", "only calls of the token of this name")
 	cmd.Flags().StringVar(&f.UserAgent, "user-agent", "", "only calls whose User-Agent begins like this")
 	cmd.Flags().StringVar(&f.Operation, "operation", "", "only calls of this operation, by its operationId")
-	err := cmd.RegisterFlagCompletionFunc("operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	offer(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.AuditedOperations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	if err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "token", a.completeTokens(new(string)))
 }
 
 func (a *app) auditList() *cobra.Command {
@@ -53,7 +51,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 				return misuse("--status %q: choose 2xx, 3xx, 4xx, 5xx or none", status)
 			}
 			if since > 0 {
-				f.Since = time.Now().Add(-since)
+				f.Since = a.cloudNow().Add(-since)
 			}
 			c, err := a.client()
 			if err != nil {
@@ -70,11 +68,11 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 					outcome(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
 				})
 			}
-			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN USER-AGENT OPERATION RESOURCE OUTCOME TOOK IN OUT", rows)
+			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows)
 		},
 	}
 	a.addOutput(cmd)
-	auditFlags(cmd, &f)
+	a.auditFlags(cmd, &f)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only calls about the resource of this ID")
 	cmd.Flags().StringVar(&status, "status", "", "only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off")
 	cmd.Flags().DurationVar(&since, "since", 0, "only calls of the last so long, e.g. 10m")
@@ -134,7 +132,7 @@ func (a *app) auditSum() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	auditFlags(cmd, &f)
+	a.auditFlags(cmd, &f)
 	cmd.Flags().StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
 	noFiles(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
 	return cmd

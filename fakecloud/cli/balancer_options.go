@@ -53,15 +53,7 @@ func (a *app) balancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	noFiles(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"}, "algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
-	completeFlag(cmd, "target", a.completeInstances())
-}
-
-func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return with(cmd, nil, prefix)
-	}); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "target", a.completeInstances())
 }
 
 // update asks for what was given on the command line, but for the targets, which
@@ -265,10 +257,10 @@ func (a *app) balancersCreate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	a.balancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
-	completeFlag(cmd, "address", a.completeAddresses())
+	offer(cmd, "address", a.completeAddresses())
 	return cmd
 }
 
@@ -336,7 +328,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	a.balancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&name, "name", "", "the new name")
 	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")

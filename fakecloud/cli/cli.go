@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -63,6 +64,11 @@ func misuse(format string, args ...any) error { return usageError{fmt.Errorf(for
 type app struct {
 	url, tokenFile, caFile string
 	output                 string
+	wide                   bool // all columns
+	// ctx is the command's; cloudTime is as of when a virtual clock was last read.
+	ctx       context.Context
+	readAt    time.Time
+	cloudTime *time.Time
 	// capture, unless nil, is given what would be printed.
 	capture func(header string, rows [][]string)
 	// started tells errors of the command from errors of the command line.
@@ -78,11 +84,15 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		Example: `  fakecloud serve --profile realistic
   fakecloud instances create node-1 --wait
   fakecloud events --follow`,
-		Version:           version(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { a.started = true; return a.checkOutput() },
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.started, a.ctx = true, cmd.Context()
+			return a.checkOutput()
+		},
 	}
+	root.SetFlagErrorFunc(explainFlag)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
@@ -90,6 +100,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
 		a.projects(), a.tokens(), a.clock(), a.snapshots(), a.restore())
+	offerNoFiles(root)
 	return root
 }
 
@@ -198,6 +209,7 @@ func (a *app) client() (*client.Client, error) {
 func (a *app) explain(err error) error {
 	var transport *url.Error
 	var file *os.PathError
+	var answer *client.Error
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, os.ErrNotExist) && errors.As(err, &file) && file.Path == a.tokenFile:
@@ -206,6 +218,8 @@ func (a *app) explain(err error) error {
 		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
 	case errors.As(err, &untrusted):
 		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with (that of `fakecloud serve --tls-self-signed` is ca.crt beside its data, %s by default)", err, filepath.Join(stateDir(), "ca.crt"))
+	case errors.As(err, &answer) && strings.Contains(answer.Problem.Detail, "HTTP request to an HTTPS server"):
+		return fmt.Errorf("the cloud at %s speaks https: set FAKECLOUD_URL to https://%s", a.url, strings.TrimPrefix(a.url, "http://"))
 	case client.HasCode(err, api.Unauthenticated):
 		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
 	case errors.Is(err, context.Canceled):
@@ -216,9 +230,21 @@ func (a *app) explain(err error) error {
 	return err
 }
 
+// explainFlag says what fits, where a flag's own error does not.
+func explainFlag(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
+		return fmt.Errorf("--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue())
+	}
+	return err
+}
+
 // age is how long ago something was, in one unit or two.
-func age(t time.Time) string {
-	d := max(time.Since(t), 0)
+func (a *app) age(t time.Time) string {
+	if a.output != "table" {
+		return "" // Nobody sees it.
+	}
+	d := max(a.cloudNow().Sub(t), 0)
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))

@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -17,6 +18,41 @@ func (a *app) clock() *cobra.Command {
 	return group("clock", "The cloud's time; a virtual one can be moved", `  fakecloud clock get
   fakecloud clock advance 5m`,
 		a.clockGet(), a.clockAdvance())
+}
+
+// clockPatience bounds how long a table waits for the cloud's time, and how long
+// it goes by it.
+const clockPatience = time.Second
+
+// cloudNow is the cloud's time. A cloud that does not say goes by ours.
+func (a *app) cloudNow() time.Time {
+	if time.Since(a.readAt) >= clockPatience {
+		a.readAt, a.cloudTime = time.Now(), nil
+		ctx, cancel := context.WithTimeout(a.ctx, clockPatience)
+		defer cancel()
+		if c, err := a.client(); err == nil {
+			if clock, err := c.Clock(ctx); err == nil && clock.Mode == api.ClockVirtual {
+				a.cloudTime = &clock.Now
+			}
+		}
+	}
+	if a.cloudTime != nil {
+		return *a.cloudTime
+	}
+	return time.Now()
+}
+
+// refuseStill refuses to wait for a clock that nobody moves meanwhile.
+func (a *app) refuseStill(ctx context.Context, what string) error {
+	c, err := a.client()
+	if err != nil {
+		return usageError{err}
+	}
+	clock, err := c.Clock(ctx)
+	if err == nil && clock.Mode == api.ClockVirtual {
+		return misuse("%s: the cloud's clock is virtual and stands still: do without, and move it with `fakecloud clock advance`", what)
+	}
+	return err
 }
 
 func (a *app) clockGet() *cobra.Command {

@@ -31,8 +31,18 @@ func TestServeVirtualClock(t *testing.T) {
 	assert.Contains(t, ok("instances", "get", in.ID), "pending")
 	assert.Contains(t, ok("clock", "advance", "5m"), " 1\n")
 	assert.Contains(t, ok("instances", "get", in.ID), "running")
+	assert.Regexp(t, ` 5m1s\n$`, ok("instances", "get", in.ID), "by the cloud's time")
+	_, errs, code := p.run(t, "instances", "create", "never", "--wait")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, errs, "fakecloud clock advance")
+	assert.NotContains(t, ok("instances", "list"), "never")
 	clock, err := p.client.Clock(t.Context())
 	require.NoError(t, err)
+	ok("clock", "advance", "-o", "json", "24h")
+	ok("tokens", "create", "later", "--expires-in", "1h")
+	clock, err = p.client.Clock(t.Context())
+	require.NoError(t, err)
+	assert.Contains(t, ok("tokens", "get", "later"), clock.Now.Add(time.Hour).UTC().Format("2006-01-02T15:04:05Z"))
 	for _, bad := range []string{"soon", "-- -5m"} {
 		_, errs, code := p.run(t, append([]string{"clock", "advance"}, strings.Fields(bad)...)...)
 		assert.Equal(t, 2, code)
@@ -42,7 +52,7 @@ func TestServeVirtualClock(t *testing.T) {
 	ok("clock", "advance", ahead.Format(time.RFC3339))
 	p.kill()
 
-	_, errs, code := p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token)
+	_, errs, code = p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "turn its time back")
 	p = serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
@@ -66,7 +76,7 @@ func TestOperationCommands(t *testing.T) {
 	}
 	ok("instances", "create", "node-1")
 	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running", "what is under way is waited for")
-	out := ok("operations", "list", "--type", "createInstance", "--state", "done")
+	out := ok("operations", "list", "--type", "createInstance", "--state", "done", "-o", "wide")
 	assert.Regexp(t, `op-\S+\s+createInstance\s+i-\S+\s+done\s+operator`, out)
 	id := strings.Fields(strings.Split(out, "\n")[1])[0]
 	assert.Contains(t, ok("operations", "get", id, "-o", "yaml"), "state: done")

@@ -108,7 +108,7 @@ func TestEveryCommandIsCompleted(t *testing.T) {
 		}
 		code, out, _ = run(t, append(append([]string{cobra.ShellCompRequestCmd}, path(cmd)...), "--output", "")...)
 		assert.Equal(t, exitOK, code, at)
-		assert.Equal(t, "table\njson\nyaml\n:4\n", out, at)
+		assert.Equal(t, "table\nwide\njson\nyaml\n:4\n", out, at)
 		code, _, _ = run(t, append(path(cmd), "-o", "xml")...)
 		assert.Equal(t, exitUsage, code, at)
 	}

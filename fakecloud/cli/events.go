@@ -3,15 +3,33 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
+
+var eventKinds = []string{
+	string(api.ResourceInstance), string(api.ResourceLoadBalancer), string(api.ResourceRoute), string(api.ResourceNetwork), string(api.ResourceAddress),
+}
+
+// completeProjectIDs offers the projects whose events can be followed.
+func (a *app) completeProjectIDs() cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+		ids := []string{"*"}
+		items, err := c.ListProjects(ctx, "")
+		for _, p := range items {
+			ids = append(ids, p.ID)
+		}
+		return ids, err
+	})
+}
 
 func (a *app) events() *cobra.Command {
 	var follow bool
@@ -48,11 +66,12 @@ func (a *app) events() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
 	cmd.Flags().Int64Var(&after, "after", client.FromOldest, "only events with a greater sequence number; 0 starts with the oldest kept")
-	cmd.Flags().StringSliceVar(&kinds, "resource", nil, "only events of this kind of resource: instance, load-balancer, route; repeatable")
+	cmd.Flags().StringSliceVar(&kinds, "resource", nil, "only events of this kind of resource: "+strings.Join(eventKinds, ", ")+"; repeatable")
 	cmd.Flags().StringSliceVar(&only.IDs, "id", nil, "only events of the resource of this ID; repeatable")
 	cmd.Flags().StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
 	cmd.Flags().StringVar(&only.Project, "project", "", "the project of this ID, or * for all (admins only)")
-	noFiles(cmd, map[string][]string{"resource": {"instance", "load-balancer", "route"}})
+	noFiles(cmd, map[string][]string{"resource": eventKinds})
+	offer(cmd, "project", a.completeProjectIDs())
 	return cmd
 }
 

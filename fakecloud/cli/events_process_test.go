@@ -78,7 +78,7 @@ func TestEventCommands(t *testing.T) {
 		args      string
 		has, lack string
 	}{
-		{"--resource route", " route ", " instance "},
+		{"--resource route", " route ", "  instance  "},
 		{"--resource instance", " instance ", " route "},
 		{"--id " + in.ID, " instance ", " route "},
 		{"--tag a=b", " instance ", " route "},

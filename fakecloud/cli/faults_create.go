@@ -3,14 +3,12 @@
 package cli
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
@@ -102,24 +100,13 @@ survive a restart of the cloud.`,
 	cmd.Flag("project").Usage = "name or ID of the project whose calls or resources are meant (default: your token's own)"
 	f.addTurns(cmd)
 	f.addEffects(cmd)
-	err := cmd.RegisterFlagCompletionFunc("operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	offer(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.Operations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	if err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "token", a.completeTokens(new(string)))
 	noFiles(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
-	err = cmd.RegisterFlagCompletionFunc("zone-outage", a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		zones, err := c.ListZones(ctx)
-		for _, z := range zones {
-			names = append(names, z.Name)
-		}
-		return names, err
-	}))
-	if err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "zone-outage", a.completeZones())
 	return cmd
 }
 

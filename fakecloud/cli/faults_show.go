@@ -25,9 +25,9 @@ func (a *app) printFaults(cmd *cobra.Command, value any, items []api.Fault) erro
 		if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
 			match = "every resource"
 		}
-		rows = append(rows, []string{f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched), age(f.CreatedAt)})
+		rows = append(rows, []string{f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched), a.age(f.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "ID MATCH EFFECT WHEN HITS MATCHED AGE", rows)
+	return a.print(cmd.OutOrStdout(), value, "ID MATCH EFFECT +WHEN HITS +MATCHED AGE", rows)
 }
 
 // words joins those that are there.

@@ -27,23 +27,25 @@ func (a *app) instances() *cobra.Command {
 		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
 }
 
-const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS AGE"
+const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE"
 
 func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance) error {
 	var rows [][]string
 	for _, in := range items {
-		address := "-"
-		if len(in.Addresses) > 0 {
-			address = in.Addresses[0].IP
+		byType := map[api.AddressType][]string{}
+		for _, ad := range in.Addresses {
+			byType[ad.Type] = append(byType[ad.Type], ad.IP)
 		}
-		rows = append(rows, []string{in.Name, in.ID, in.Zone, string(in.Type), string(in.State), address, age(in.CreatedAt)})
+		show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
+		rows = append(rows, []string{
+			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal), show(api.AddressExternal), in.NetworkID, a.age(in.CreatedAt),
+		})
 	}
 	return a.print(cmd.OutOrStdout(), value, instanceHeader, rows)
 }
 
 func (a *app) instancesList() *cobra.Command {
 	var f client.InstanceFilter
-	var states []string
 	var all, watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
@@ -55,13 +57,7 @@ func (a *app) instancesList() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			for _, s := range states {
-				if !api.InstanceState(s).Valid() {
-					return misuse("--state %q is no state of an instance", s)
-				}
-				f.States = append(f.States, api.InstanceState(s))
-			}
-			if len(states) == 0 && !all {
+			if len(f.States) == 0 && !all {
 				f.States = liveStates
 			}
 			if watch {
@@ -76,8 +72,9 @@ func (a *app) instancesList() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
+	offer(cmd, "zone", a.completeZones())
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
+	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	addWatch(cmd, &watch)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
@@ -210,15 +207,14 @@ func (a *app) instancesCreate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
 	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	if err := cmd.RegisterFlagCompletionFunc("network", a.completeNetworks()); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "network", a.completeNetworks())
+	offer(cmd, "zone", a.completeZones())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd
@@ -276,6 +272,6 @@ func (a *app) instancesAct(verb, short string, do instanceAction) *cobra.Command
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(cmd)
+	w.flags(a, cmd)
 	return cmd
 }

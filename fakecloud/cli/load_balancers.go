@@ -39,10 +39,10 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 		}
 		rows = append(rows, []string{
 			lb.Name, lb.ID, string(lb.State), lb.Address, strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
-			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), age(lb.CreatedAt), orDash(lb.StateReason),
+			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.age(lb.CreatedAt), orDash(lb.StateReason),
 		})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID STATE ADDRESS PORTS TARGETS CHECK SOURCES OPTIONS AGE REASON", rows)
+	return a.print(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
 }
 
 func showCheck(h *api.HealthCheck) string {
@@ -86,6 +86,7 @@ func (a *app) balancersList() *cobra.Command {
 	a.addOutput(cmd)
 	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
+	stateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
 	return cmd
 }
 
@@ -163,7 +164,7 @@ func (a *app) eachBalancer(verb, short, example string, w *waiter, do func(*clie
 	}
 	a.addOutput(cmd)
 	if w != nil {
-		w.flags(cmd)
+		w.flags(a, cmd)
 	}
 	return cmd
 }
@@ -222,7 +223,7 @@ func (a *app) balancersHealth() *cobra.Command {
 			for _, t := range health.Targets {
 				since := "-"
 				if t.Since != nil {
-					since = age(*t.Since)
+					since = a.age(*t.Since)
 				}
 				rows = append(rows, []string{t.InstanceID, string(t.Health), since, orDash(t.Reason)})
 			}

@@ -29,13 +29,14 @@ func (a *app) printNetworks(cmd *cobra.Command, value any, items []api.Network) 
 		if n.Default {
 			standard = "yes"
 		}
-		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, age(n.CreatedAt)})
+		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, a.age(n.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID CIDR DEFAULT AGE", rows)
 }
 
 func (a *app) networksList() *cobra.Command {
 	var f client.NetworkFilter
+	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List networks, oldest first", Args: cobra.NoArgs,
 		Example: "  fakecloud networks list --tag tier=2",
@@ -43,6 +44,9 @@ func (a *app) networksList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
+			}
+			if watch {
+				return a.watchNetworks(cmd, c, f)
 			}
 			items, err := c.ListNetworks(cmd.Context(), f)
 			if err != nil {
@@ -52,6 +56,7 @@ func (a *app) networksList() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
+	addWatch(cmd, &watch)
 	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 	return cmd
 }

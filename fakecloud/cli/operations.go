@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func (a *app) operations() *cobra.Command {
@@ -20,27 +22,26 @@ func (a *app) operations() *cobra.Command {
 		a.operationsList(), a.operationsGet(), a.operationsWait())
 }
 
-const operationHeader = "ID TYPE RESOURCE STATE TOKEN AGE TOOK ERROR"
+const operationHeader = "ID TYPE RESOURCE STATE +TOKEN AGE +TOOK ERROR"
 
-func operationRow(op api.Operation) []string {
+func (a *app) operationRow(op api.Operation) []string {
 	took := "-"
 	if op.EndedAt != nil {
 		took = op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
 	}
-	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), age(op.CreatedAt), took, orDash(op.Error)}
+	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.age(op.CreatedAt), took, orDash(op.Error)}
 }
 
 func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operation) error {
 	var rows [][]string
 	for _, op := range items {
-		rows = append(rows, operationRow(op))
+		rows = append(rows, a.operationRow(op))
 	}
 	return a.print(cmd.OutOrStdout(), value, operationHeader, rows)
 }
 
 func (a *app) operationsList() *cobra.Command {
 	var f client.OperationFilter
-	var states []string
 	var watch bool
 	cmd := &cobra.Command{
 		Use: "list", Short: "List operations, oldest first", Args: cobra.NoArgs,
@@ -51,12 +52,6 @@ func (a *app) operationsList() *cobra.Command {
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
-			}
-			for _, s := range states {
-				if !api.OperationState(s).Valid() {
-					return misuse("--state %q is no state of an operation", s)
-				}
-				f.States = append(f.States, api.OperationState(s))
 			}
 			if watch {
 				return a.watchOperations(cmd, c, f)
@@ -72,9 +67,17 @@ func (a *app) operationsList() *cobra.Command {
 	addWatch(cmd, &watch)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in one of these states")
-	noFiles(cmd, map[string][]string{"state": {"running", "done", "failed", "superseded"}})
+	noFiles(cmd, map[string][]string{"type": operationTypes()})
+	stateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
 	return cmd
+}
+
+func operationTypes() (types []string) {
+	for _, r := range cloud.OperationRules {
+		types = append(types, string(r.Type))
+	}
+	slices.Sort(types)
+	return slices.Compact(types)
 }
 
 func (a *app) completeOperations(f client.OperationFilter) cobra.CompletionFunc {
@@ -108,6 +111,9 @@ func (a *app) operationsWait() *cobra.Command {
 		Long:              "Wait until operations have ended. It fails if one of them ended otherwise than done, or has not ended in time.",
 		Example:           "  fakecloud operations wait op-01jd3n9z6d8s --timeout 30s",
 		ValidArgsFunction: a.completeOperations(client.OperationFilter{States: []api.OperationState{api.OperationRunning}}),
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			return a.refuseStill(cmd.Context(), "operations wait")
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not ended after %s", timeout))
 			defer cancel()

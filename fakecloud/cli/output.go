@@ -8,40 +8,128 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
 
 // addOutput gives a command the flag -o.
 func (a *app) addOutput(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
-	noFiles(cmd, map[string][]string{"output": {"table", "json", "yaml"}})
+	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, wide (a table of all columns), json or yaml")
+	noFiles(cmd, map[string][]string{"output": {"table", "wide", "json", "yaml"}})
 }
 
 func (a *app) checkOutput() error {
 	switch a.output {
 	case "", "table", "json", "yaml":
 		return nil
+	case "wide":
+		a.output, a.wide = "table", true
+		return nil
 	}
-	return misuse("--output %q: choose table, json or yaml", a.output)
+	return misuse("--output %q: choose table, wide, json or yaml", a.output)
 }
 
 // noFiles completes flags with what they take, and nothing with file names.
 func noFiles(cmd *cobra.Command, values map[string][]string) {
 	for flag, v := range values {
-		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-			panic(err) // The flag is missing: a mistake in this package.
+		offer(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// offer completes a flag, whatever the arguments are.
+func offer(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return with(cmd, nil, prefix)
+	}); err != nil {
+		panic(err) // The flag is missing: a mistake in this package.
+	}
+}
+
+// takeFiles are the flags that name files.
+var takeFiles = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
+
+// offerNoFiles completes what has nothing else to offer: not with files.
+func offerNoFiles(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(takeFiles, f.Name) {
+			offer(cmd, f.Name, cobra.NoFileCompletions)
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		offerNoFiles(sub)
+	}
+}
+
+// stateFlag adds --state, which takes the given states of something.
+func stateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
+	var names []string
+	for _, s := range all {
+		names = append(names, string(s))
+	}
+	choose := strings.Join(names, ", ")
+	cmd.Flags().Var(&states[T]{given, func(s T) error {
+		if !slices.Contains(all, s) {
+			return fmt.Errorf("%q is no state of %s: choose of %s", string(s), of, choose)
+		}
+		return nil
+	}}, "state", "only those in one of these states: "+choose)
+	noFiles(cmd, map[string][]string{"state": names})
+}
+
+// states is the value of --state: words between commas, and repeatable.
+type states[T ~string] struct {
+	given *[]T
+	check func(T) error
+}
+
+func (s *states[T]) Type() string   { return "strings" }
+func (s *states[T]) String() string { return "" }
+
+func (s *states[T]) Set(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		if err := s.check(T(word)); err != nil {
+			return err
+		}
+		*s.given = append(*s.given, T(word))
+	}
+	return nil
+}
+
+// narrowed leaves out the columns that are for -o wide: those with a + before
+// their name.
+func (a *app) narrowed(header string, rows [][]string) (string, [][]string) {
+	if a.wide {
+		return strings.ReplaceAll(header, "+", ""), rows
+	}
+	var keep []int
+	var names []string
+	for i, name := range strings.Fields(header) {
+		if !strings.HasPrefix(name, "+") {
+			keep, names = append(keep, i), append(names, name)
 		}
 	}
+	narrow := make([][]string, len(rows))
+	for r, row := range rows {
+		for _, i := range keep {
+			narrow[r] = append(narrow[r], row[i])
+		}
+	}
+	return strings.Join(names, " "), narrow
 }
 
 // print shows a value as JSON or YAML, or its rows as a table.
 func (a *app) print(out io.Writer, value any, header string, rows [][]string) error {
+	header, rows = a.narrowed(header, rows)
 	if a.capture != nil {
 		a.capture(header, rows)
 		return nil

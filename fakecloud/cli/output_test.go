@@ -38,6 +38,16 @@ func TestLongCellsAreCutOnATerminal(t *testing.T) {
 	assert.Contains(t, narrow[1], someID, "an ID is of no use in part")
 }
 
+func TestWideShowsAllColumns(t *testing.T) {
+	rows := [][]string{{"a", "why", "3s"}, {"b", "-", "4s"}}
+	header, narrow := (&app{}).narrowed("NAME +REASON AGE", rows)
+	assert.Equal(t, "NAME AGE", header)
+	assert.Equal(t, [][]string{{"a", "3s"}, {"b", "4s"}}, narrow)
+	header, all := (&app{wide: true}).narrowed("NAME +REASON AGE", rows)
+	assert.Equal(t, "NAME REASON AGE", header)
+	assert.Equal(t, rows, all)
+}
+
 func TestWhatIsNoTerminalHasNoWidth(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/out")
 	require.NoError(t, err)

@@ -349,7 +349,7 @@ func TestCommands(t *testing.T) {
 	ok("routes", "delete", "one")
 	assert.NotContains(t, ok("routes", "list"), "one")
 
-	out = ok("load-balancers", "create", "full", "--listener", "18085:30080", "--proxy-protocol", "v2", "--target", "there",
+	out = ok("load-balancers", "create", "-o", "wide", "full", "--listener", "18085:30080", "--proxy-protocol", "v2", "--target", "there",
 		"--source-range", "10.0.0.0/8,127.0.0.0/8", "--client-affinity", "10m", "--health-check", "http:10256/healthz", "--health-check-interval", "1s")
 	assert.Regexp(t, `18085:30080/tcp\+v2\s+1\s+http:10256/healthz\s+10\.0\.0\.0/8\+1\s+affinity=600s\s`, out)
 	assert.Contains(t, ok("load-balancers", "get", "full", "-o", "yaml"), "intervalSeconds: 1\n")
@@ -362,7 +362,7 @@ func TestCommands(t *testing.T) {
 	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
 	fails(1, "did you mean 10.0.0.0/8?", "load-balancers", "create", "x", "--listener", "1:2", "--source-range", "10.0.0.1/8")
 
-	out = ok("load-balancers", "create", "web", "--listener", "18081:30080", "--target", "node-1")
+	out = ok("load-balancers", "create", "-o", "wide", "web", "--listener", "18081:30080", "--target", "node-1")
 	assert.Contains(t, out, "provisioning")
 	assert.Contains(t, ok("load-balancers", "list"), "18081:30080/tcp")
 	assert.Contains(t, ok("load-balancers", "stats", "web"), "18081/tcp")
@@ -401,7 +401,7 @@ func TestCommands(t *testing.T) {
 	fails(2, "unknown command", "fly")
 	fails(2, "unknown flag", "instances", "list", "--fast")
 	fails(2, "requires at least 1 arg", "instances", "stop")
-	fails(2, "choose table, json or yaml", "zones", "list", "-o", "xml")
+	fails(2, "choose table, wide, json or yaml", "zones", "list", "-o", "xml")
 	fails(2, "only loopback addresses", "serve", "--listen", "0.0.0.0:8470")
 	fails(2, "--tls-cert", "serve", "--listen", "0.0.0.0:8470")
 	fails(2, "needs both", "serve", "--tls-cert", "x")
@@ -444,8 +444,8 @@ func TestFaultCommands(t *testing.T) {
 		assert.Equal(t, code, got, args)
 		assert.Contains(t, errs, says)
 	}
-	assert.Equal(t, "ID   MATCH   EFFECT   WHEN   HITS   MATCHED   AGE\n", ok("faults", "list"))
-	out := ok("faults", "create", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
+	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
+	out := ok("faults", "create", "-o", "wide", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
 	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`, out)
 	fails(1, "rate-limited", "zones", "list", "--token-file", ccm)
 	assert.Contains(t, ok("zones", "list"), "nebula-1a")
@@ -457,9 +457,9 @@ func TestFaultCommands(t *testing.T) {
 	assert.Contains(t, ok("__complete", "faults", "get", ""), list.Items[0].ID+"\n")
 	assert.Contains(t, ok("__complete", "faults", "create", "--operation", ""), "listLoadBalancers\n")
 
-	assert.Regexp(t, `every call\s+empty-list\s+always\s+0\s+0\s`, ok("faults", "create", "--empty-list"))
+	assert.Regexp(t, `every call\s+empty-list\s+always\s+0\s+0\s`, ok("faults", "create", "-o", "wide", "--empty-list"))
 	assert.Equal(t, "NAME   REGION   STATE\n", ok("zones", "list"))
-	assert.Regexp(t, `resource=i-1\b.*status=404 project=p-1\s`, ok("faults", "create", "--resource", "i-1", "--status", "404", "--answer-project", "p-1", "--project", "default"))
+	assert.Regexp(t, `resource=i-1\b.*status=404 project=p-1\s`, ok("faults", "create", "-o", "wide", "--resource", "i-1", "--status", "404", "--answer-project", "p-1", "--project", "default"))
 	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
 	assert.Contains(t, out, `"body": ""`)
 	ok("faults", "create", "--hang", "--token", "nobody")
@@ -467,14 +467,14 @@ func TestFaultCommands(t *testing.T) {
 	ok("faults", "delete", list.Items[0].ID)
 	fails(1, "not-found", "faults", "delete", list.Items[0].ID)
 	ok("faults", "delete", "--all")
-	assert.Equal(t, "ID   MATCH   EFFECT   WHEN   HITS   MATCHED   AGE\n", ok("faults", "list"))
+	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
 
 	out = ok("audit", "sum", "--by", "token", "--by", "operation")
 	assert.Regexp(t, `(?m)^ccm\s+-\s+listZones\s+1\s+1\s+1\s+1\s+\S+ms\s+0\s+\d{3}$`, out)
 	assert.Regexp(t, `(?m)^operator\s+-\s+listZones\s+2\s+0\s+1\s+0\s+\S+ms\s+0\s+\d{3}$`, out)
 	assert.NotContains(t, ok("audit", "sum", "--token", "ccm"), "operator")
 	assert.Contains(t, ok("audit", "sum", "--token", "nobody", "-o", "json"), `"items": []`)
-	assert.Regexp(t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`, ok("audit", "list", "--token", "ccm"))
+	assert.Regexp(t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`, ok("audit", "list", "-o", "wide", "--token", "ccm"))
 	assert.Equal(t, 2, strings.Count(ok("audit", "list", "--limit", "1"), "\n"))
 	assert.Contains(t, ok("audit", "list", "--status", "5xx", "-o", "json"), `"items": []`)
 	assert.Contains(t, ok("__complete", "audit", "sum", "--operation", ""), "createInstance\n")
@@ -611,22 +611,22 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	assert.Contains(t, ok("addresses", "list", "--tag", "c=d", "--state", "available"), ip)
 	assert.Contains(t, ok("__complete", "addresses", "attach", ""), "store\n")
 	assert.Contains(t, ok("__complete", "addresses", "attach", "store", ""), "there\n")
-	fails(2, "nothing to change", "addresses", "update", "store")
-	fails(2, "choose available or in-use", "addresses", "list", "--state", "lost")
+	fails(2, "nothing to update", "addresses", "update", "store")
+	fails(2, "choose of available, in-use", "addresses", "list", "--state", "lost")
 	fails(2, "an empty name or ID", "addresses", "get", "")
 	fails(1, "no address of that name or IP", "addresses", "get", "shop")
 	fails(1, "already has the name", "addresses", "reserve", "store")
 
-	out = ok("load-balancers", "create", "all", "--listener", "18086:30080", "--listener", "18086:30080/udp", "--address", "store", "--algorithm", "least-connections",
+	out = ok("load-balancers", "create", "-o", "wide", "all", "--listener", "18086:30080", "--listener", "18086:30080/udp", "--address", "store", "--algorithm", "least-connections",
 		"--idle-timeout", "1m", "--drain", "30s", "--connection-limit", "100", "--health-check", "http:10256", "--expected-codes", "200-204")
 	assert.Regexp(t, `\s`+regexp.QuoteMeta(ip)+`\s+18086:30080/tcp\+max100,18086:30080/udp\+max100\s.*\sleast-connections,idle=60s,drain=30s\s`, out)
 	assert.Contains(t, ok("__complete", "load-balancers", "create", "x", "--address", ""), "store\n")
 	assert.Contains(t, ok("__complete", "load-balancers", "update", "all", "--algorithm", ""), "source-hash\n")
-	out = ok("load-balancers", "update", "all", "--target", "there", "--proxy-protocol", "v1", "--algorithm", "round-robin", "--idle-timeout", "0s",
+	out = ok("load-balancers", "update", "-o", "wide", "all", "--target", "there", "--proxy-protocol", "v1", "--algorithm", "round-robin", "--idle-timeout", "0s",
 		"--health-check-interval", "7s", "--source-range", "127.0.0.0/8")
 	assert.Regexp(t, `18086:30080/tcp\+v1\+max100,18086:30080/udp\+max100\s+1\s+http:10256/\s+127\.0\.0\.0/8\s+drain=30s\s`, out)
 	assert.Regexp(t, `expectedCodes: 200-204\n\s+healthyThreshold: 2\n\s+intervalSeconds: 7\n`, ok("load-balancers", "get", "all", "-o", "yaml"))
-	out = ok("load-balancers", "update", "all", "--name", "every", "--listener", "18087:30080", "--no-targets", "--source-range", "", "--health-check", "none", "--drain", "0s")
+	out = ok("load-balancers", "update", "-o", "wide", "all", "--name", "every", "--listener", "18087:30080", "--no-targets", "--source-range", "", "--health-check", "none", "--drain", "0s")
 	assert.Regexp(t, `(?m)^every\s.*18087:30080/tcp\s+0\s+-\s+any\s+-\s`, out)
 	fails(2, "nothing to change", "load-balancers", "update", "every")
 	fails(2, "give one of the two", "load-balancers", "update", "every", "--no-targets", "--target", "there")

@@ -26,7 +26,7 @@ func (a *app) projects() *cobra.Command {
 func (a *app) printProjects(cmd *cobra.Command, value any, items []api.Project) error {
 	var rows [][]string
 	for _, p := range items {
-		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), age(p.CreatedAt)})
+		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), a.age(p.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID DEFAULT-TAGS AGE", rows)
 }
@@ -81,9 +81,7 @@ func (a *app) completeProjects() cobra.CompletionFunc {
 // projectFlag adds --project, by default the caller's own.
 func (a *app) projectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
-	if err := cmd.RegisterFlagCompletionFunc("project", a.completeProjects()); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
+	offer(cmd, "project", a.completeProjects())
 }
 
 func (a *app) projectsGet() *cobra.Command {

@@ -30,7 +30,7 @@ func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas) error {
 func (a *app) quotasGet() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
-		Use: "get", Short: "Show what a project may have, and has", Args: cobra.NoArgs,
+		Use: "get", Aliases: []string{"list"}, Short: "Show what a project may have, and has", Args: cobra.NoArgs,
 		Long: "Show what a project may have, and has: your token's own or, for admins, any.",
 		Example: `  fakecloud quotas get
   fakecloud quotas get --project team-a -o json`,

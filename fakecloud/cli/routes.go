@@ -23,7 +23,7 @@ func (a *app) routes() *cobra.Command {
 func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) error {
 	var rows [][]string
 	for _, r := range items {
-		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), age(r.CreatedAt), orDash(r.StateReason)})
+		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.age(r.CreatedAt), orDash(r.StateReason)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID DESTINATION INSTANCE STATE AGE REASON", rows)
 }
@@ -139,6 +139,7 @@ func (a *app) routesCreate() *cobra.Command {
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&destination, "destination", "", "where the packets are to, as a CIDR")
 	cmd.Flags().StringVar(&instance, "instance", "", "name or ID of the instance that they go to")
+	offer(cmd, "instance", a.completeInstances())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	return cmd
 }

@@ -76,7 +76,7 @@ lifts its faults.`,
 				return err
 			}
 			if watch {
-				return watchScenario(cmd, c, started)
+				return a.watchScenario(cmd, c, started)
 			}
 			return a.printScenarios(cmd, started, []api.Scenario{*started})
 		},
@@ -96,9 +96,13 @@ func completeReady(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 	return names, cobra.ShellCompDirectiveDefault // Or a file.
 }
 
-// watchScenario shows steps until the scenario ends.
-func watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenario) error {
+// watchScenario shows steps until the scenario ends; or, as JSON or YAML, the
+// scenario as it ended.
+func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenario) error {
 	out, id := cmd.OutOrStdout(), s.ID
+	if a.output != "table" {
+		out = io.Discard
+	}
 	said := map[string]bool{}
 	say := func(key, format string, args ...any) error {
 		if said[key] {
@@ -143,7 +147,10 @@ func watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenario) error 
 		}
 		s = now
 	}
-	return errors.Join(say("end", "%s", s.State), failedScenario(s))
+	if err := say("end", "%s", s.State); err != nil || a.output == "table" {
+		return errors.Join(err, failedScenario(s))
+	}
+	return errors.Join(a.printScenarios(cmd, s, nil), failedScenario(s))
 }
 
 func failedScenario(s *api.Scenario) error {
@@ -162,7 +169,7 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 				done++
 			}
 		}
-		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), age(s.StartedAt)})
+		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), a.age(s.StartedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
 }
@@ -205,7 +212,9 @@ func (a *app) printReady(out io.Writer) error {
 		}
 		return nil
 	}
-	return a.print(out, ready, "", nil)
+	return a.print(out, struct {
+		Items []api.ScenarioCreate `json:"items"`
+	}{ready}, "", nil)
 }
 
 func (a *app) completeScenarios() cobra.CompletionFunc {

@@ -85,7 +85,9 @@ func (o *serveOptions) names() ([]string, error) {
 	if err != nil {
 		return nil, misuse("--listen %q: want host:port, such as %s", o.listen, defaultListen)
 	}
-	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		names = append(names, ownNames()...)
+	} else {
 		names = append(names, host)
 	}
 	for _, name := range o.sans {
@@ -101,6 +103,20 @@ func (o *serveOptions) names() ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// ownNames are what others may call this machine, as far as it knows.
+func ownNames() (names []string) {
+	if host, err := os.Hostname(); err == nil && validSAN.MatchString(host) {
+		names = append(names, host)
+	}
+	addrs, _ := net.InterfaceAddrs() // Without them, --tls-san says the rest.
+	for _, addr := range addrs {
+		if on, ok := addr.(*net.IPNet); ok && !on.IP.IsLinkLocalUnicast() { // Those are reached with a zone only.
+			names = append(names, on.IP.String())
+		}
+	}
+	return names
 }
 
 func forNames(names []string, now time.Time) *x509.Certificate {

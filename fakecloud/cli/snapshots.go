@@ -21,7 +21,7 @@ func (a *app) snapshots() *cobra.Command {
 	g := group("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
   fakecloud snapshots restore before-lesson-2`,
-		a.snapshotsList(), a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(), a.snapshotsDelete())
+		a.snapshotsList(), a.snapshotsGet(), a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(), a.snapshotsDelete())
 	g.Aliases = []string{"snapshot"}
 	return g
 }
@@ -29,7 +29,7 @@ func (a *app) snapshots() *cobra.Command {
 func (a *app) printSnapshots(cmd *cobra.Command, value any, items ...api.Snapshot) error {
 	var rows [][]string
 	for _, s := range items {
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), age(s.CreatedAt)})
+		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.age(s.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
 }
@@ -58,6 +58,29 @@ func (a *app) snapshotsList() *cobra.Command {
 				return err
 			}
 			return a.printSnapshots(cmd, api.SnapshotList{Items: orEmpty(items)}, items...)
+		},
+	}
+	a.addOutput(cmd)
+	return cmd
+}
+
+func (a *app) snapshotsGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "get NAME...", Short: "Show snapshots", Args: cobra.MinimumNArgs(1),
+		Example: "  fakecloud snapshots get before-lesson-2 -o yaml", ValidArgsFunction: a.completeSnapshots(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			found, err := each(args, func(name string) (*api.Snapshot, error) { return c.GetSnapshot(cmd.Context(), name) })
+			switch {
+			case len(found) == 0:
+				return err
+			case len(args) == 1:
+				return a.printSnapshots(cmd, found[0], found...)
+			}
+			return errors.Join(err, a.printSnapshots(cmd, api.SnapshotList{Items: found}, found...))
 		},
 	}
 	a.addOutput(cmd)
@@ -138,7 +161,10 @@ func writeFile(path string, write func(*os.File) error) (err error) {
 	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), path)
+	if err := os.Link(f.Name(), path); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return fmt.Errorf("%s exists already; choose another name", path)
 }
 
 func (a *app) snapshotsDelete() *cobra.Command {
@@ -165,7 +191,8 @@ func (a *app) restore() *cobra.Command {
 		Long: `Make an exported snapshot the state of a cloud that does not run, wholly or not
 at all. What the data file held before is gone; one that is missing is created.
 A cloud that runs takes a snapshot of its own: "fakecloud snapshots restore".`,
-		Example: "  fakecloud restore room.db --data cloud.db",
+		Example:           "  fakecloud restore room.db --data cloud.db",
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			s, err := store.Open(cmd.Context(), data)
 			if err != nil {

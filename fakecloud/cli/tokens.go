@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) erro
 		if t.ExpiresAt != nil {
 			expires = t.ExpiresAt.Format(time.RFC3339)
 		}
-		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, age(t.CreatedAt)})
+		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, a.age(t.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ROLE ORIGIN EXPIRES AGE", rows)
 }
@@ -132,8 +133,11 @@ func (a *app) tokensCreate() *cobra.Command {
 			if !body.Role.Valid() {
 				return misuse("--role %q: choose viewer, editor or admin", role)
 			}
+			if _, err := os.Lstat(out); err == nil {
+				return misuse("--out %s exists already: choose another name, or remove it", out)
+			}
 			var err error
-			if body.ExpiresAt, err = expiry(cmd, in, at); err != nil {
+			if body.ExpiresAt, err = expiry(cmd, a.cloudNow, in, at); err != nil {
 				return err
 			}
 			c, err := a.client()
@@ -162,7 +166,7 @@ func (a *app) tokensCreate() *cobra.Command {
 }
 
 // expiry is when a token shall end, or nil.
-func expiry(cmd *cobra.Command, in time.Duration, at string) (*time.Time, error) {
+func expiry(cmd *cobra.Command, now func() time.Time, in time.Duration, at string) (*time.Time, error) {
 	inGiven, atGiven := cmd.Flags().Changed("expires-in"), cmd.Flags().Changed("expires-at")
 	switch {
 	case inGiven && atGiven:
@@ -170,7 +174,7 @@ func expiry(cmd *cobra.Command, in time.Duration, at string) (*time.Time, error)
 	case inGiven && in <= 0:
 		return nil, misuse("--expires-in %s: give more than 0s", in)
 	case inGiven:
-		t := time.Now().Add(in).UTC().Truncate(time.Second)
+		t := now().Add(in).UTC().Truncate(time.Second)
 		return &t, nil
 	case !atGiven:
 		return nil, nil

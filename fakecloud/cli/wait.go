@@ -27,7 +27,13 @@ type waiter struct {
 	operations map[string]string
 }
 
-func (w *waiter) flags(cmd *cobra.Command) {
+func (w *waiter) flags(a *app, cmd *cobra.Command) {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !w.wait {
+			return nil
+		}
+		return a.refuseStill(cmd.Context(), "--wait")
+	}
 	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until it is done")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 2*time.Minute, "with --wait, give up after this long")
 }

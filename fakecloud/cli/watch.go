@@ -198,6 +198,34 @@ func (a *app) watchRoutes(cmd *cobra.Command, c *client.Client, f client.RouteFi
 	})
 }
 
+func (a *app) watchAddresses(cmd *cobra.Command, c *client.Client, f client.AddressFilter) error {
+	return watchList(a, cmd, c, watching[api.ReservedAddress]{
+		list: func(ctx context.Context) ([]api.ReservedAddress, error) { return c.ListAddresses(ctx, f) },
+		changed: func(_ context.Context, ev api.Event) ([]api.ReservedAddress, error) {
+			if r := ev.Address; r != nil && hasTags(r.Tags, f.Tags) {
+				return []api.ReservedAddress{*r}, nil
+			}
+			return nil, nil
+		},
+		mark:  func(r api.ReservedAddress) (string, int64) { return r.ID, r.Version },
+		print: a.printAddresses,
+	})
+}
+
+func (a *app) watchNetworks(cmd *cobra.Command, c *client.Client, f client.NetworkFilter) error {
+	return watchList(a, cmd, c, watching[api.Network]{
+		list: func(ctx context.Context) ([]api.Network, error) { return c.ListNetworks(ctx, f) },
+		changed: func(_ context.Context, ev api.Event) ([]api.Network, error) {
+			if n := ev.Network; n != nil && hasTags(n.Tags, f.Tags) {
+				return []api.Network{*n}, nil
+			}
+			return nil, nil
+		},
+		mark:  func(n api.Network) (string, int64) { return n.ID, n.Version },
+		print: a.printNetworks,
+	})
+}
+
 // watchOperations asks for a resource's operations at each of its events: they
 // begin and end with those.
 func (a *app) watchOperations(cmd *cobra.Command, c *client.Client, f client.OperationFilter) error {

@@ -88,6 +88,19 @@ func TestWatch(t *testing.T) {
 	next(balancers, `^item:$`)
 	next(balancers, `^  address: `+lb.Address)
 	endBalancers()
+
+	networks, endNetworks := p.watch(t, "networks", "list", "--watch")
+	next(networks, `^CHANGE +NAME`)
+	next(networks, `^listed +default `)
+	addresses, endAddresses := p.watch(t, "addresses", "list", "--watch", "-o", "json", "--tag", "a=b")
+	_, err = p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"})
+	require.NoError(t, err)
+	next(networks, `^created +backend `)
+	_, err = p.client.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: ptr("shop"), Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	next(addresses, `"name":"shop"`)
+	endNetworks()
+	endAddresses()
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -1,10 +1,23 @@
 package cli
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
+
+func (a *app) completeZones() cobra.CompletionFunc {
+	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
+		zones, err := c.ListZones(ctx)
+		for _, z := range zones {
+			names = append(names, z.Name)
+		}
+		return names, err
+	})
+}
 
 func (a *app) zones() *cobra.Command {
 	list := &cobra.Command{

@@ -148,6 +148,9 @@ func (e *Error) Error() string {
 	}
 	if p.Fields != nil {
 		for _, f := range *p.Fields {
+			if strings.Contains(p.Detail, f.Message) {
+				continue // It is said already.
+			}
 			msg += fmt.Sprintf("; %s: %s", f.Field, f.Message)
 		}
 	}

@@ -134,7 +134,7 @@ func (e *estate) reserve(t *rapid.T) {
 func (e *estate) rename(t *rapid.T) {
 	id := drawKey(t, e.addresses)
 	name := rapid.SampledFrom(addressNames).Draw(t, "name")
-	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, AddressUpdate{Name: &name})
+	_, err := e.cloud.UpdateAddress(t.Context(), e.proj, id, ResourceUpdate{Name: &name})
 	m := e.addresses[id]
 	switch {
 	case m.name == name:

@@ -50,12 +50,6 @@ type AddressSpec struct {
 	Tags map[string]string
 }
 
-// AddressUpdate replaces what is not nil.
-type AddressUpdate struct {
-	Name *string
-	Tags *map[string]string
-}
-
 // ReserveAddress gives an address of the load balancers' pool to the project.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, error) {
 	var a ReservedAddress
@@ -165,7 +159,7 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 
 // UpdateAddress replaces what is given. What changes nothing leaves the version
 // alone.
-func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u AddressUpdate) (ReservedAddress, error) {
+func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
 	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
 		changed := *a
 		var errs []error

@@ -65,7 +65,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 	if !ok {
 		return
 	}
-	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.AddressUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
+	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
 	s.address(w, r, http.StatusOK, a, err)
 }
 

@@ -1,0 +1,82 @@
+// This file answers: do refusals say what to do next, and once?
+
+package cli
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBadFlagsSayWhatFits(t *testing.T) {
+	nowhere(t)
+	taken := filepath.Join(t.TempDir(), "taken")
+	require.NoError(t, os.WriteFile(taken, []byte("mine"), 0o600))
+	for says, args := range map[string][]string{
+		"such as 90s, 10m":                          {"audit", "list", "--since", "yesterday"},
+		"choose of available, in-use":               {"addresses", "list", "--state", "foo"},
+		"choose of provisioning, active":            {"load-balancers", "list", "--state", "active,foo"},
+		"stopping, stopped, terminating, error, te": {"instances", "list", "--state", "foo"},
+		"choose of running, done, failed, sup":      {"operations", "list", "--state", "foo"},
+		"taken exists already":                      {"tokens", "create", "ci", "--out", taken},
+	} {
+		code, _, errs := run(t, args...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, errs, says)
+	}
+	content, err := os.ReadFile(taken)
+	require.NoError(t, err)
+	assert.Equal(t, "mine", string(content))
+}
+
+func TestAFileThatExistsIsNotWrittenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out.db")
+	write := func(text string) error {
+		return writeFile(path, func(f *os.File) error { _, err := f.WriteString(text); return err })
+	}
+	require.NoError(t, write("one"))
+	require.EqualError(t, write("two"), path+" exists already; choose another name")
+	require.ErrorContains(t, writeFile(path+"2", func(*os.File) error { return errors.New("broken") }), "broken")
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	require.NoError(t, err)
+	assert.Equal(t, []string{path}, left)
+}
+
+func TestHTTPToAnHTTPSCloudIsExplained(t *testing.T) {
+	nowhere(t)
+	cloud := httptest.NewTLSServer(http.NotFoundHandler())
+	defer cloud.Close()
+	at := cloud.Listener.Addr().String()
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
+	code, _, errs := run(t, "zones", "list", "--url", "http://"+at, "--token-file", token)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, errs, "set FAKECLOUD_URL to https://"+at)
+}
+
+func TestACertificateIsForWhereOthersReachUs(t *testing.T) {
+	for _, listen := range []string{":8470", "0.0.0.0:8470", "[::]:8470"} {
+		names, err := (&serveOptions{listen: listen, sans: []string{"cloud.example"}}).names()
+		require.NoError(t, err)
+		assert.Subset(t, names, []string{"localhost", "127.0.0.1", "cloud.example"})
+		addrs, err := net.InterfaceAddrs()
+		require.NoError(t, err)
+		for _, addr := range addrs {
+			if ip := addr.(*net.IPNet).IP; !ip.IsLinkLocalUnicast() {
+				assert.Contains(t, names, ip.String())
+			}
+		}
+		assert.NotContains(t, names, "0.0.0.0")
+		assert.NotContains(t, names, "::")
+	}
+	names, err := (&serveOptions{listen: "192.0.2.7:8470"}).names()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"127.0.0.1", "192.0.2.7", "localhost"}, names)
+}
