@@ -208,12 +208,13 @@ func (w *world) settle() {
 				continue
 			}
 			again = true
-			if b.state == "deleting" && w.faults.stuck {
-				b.due, b.held = time.Time{}, true
-			} else if b.state == "deleting" {
-				delete(w.balancers, id)
-			} else {
+			switch {
+			case b.state != "deleting":
 				w.build(b, false)
+			case w.faults.stuck:
+				b.due, b.held = time.Time{}, true
+			default:
+				delete(w.balancers, id)
 			}
 		}
 	}

@@ -222,7 +222,7 @@ func (e Effect) ways() (ends, cycles []string) {
 // Kind names what ends a call, or a life cycle's effect; "delay" if nothing does.
 func (e Effect) Kind() string {
 	ends, cycles := e.ways()
-	if all := append(ends, cycles...); len(all) > 0 {
+	if all := slices.Concat(ends, cycles); len(all) > 0 {
 		return all[len(all)-1] // A throttle's hit has a status, too.
 	}
 	return "delay"

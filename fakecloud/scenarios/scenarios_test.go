@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	done := make(chan error, 1)
 	go func() { done <- w.cloud.Run(ctx) }()
 	t.Cleanup(func() {
-		w.Runner.Close()
+		w.Close()
 		w.rules.Close()
 		cancel()
 		assert.NoError(t, <-done)
