@@ -1,0 +1,269 @@
+// This file answers: what differs from what a manifest asks for?
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// plan is what has to be done.
+type plan struct {
+	cmd    *cobra.Command
+	client *client.Client
+	waiter *waiter
+	steps  []*step
+	// instances are those there are, and those created, by name.
+	instances map[string]*api.Instance
+	// ids are those of all that is there, by kind and name.
+	ids       map[string]string
+	project   string
+	balancers []api.LoadBalancer // those changed, to be waited for
+}
+
+// step brings one resource to what is wanted. Its patch holds the fields that
+// differ.
+type step struct {
+	applied
+	want  *wanted
+	patch map[string]any
+	// version is that of the resource whose tags the patch goes out from.
+	version int64
+}
+
+func (p *plan) results() []*applied {
+	out := []*applied{}
+	for _, s := range p.steps {
+		out = append(out, &s.applied)
+	}
+	return out
+}
+
+// make compares what is wanted with what there is. The error is all that cannot
+// be done.
+func (p *plan) make(ctx context.Context, all []*wanted) error {
+	there, err := p.look(ctx, all)
+	if err != nil {
+		return err
+	}
+	named := map[string]bool{}
+	for _, w := range all {
+		named[w.kind.key+"/"+w.name] = true
+	}
+	known := func(kind, name string) bool { return named[kind+"/"+name] || p.ids[kind+"/"+name] != "" }
+	var errs []error
+	for _, k := range kinds {
+		for _, w := range all {
+			if w.kind != k {
+				continue
+			}
+			for _, ref := range w.refs {
+				if !known(ref.kind, ref.name) {
+					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.at, ref.field, ref.name))
+				}
+			}
+			for _, name := range w.targets {
+				if !known("instances", name) {
+					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.at, name))
+				}
+			}
+			s, err := p.compare(w, there[k.key+"/"+w.name])
+			errs = append(errs, err)
+			p.steps = append(p.steps, s)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// look finds what there is of the kinds that matter.
+func (p *plan) look(ctx context.Context, all []*wanted) (map[string]any, error) {
+	matters := map[string]bool{"instances": true}
+	for _, w := range all {
+		matters[w.kind.key] = true
+		for _, ref := range w.refs {
+			matters[ref.kind] = true
+		}
+	}
+	there := map[string]any{}
+	put := func(kind, name, id string, v any) {
+		there[kind+"/"+name], p.ids[kind+"/"+name] = v, id
+	}
+	instances, err := p.client.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+	errs := []error{err}
+	for _, in := range instances {
+		if in.State != api.InstanceTerminating {
+			p.instances[in.Name] = &in
+			put("instances", in.Name, in.ID, in)
+		}
+	}
+	if matters["loadBalancers"] {
+		items, err := p.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		errs = append(errs, err)
+		for _, lb := range items {
+			put("loadBalancers", lb.Name, lb.ID, lb)
+		}
+	}
+	if matters["routes"] {
+		items, err := p.client.ListRoutes(ctx, client.RouteFilter{})
+		errs = append(errs, err)
+		for _, r := range items {
+			put("routes", r.Name, r.ID, r)
+		}
+	}
+	if matters["networks"] {
+		items, err := p.client.ListNetworks(ctx, client.NetworkFilter{})
+		errs = append(errs, err)
+		for _, n := range items {
+			put("networks", n.Name, n.ID, n)
+		}
+	}
+	if matters["addresses"] {
+		items, err := p.client.ListAddresses(ctx, client.AddressFilter{})
+		errs = append(errs, err)
+		for _, a := range items {
+			put("addresses", a.Name, a.ID, a)
+		}
+	}
+	if matters["quotas"] {
+		project, err := p.client.Project(ctx)
+		quotas, err2 := p.client.Quotas(ctx)
+		if errs = append(errs, err, err2); err == nil && err2 == nil {
+			p.project = project.ID
+			put("quotas", "quotas", project.ID, *quotas)
+		}
+	}
+	return there, errors.Join(errs...)
+}
+
+// compare finds what differs between a resource that is wanted and the one
+// there is, which may be nil.
+func (p *plan) compare(w *wanted, there any) (*step, error) {
+	s := &step{applied: applied{Kind: w.kind.singular, Name: w.name, Action: unchanged}, want: w, patch: map[string]any{}}
+	if there == nil {
+		s.Action = created
+		return s, nil
+	}
+	s.ID = p.ids[w.kind.key+"/"+w.name]
+	has, given := toMap(there), maps.Clone(w.given)
+	s.version = versionOf(has)
+	for _, ref := range w.refs {
+		given[ref.id] = p.ids[ref.kind+"/"+ref.name]
+	}
+	switch of := there.(type) {
+	case api.Quotas:
+		for name, quota := range has {
+			has[name] = quota.(map[string]any)["limit"]
+		}
+	case api.Instance:
+		if at := slices.IndexFunc(of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal }); at >= 0 {
+			has["address"] = of.Addresses[at].IP
+		}
+		if w.state != "" && w.state != settled(of.State) {
+			s.Changes = append(s.Changes, "state")
+		}
+	case api.LoadBalancer:
+		if w.targets != nil && !p.sameTargets(w.targets, of.Targets) {
+			s.Changes = append(s.Changes, "targets")
+		}
+		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" && of.HealthCheck == nil {
+			delete(given, "healthCheck")
+		}
+	}
+	var errs []error
+	for _, field := range slices.Sorted(maps.Keys(given)) {
+		switch {
+		case covers(has[field], given[field]):
+			continue
+		case slices.Contains(w.kind.fixed, field):
+			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.at, field, has[field], s.ID))
+			continue
+		case field == "tags":
+			s.patch[field] = mergedTags(has, given)
+		default:
+			s.patch[field] = given[field]
+		}
+		s.Changes = append(s.Changes, field)
+	}
+	if len(s.Changes) > 0 {
+		s.Action = updated
+	}
+	return s, errors.Join(errs...)
+}
+
+func versionOf(has map[string]any) int64 {
+	version, _ := has["version"].(float64) // Quotas have none.
+	return int64(version)
+}
+
+func mergedTags(has, given map[string]any) map[string]any {
+	merged := maps.Clone(has["tags"].(map[string]any))
+	maps.Copy(merged, given["tags"].(map[string]any))
+	return merged
+}
+
+// settled is the state that an instance is in or on its way to.
+func settled(state api.InstanceState) string {
+	switch state {
+	case api.InstanceStopping:
+		return "stopped"
+	case api.InstancePending:
+		return "running"
+	}
+	return string(state)
+}
+
+func (p *plan) sameTargets(names []string, has []api.Target) bool {
+	if len(names) != len(has) {
+		return false
+	}
+	return !slices.ContainsFunc(names, func(name string) bool {
+		in := p.instances[name]
+		return in == nil || !slices.Contains(has, api.Target{InstanceID: in.ID})
+	})
+}
+
+// toMap is a resource as its JSON has it.
+func toMap(v any) map[string]any {
+	text, err := json.Marshal(v)
+	var out map[string]any
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("%T has no JSON form: %v", v, err)) // The API's types have one.
+	}
+	return out
+}
+
+// covers tells whether a value has all that is given. What is not there is
+// zero, and the order of lists means nothing.
+func covers(has, given any) bool {
+	switch want := given.(type) {
+	case map[string]any:
+		have, _ := has.(map[string]any)
+		for key, v := range want {
+			if !covers(have[key], v) {
+				return false
+			}
+		}
+		return have != nil || len(want) == 0
+	case []any:
+		have, _ := has.([]any)
+		return !slices.ContainsFunc(want, func(v any) bool {
+			return !slices.ContainsFunc(have, func(h any) bool { return covers(h, v) })
+		}) && !slices.ContainsFunc(have, func(h any) bool {
+			return !slices.ContainsFunc(want, func(v any) bool { return covers(h, v) })
+		})
+	}
+	return has == given || has == nil && given != nil && reflect.ValueOf(given).IsZero()
+}

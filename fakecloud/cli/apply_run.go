@@ -1,0 +1,212 @@
+// This file answers: how is what differs brought about?
+
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// run does it, whatever becomes of single resources; what refers to one that
+// failed fails with it.
+func (p *plan) run(ctx context.Context) error {
+	var errs []error
+	do := func(kind string, what func(context.Context, *step) error) {
+		for _, s := range p.steps {
+			if s.want.kind.key != kind || s.Action == unchanged || s.Action == failed {
+				continue
+			}
+			if err := what(ctx, s); err != nil {
+				s.Action = failed
+				errs = append(errs, fmt.Errorf("%s: %w", s.want.at, err))
+			}
+		}
+	}
+	do("quotas", p.setQuotas)
+	do("networks", p.applyNetwork)
+	do("addresses", p.applyAddress)
+	do("instances", p.applyInstance)
+	do("instances", p.bringToState)
+	do("loadBalancers", p.applyBalancer)
+	do("routes", p.applyRoute)
+	var waited []api.Instance
+	for _, s := range p.steps {
+		if s.want.kind.key == "instances" && (s.Action == created || s.Action == updated) {
+			waited = append(waited, *p.instances[s.Name])
+		}
+	}
+	return errors.Join(errors.Join(errs...), p.waiter.awaitInstances(p.cmd, p.client, waited), p.waiter.awaitBalancers(p.cmd, p.client, p.balancers))
+}
+
+// into gives a request the form that the client takes.
+func into[T any](fields map[string]any) (T, error) {
+	var out T
+	text, err := json.Marshal(fields)
+	if err == nil {
+		d := json.NewDecoder(strings.NewReader(string(text)))
+		d.DisallowUnknownFields()
+		err = d.Decode(&out)
+	}
+	return out, err
+}
+
+// once makes a create that breaks on the way safe to send again.
+func once(ctx context.Context) context.Context {
+	return client.IdempotencyKey(ctx, "apply-"+rand.Text())
+}
+
+// sent are the fields of a step's request, with the IDs of what it refers to.
+func (p *plan) sent(s *step) (map[string]any, error) {
+	if s.Action != created {
+		return s.patch, nil
+	}
+	fields := maps.Clone(s.want.given)
+	for _, ref := range s.want.refs {
+		id := p.ids[ref.kind+"/"+ref.name]
+		if id == "" {
+			return nil, fmt.Errorf("%s %q is not there", ref.field, ref.name)
+		}
+		fields[ref.id] = id
+	}
+	return fields, nil
+}
+
+// bring creates or updates one resource, and notes its ID.
+func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), get func(context.Context, string) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
+	fields, err := p.sent(s)
+	if err != nil {
+		return done, err
+	}
+	if s.Action == created {
+		body, err := into[C](fields)
+		if err != nil {
+			return done, err
+		}
+		done, err = create(once(ctx), body)
+		if err == nil {
+			s.ID = id(done)
+			p.ids[s.want.kind.key+"/"+s.Name] = s.ID
+		}
+		return done, err
+	}
+	done, err = change(ctx, s, update)
+	if !client.HasCode(err, api.PreconditionFailed) {
+		return done, err
+	}
+	now, err := get(ctx, s.ID) // It has changed meanwhile: its new tags stay, too.
+	if err != nil {
+		return done, err
+	}
+	has := toMap(now)
+	s.version, s.patch["tags"] = versionOf(has), mergedTags(has, s.want.given)
+	return change(ctx, s, update)
+}
+
+// change sends a step's patch. Tags are merged from those read, so that it is for
+// that version only.
+func change[U, R any](ctx context.Context, s *step, update func(context.Context, string, U) (R, error)) (done R, err error) {
+	body, err := into[U](s.patch)
+	if err != nil {
+		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
+	}
+	if s.patch["tags"] != nil {
+		ctx = client.IfMatch(ctx, s.version)
+	}
+	return update(ctx, s.ID, body)
+}
+
+func (p *plan) setQuotas(ctx context.Context, s *step) error {
+	body, err := into[api.QuotasUpdate](s.patch)
+	if err == nil {
+		_, err = p.client.UpdateProjectQuotas(ctx, p.project, body)
+	}
+	return err
+}
+
+func (p *plan) applyNetwork(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
+	return err
+}
+
+func (p *plan) applyAddress(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
+	return err
+}
+
+func (p *plan) applyRoute(ctx context.Context, s *step) error {
+	_, err := bring(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
+	return err
+}
+
+func (p *plan) applyInstance(ctx context.Context, s *step) error {
+	if s.Action == updated && len(s.patch) == 0 {
+		return nil // Only its state differs.
+	}
+	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
+		in, err := bring(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
+		if err != nil {
+			return "", err
+		}
+		p.instances[s.Name] = in
+		return in.ID, nil
+	})
+}
+
+// bringToState starts or stops an instance. One that is on its way to another
+// state gets there first.
+func (p *plan) bringToState(ctx context.Context, s *step) error {
+	in := p.instances[s.Name]
+	if s.want.state == "" || s.want.state == settled(in.State) {
+		return nil
+	}
+	first := waiter{wait: true, timeout: p.waiter.timeout, operations: p.waiter.operations}
+	if in.State == api.InstancePending || in.State == api.InstanceStopping {
+		here := []api.Instance{*in}
+		if err := first.awaitInstances(p.cmd, p.client, here); err != nil {
+			return err
+		}
+		in = &here[0]
+	}
+	act := p.client.StopInstance
+	if s.want.state == "running" {
+		act = p.client.StartInstance
+	}
+	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
+		now, err := act(ctx, in.ID)
+		if err == nil {
+			p.instances[s.Name] = now
+		}
+		return in.ID, err
+	})
+}
+
+func (p *plan) applyBalancer(ctx context.Context, s *step) error {
+	if s.want.targets != nil && (s.Action == created || slices.Contains(s.Changes, "targets")) {
+		targets := []api.Target{}
+		for _, name := range s.want.targets {
+			in := p.instances[name]
+			if in == nil {
+				return fmt.Errorf("its target %q is not there", name)
+			}
+			targets = append(targets, api.Target{InstanceID: in.ID})
+		}
+		s.patch["targets"], s.want.given["targets"] = targets, targets
+	}
+	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
+		lb, err := bring(ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
+		if err != nil {
+			return "", err
+		}
+		p.balancers = append(p.balancers, *lb)
+		return lb.ID, nil
+	})
+}
