@@ -148,10 +148,12 @@ func (e *Error) Error() string {
 	}
 	if p.Fields != nil {
 		for _, f := range *p.Fields {
-			if strings.Contains(p.Detail, f.Message) {
-				continue // It is said already.
+			switch said := strings.Contains(p.Detail, f.Message); {
+			case !said:
+				msg += fmt.Sprintf("; %s: %s", f.Field, f.Message)
+			case !strings.Contains(p.Detail, f.Field):
+				msg += "; in " + f.Field
 			}
-			msg += fmt.Sprintf("; %s: %s", f.Field, f.Message)
 		}
 	}
 	return msg
