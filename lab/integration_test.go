@@ -373,10 +373,12 @@ func (f *fixture) balancerSpreads(t *testing.T) {
 	st := f.status()
 	require.Len(t, st.Services, 1)
 	assert.Equal(t, "active", st.Services[0].State)
-	requests := 12
+	// Nodes learn of a Service's pods one by one: every question is answered, and
+	// before long by each of them.
+	requests := 0
 	pods := map[string]bool{}
 	before := f.connections(st)
-	for range requests {
+	for until := time.Now().Add(30*time.Second); requests < 12 || len(pods) < 3 && time.Now().Before(until); requests++ {
 		answer, err := ask(t, st)
 		require.NoError(t, err)
 		pods[answer] = true

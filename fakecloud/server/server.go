@@ -29,8 +29,9 @@ const (
 	// writeTimeout bounds an answer, and one write to an event stream.
 	writeTimeout = 30 * time.Second
 	idleTimeout  = 2 * time.Minute
-	// shutdownTimeout bounds how long calls under way are waited for.
-	shutdownTimeout = 5 * time.Second
+	// shutdownTimeout bounds how long calls under way are waited for. For 5 s
+	// net/http takes a connection that has sent nothing yet for one of them.
+	shutdownTimeout = 8 * time.Second
 	defaultBeat     = 15 * time.Second
 )
 
