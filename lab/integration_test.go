@@ -378,7 +378,7 @@ func (f *fixture) balancerSpreads(t *testing.T) {
 	requests := 0
 	pods := map[string]bool{}
 	before := f.connections(st)
-	for until := time.Now().Add(30*time.Second); requests < 12 || len(pods) < 3 && time.Now().Before(until); requests++ {
+	for until := time.Now().Add(30 * time.Second); requests < 12 || len(pods) < 3 && time.Now().Before(until); requests++ {
 		answer, err := ask(t, st)
 		require.NoError(t, err)
 		pods[answer] = true
