@@ -179,6 +179,24 @@ func each[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
 	return done, errors.Join(errs...)
 }
 
+// named finds a resource by its name, which is unique, or by its ID, which has
+// that prefix.
+func named[T any](ctx context.Context, kind, group, prefix, ref string, list func(context.Context) ([]T, error), get func(context.Context, string) (*T, error)) (*T, error) {
+	if ref == "" {
+		return nil, errNoRef
+	}
+	items, err := list(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(items) > 0:
+		return &items[0], nil
+	case strings.HasPrefix(ref, prefix):
+		return get(ctx, ref)
+	}
+	return nil, fmt.Errorf("no %s is named %q; `fakecloud %s list` shows those there are", kind, ref, group)
+}
+
 // errNoRef is for a reference that would match everything.
 var errNoRef = misuse("an empty name or ID refers to nothing: give one")
 

@@ -92,19 +92,9 @@ func (a *app) balancersList() *cobra.Command {
 
 // resolveBalancer finds a load balancer by name or ID.
 func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.LoadBalancer, error) {
-	if ref == "" {
-		return nil, errNoRef
-	}
-	items, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(items) > 0: // Names are unique.
-		return &items[0], nil
-	case strings.HasPrefix(ref, "lb-"):
-		return c.GetLoadBalancer(ctx, ref)
-	}
-	return nil, fmt.Errorf("no load balancer is named %q; `fakecloud load-balancers list` shows those there are", ref)
+	return named(ctx, "load balancer", "load-balancers", "lb-", ref, func(ctx context.Context) ([]api.LoadBalancer, error) {
+		return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
+	}, c.GetLoadBalancer)
 }
 
 func (a *app) completeBalancers() cobra.CompletionFunc {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,19 +62,9 @@ func (a *app) networksList() *cobra.Command {
 
 // resolveNetwork finds a network by name or ID.
 func resolveNetwork(ctx context.Context, c *client.Client, ref string) (*api.Network, error) {
-	if ref == "" {
-		return nil, errNoRef
-	}
-	items, err := c.ListNetworks(ctx, client.NetworkFilter{Name: ref})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(items) > 0: // Names are unique.
-		return &items[0], nil
-	case strings.HasPrefix(ref, "n-"):
-		return c.GetNetwork(ctx, ref)
-	}
-	return nil, fmt.Errorf("no network is named %q; `fakecloud networks list` shows those there are", ref)
+	return named(ctx, "network", "networks", "n-", ref, func(ctx context.Context) ([]api.Network, error) {
+		return c.ListNetworks(ctx, client.NetworkFilter{Name: ref})
+	}, c.GetNetwork)
 }
 
 func (a *app) completeNetworks() cobra.CompletionFunc {

@@ -5,8 +5,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,19 +55,9 @@ func (a *app) routesList() *cobra.Command {
 
 // resolveRoute finds a route by name or ID.
 func resolveRoute(ctx context.Context, c *client.Client, ref string) (*api.Route, error) {
-	if ref == "" {
-		return nil, errNoRef
-	}
-	items, err := c.ListRoutes(ctx, client.RouteFilter{Name: ref})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(items) > 0: // Names are unique.
-		return &items[0], nil
-	case strings.HasPrefix(ref, "r-"):
-		return c.GetRoute(ctx, ref)
-	}
-	return nil, fmt.Errorf("no route is named %q; `fakecloud routes list` shows those there are", ref)
+	return named(ctx, "route", "routes", "r-", ref, func(ctx context.Context) ([]api.Route, error) {
+		return c.ListRoutes(ctx, client.RouteFilter{Name: ref})
+	}, c.GetRoute)
 }
 
 func (a *app) completeRoutes() cobra.CompletionFunc {

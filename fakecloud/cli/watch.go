@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func addWatch(cmd *cobra.Command, watch *bool) {
@@ -150,9 +151,7 @@ func (s *changes) flush() error {
 
 func hasTags(tags map[string]string, want []string) bool {
 	return !slices.ContainsFunc(want, func(w string) bool {
-		key, value, exact := strings.Cut(w, "=")
-		has, ok := tags[key]
-		return !ok || exact && has != value
+		return !cloud.ParseTagFilter(w).Matches(tags)
 	})
 }
 

@@ -142,9 +142,7 @@ func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page [
 		rows, err = tx.ListAudit(ctx, params)
 		return err
 	})
-	if more = len(rows) > f.Limit; more {
-		rows = rows[:f.Limit]
-	}
+	rows, more = firstPage(rows, f.Limit)
 	for _, r := range rows {
 		page = append(page, AuditEntry{
 			ID: r.ID, Time: fromMillis(r.Time), RequestID: r.RequestID,

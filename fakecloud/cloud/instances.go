@@ -195,9 +195,7 @@ func (c *Cloud) ListInstances(ctx context.Context, p Project, f Filter) (page []
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, instanceFrom)
 		return err
 	})
@@ -209,6 +207,12 @@ func listJSON[T any](v []T) string {
 		return "[]"
 	}
 	return toJSON(v)
+}
+
+// firstPage cuts rows, of which one more than the limit was asked for, and tells
+// whether more follow.
+func firstPage[R any](rows []R, limit int) ([]R, bool) {
+	return rows[:min(len(rows), limit)], len(rows) > limit
 }
 
 func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {

@@ -254,9 +254,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, func(row db.LoadBalancer) (LoadBalancer, error) { return loadBalancerFrom(ctx, tx, row) })
 		return err
 	})

@@ -166,9 +166,7 @@ func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []N
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, c.networkFrom)
 		return err
 	})

@@ -250,9 +250,7 @@ func (c *Cloud) ListOperations(ctx context.Context, p Project, f OperationFilter
 		rows, err := tx.ListOperations(ctx, db.ListOperationsParams{
 			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types), States: listJSON(f.States), Max: int64(f.Limit) + 1,
 		})
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		for _, row := range rows {
 			page = append(page, operationFrom(row))
 		}

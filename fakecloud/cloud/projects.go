@@ -125,9 +125,7 @@ func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, mor
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, projectFrom)
 		return err
 	})

@@ -148,9 +148,7 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, addressFrom)
 		return err
 	})

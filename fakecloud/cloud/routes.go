@@ -145,9 +145,7 @@ func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Rou
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		page, err = mapAll(rows, routeFrom)
 		return err
 	})

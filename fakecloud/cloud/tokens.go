@@ -206,9 +206,7 @@ func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page 
 		if err != nil {
 			return err
 		}
-		if more = len(rows) > f.Limit; more {
-			rows = rows[:f.Limit]
-		}
+		rows, more = firstPage(rows, f.Limit)
 		for _, row := range rows {
 			page = append(page, tokenFrom(row))
 		}

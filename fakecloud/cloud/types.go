@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -281,6 +282,21 @@ type Filter struct {
 type TagFilter struct {
 	Key   string  `json:"key"`
 	Value *string `json:"value,omitempty"`
+}
+
+// ParseTagFilter reads "key=value", or "key" for any value.
+func ParseTagFilter(s string) TagFilter {
+	key, value, exact := strings.Cut(s, "=")
+	if exact {
+		return TagFilter{Key: key, Value: &value}
+	}
+	return TagFilter{Key: key}
+}
+
+// Matches tells whether a resource with these tags is wanted.
+func (t TagFilter) Matches(tags map[string]string) bool {
+	has, ok := tags[t.Key]
+	return ok && (t.Value == nil || has == *t.Value)
 }
 
 // EventType says what happened to a resource.

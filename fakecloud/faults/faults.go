@@ -422,14 +422,8 @@ func (r *Rules) matches(one *rule, c Call, tags map[string]string) bool {
 		(m.Token == "" || m.Token == c.Token) &&
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
-		(m.Tag == "" || hasTag(tags, m.Tag)) &&
+		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
 		one.Effect.suits(op)
-}
-
-func hasTag(tags map[string]string, want string) bool {
-	key, value, exact := strings.Cut(want, "=")
-	has, ok := tags[key]
-	return ok && (!exact || has == value)
 }
 
 // suits tells whether the effect can be had on a call of the operation.

@@ -16,7 +16,7 @@ func (r *rule) about(s cloud.Subject) bool {
 	m := r.Match
 	return r.project() == s.Project &&
 		(m.Resource == "" || m.Resource == s.ID) &&
-		(m.Tag == "" || hasTag(s.Tags, m.Tag)) &&
+		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(s.Tags)) &&
 		(len(m.Kinds) == 0 || slices.Contains(m.Kinds, s.Kind))
 }
 

@@ -98,12 +98,7 @@ const pageSize = 500
 func (s Selector) filter() cloud.Filter {
 	f := cloud.Filter{Name: s.Name, Zone: s.Zone, Limit: pageSize}
 	if s.Tag != "" {
-		key, value, exact := strings.Cut(s.Tag, "=")
-		tag := cloud.TagFilter{Key: key}
-		if exact {
-			tag.Value = &value
-		}
-		f.Tags = []cloud.TagFilter{tag}
+		f.Tags = []cloud.TagFilter{cloud.ParseTagFilter(s.Tag)}
 	}
 	return f
 }

@@ -70,7 +70,7 @@ func eventFilterOf(who *cloud.Principal, params api.StreamEventsParams) (eventFi
 		project:   who.Project.ID,
 		resources: each(value(params.Resource), func(k api.ResourceKind) cloud.Resource { return cloud.Resource(k) }),
 		ids:       value(params.ID),
-		tags:      each(value(params.Tag), tagFilter),
+		tags:      each(value(params.Tag), cloud.ParseTagFilter),
 	}
 	if params.Project == nil || *params.Project == f.project {
 		return f, nil

@@ -67,7 +67,7 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 }
 
 func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
-	f := cloud.Filter{Name: value(name), Limit: defaultLimit, Tags: each(value(tags), tagFilter)}
+	f := cloud.Filter{Name: value(name), Limit: defaultLimit, Tags: each(value(tags), cloud.ParseTagFilter)}
 	if limit != nil {
 		f.Limit = *limit
 	}
@@ -79,14 +79,6 @@ func filter(prefix string, name *string, tags *[]string, limit *int, token *stri
 		f.After = string(id)
 	}
 	return f, nil
-}
-
-func tagFilter(s string) cloud.TagFilter {
-	key, v, exact := strings.Cut(s, "=")
-	if exact {
-		return cloud.TagFilter{Key: key, Value: &v}
-	}
-	return cloud.TagFilter{Key: key}
 }
 
 func badPageToken() error {

@@ -79,7 +79,7 @@ func (f eventFilter) wants(m message) bool {
 		return false
 	}
 	for _, t := range f.tags {
-		if v, ok := m.tags[t.Key]; !ok || t.Value != nil && *t.Value != v {
+		if !t.Matches(m.tags) {
 			return false
 		}
 	}
