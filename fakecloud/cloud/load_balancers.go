@@ -403,24 +403,31 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	return lb, c.unforceDeleted(context.WithoutCancel(ctx), id)
 }
 
-// LoadBalancerStats gives what each of the balancer's listeners carried since
-// the process started.
-func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) ([]ListenerStats, error) {
+// LoadBalancerStats gives what each of the balancer's listeners and targets
+// carried since the process started.
+func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (LoadBalancerStats, error) {
 	lb, err := c.GetLoadBalancer(ctx, p, id)
 	if err != nil {
-		return nil, err
+		return LoadBalancerStats{}, err
 	}
 	carried := c.cfg.DataPlane.Stats(id)
-	out := make([]ListenerStats, 0, len(lb.Listeners))
+	var out LoadBalancerStats
 	for _, l := range lb.Listeners {
 		s := ListenerStats{Listener: l}
-		at := slices.IndexFunc(carried, func(s ListenerStats) bool {
+		at := slices.IndexFunc(carried.Listeners, func(s ListenerStats) bool {
 			return s.Listener.Protocol == l.Protocol && s.Listener.Port == l.Port
 		})
 		if at >= 0 {
-			s = carried[at]
+			s = carried.Listeners[at]
 		}
-		out = append(out, s)
+		out.Listeners = append(out.Listeners, s)
+	}
+	for _, t := range lb.Targets {
+		s := TargetStats{Target: t}
+		if at := slices.IndexFunc(carried.Targets, func(s TargetStats) bool { return s.Target == t }); at >= 0 {
+			s = carried.Targets[at]
+		}
+		out.Targets = append(out.Targets, s)
 	}
 	return out, nil
 }

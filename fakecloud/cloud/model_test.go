@@ -52,7 +52,7 @@ func (p *fakePlane) Apply(f Forwarding) error {
 	return nil
 }
 func (p *fakePlane) Remove(id string)             { delete(p.applied, id) }
-func (p *fakePlane) Stats(string) []ListenerStats { return nil }
+func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{} }
 func (p *fakePlane) Health(string) []TargetHealth { return p.health }
 
 // modelInstance and modelBalancer are all the model knows.

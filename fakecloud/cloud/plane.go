@@ -18,8 +18,10 @@ import (
 
 // Forwarding is what the data plane needs to know of a balancer.
 type Forwarding struct {
-	ID        string
-	Address   netip.Addr
+	ID      string
+	Address netip.Addr
+	// Address6 is its IPv6 address; not valid unless it has one.
+	Address6  netip.Addr
 	Listeners []Listener
 	// Backends are the targets that run.
 	Backends []Backend
@@ -55,8 +57,8 @@ type DataPlane interface {
 	Apply(Forwarding) error
 	// Remove ends a balancer's listeners and connections. An unknown one is fine.
 	Remove(id string)
-	// Stats gives the counters of a balancer's listeners.
-	Stats(id string) []ListenerStats
+	// Stats gives a balancer's counters.
+	Stats(id string) LoadBalancerStats
 	// Health gives what is known of each backend of a balancer.
 	Health(id string) []TargetHealth
 }

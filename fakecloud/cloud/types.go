@@ -161,6 +161,16 @@ type TargetHealth struct {
 	Health Health
 	Reason string
 	Since  time.Time
+	// History is how it came to be, the latest change first. It begins with the
+	// process and is cut after some changes.
+	History []HealthChange
+}
+
+// HealthChange is a time at which a target's health became what it then was.
+type HealthChange struct {
+	Health Health
+	Reason string
+	At     time.Time
 }
 
 // LoadBalancer forwards from its address to the running ones of its targets.
@@ -253,18 +263,43 @@ type RouteSpec struct {
 	Tags        map[string]string
 }
 
-// ListenerStats is what one listener carried since the process started.
+// LoadBalancerStats is what a balancer carried since the process started.
+type LoadBalancerStats struct {
+	Listeners []ListenerStats
+	// Targets are those of now, in their order.
+	Targets []TargetStats
+}
+
+// ListenerStats is what one listener carried.
 type ListenerStats struct {
 	Listener Listener
 	// Connections counts those accepted, Active those still open, Failed those
 	// closed because no target could be reached.
 	Connections, Active, Failed int64
+	// Broken counts those that a target was reached for and that ended otherwise
+	// than by both sides' closing: a reset, an idle timeout, the end of draining.
+	Broken int64
 	// Refused counts those from outside of the source ranges or beyond the
 	// connection limit; they are not among Connections.
 	Refused int64
-	// BytesIn went from clients to targets, BytesOut back.
-	BytesIn, BytesOut int64
+	Bytes
 }
+
+// TargetStats is what one target was sent, on all ports together.
+type TargetStats struct {
+	Target string // the instance's ID
+	// Connections counts those that the target took, Active those still open.
+	Connections, Active int64
+	// Failed counts the attempts to connect that failed; the client's may have
+	// gone to another target.
+	Failed int64
+	// Broken is as in ListenerStats.
+	Broken int64
+	Bytes
+}
+
+// Bytes are payload. In went from clients to targets, Out back.
+type Bytes struct{ In, Out int64 }
 
 // Filter narrows a list; zero fields do not.
 type Filter struct {

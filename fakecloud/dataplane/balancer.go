@@ -210,7 +210,7 @@ func (l *listener) stats() cloud.ListenerStats {
 	return cloud.ListenerStats{
 		Listener:    l.route.Load().listener,
 		Connections: l.connections.Load(), Active: l.active.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(),
-		BytesIn: l.in.Load(), BytesOut: l.out.Load(),
+		Bytes: cloud.Bytes{In: l.in.Load(), Out: l.out.Load()},
 	}
 }
 

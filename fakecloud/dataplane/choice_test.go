@@ -66,7 +66,7 @@ func TestLeastConnections(t *testing.T) {
 	assert.ElementsMatch(t, []string{"a", "a", "b", "b"}, held)
 
 	require.NoError(t, first.Close())
-	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active+p.Stats("lb-1")[1].Active == 5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return stats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, patience, time.Millisecond)
 	assert.Equal(t, busy, talk(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports")
 }
 
@@ -175,7 +175,7 @@ func TestIdleTimeoutLetsTalkersBe(t *testing.T) {
 	n, err := io.Copy(io.Discard, c)
 	require.NoError(t, err)
 	assert.EqualValues(t, len(large), n)
-	require.Eventually(t, func() bool { s := stats(p); return s.Active == 0 && s.BytesIn == 5+1<<20 && s.BytesOut == s.BytesIn }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { s := stats(p); return s.Active == 0 && s.In == 5+1<<20 && s.Out == s.In }, patience, time.Millisecond)
 }
 
 func TestSilentSessionsEnd(t *testing.T) {

@@ -131,18 +131,18 @@ func (p *Plane) end(b *balancer) {
 }
 
 // Stats implements cloud.DataPlane.
-func (p *Plane) Stats(id string) []cloud.ListenerStats {
+func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var out cloud.LoadBalancerStats
 	b := p.balancers[id]
 	if b == nil {
-		return nil
+		return out
 	}
-	out := make([]cloud.ListenerStats, 0, len(b.listeners))
 	for _, l := range b.listeners {
-		out = append(out, l.stats())
+		out.Listeners = append(out.Listeners, l.stats())
 	}
-	slices.SortFunc(out, func(a, b cloud.ListenerStats) int {
+	slices.SortFunc(out.Listeners, func(a, b cloud.ListenerStats) int {
 		return cmp.Or(a.Listener.Port-b.Listener.Port, cmp.Compare(a.Listener.Protocol, b.Listener.Protocol))
 	})
 	return out

@@ -136,7 +136,7 @@ func TestRoundRobinSkipsTargetsThatDoNotAnswer(t *testing.T) {
 	assert.Equal(t, 9, seen["two"]+seen["three"])
 	assert.GreaterOrEqual(t, seen["two"], 3)
 	assert.GreaterOrEqual(t, seen["three"], 3)
-	assert.Zero(t, p.Stats("lb-1")[0].Failed)
+	assert.Zero(t, stats(p).Failed)
 }
 
 func TestNoTargetMeansReset(t *testing.T) {
@@ -149,8 +149,8 @@ func TestNoTargetMeansReset(t *testing.T) {
 		_, err = c.Read(make([]byte, 1))
 	}
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active == 0 }, patience, time.Millisecond)
-	s := p.Stats("lb-1")[0]
+	require.Eventually(t, func() bool { return stats(p).Active == 0 }, patience, time.Millisecond)
+	s := stats(p)
 	assert.EqualValues(t, 1, s.Connections)
 	assert.EqualValues(t, 1, s.Failed)
 }
@@ -171,8 +171,8 @@ func TestHalfCloseGoesBothWays(t *testing.T) {
 	answer, err := io.ReadAll(c)
 	require.NoError(t, err)
 	assert.Equal(t, "got 1048576 bytes", string(answer))
-	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].BytesOut == 17 }, patience, time.Millisecond)
-	assert.EqualValues(t, 1<<20, p.Stats("lb-1")[0].BytesIn)
+	require.Eventually(t, func() bool { return stats(p).Out == 17 }, patience, time.Millisecond)
+	assert.EqualValues(t, 1<<20, stats(p).In)
 
 	late := make(chan string, 1)
 	other := backend(t, two, 0, func(c net.Conn) {
@@ -217,7 +217,7 @@ func TestReconfigurationKeepsConnections(t *testing.T) {
 		require.Error(t, err)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	}
-	assert.Empty(t, p.Stats("lb-1"))
+	assert.Empty(t, p.Stats("lb-1").Listeners)
 	require.NoError(t, p.Apply(forwarding(target, []string{three}, a, b)), "the ports are free again")
 }
 
@@ -254,7 +254,7 @@ func TestBrokenConnectionsBreakBothSides(t *testing.T) {
 	require.NoError(t, p.Apply(forwarding(target, []string{two}, port)))
 	c := dial(t, port)
 	exchange(t, c, "x")
-	require.EqualValues(t, 1, p.Stats("lb-1")[0].Active)
+	require.EqualValues(t, 1, stats(p).Active)
 	require.NoError(t, c.SetLinger(0))
 	require.NoError(t, c.Close())
 	select {
@@ -263,7 +263,7 @@ func TestBrokenConnectionsBreakBothSides(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the target was not told")
 	}
-	require.Eventually(t, func() bool { return p.Stats("lb-1")[0].Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return stats(p).Active == 0 }, patience, time.Millisecond)
 }
 
 func TestCountersOutliveTheirListener(t *testing.T) {
@@ -274,19 +274,19 @@ func TestCountersOutliveTheirListener(t *testing.T) {
 	c := dial(t, b)
 	exchange(t, c, "x")
 	require.NoError(t, p.Apply(forwarding(target, []string{two}, a)))
-	require.Len(t, p.Stats("lb-1"), 1)
+	require.Len(t, p.Stats("lb-1").Listeners, 1)
 	require.NoError(t, p.Apply(both))
 	again := dial(t, b)
 	exchange(t, again, "y")
 	stats := func() cloud.ListenerStats {
-		all := p.Stats("lb-1")
+		all := p.Stats("lb-1").Listeners
 		return all[slices.IndexFunc(all, func(s cloud.ListenerStats) bool { return s.Listener.Port == b })]
 	}
 	assert.EqualValues(t, 2, stats().Connections)
 	assert.EqualValues(t, 2, stats().Active)
 	require.NoError(t, c.CloseWrite())
 	require.NoError(t, again.CloseWrite())
-	require.Eventually(t, func() bool { s := stats(); return s.Active == 0 && s.BytesIn == 2 && s.BytesOut == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { s := stats(); return s.Active == 0 && s.In == 2 && s.Out == 2 }, patience, time.Millisecond)
 }
 
 func TestClosedPlaneRefuses(t *testing.T) {

@@ -50,7 +50,7 @@ func requireReset(t *testing.T, host string, port int) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
-func stats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1")[0] }
+func stats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1").Listeners[0] }
 
 func TestSourceRangesRefuseOthers(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
@@ -164,7 +164,7 @@ func TestTargetsLearnWhoConnected(t *testing.T) {
 			require.NoError(t, c.CloseWrite())
 			_, err = c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
-			require.Eventually(t, func() bool { return stats(p).BytesIn == 5 && stats(p).BytesOut == 5 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return stats(p).In == 5 && stats(p).Out == 5 }, patience, time.Millisecond)
 		})
 	}
 }

@@ -95,7 +95,7 @@ func TestDatagramsStayInTheirSession(t *testing.T) {
 	assert.Equal(t, name, talk(t, clients[0], ""), "an empty datagram is one, too")
 	in := 4*len("first of 0againagainagain") + len(large)
 	out := in + 8*len("two three ") + 2*len(name+" ")
-	require.Eventually(t, func() bool { return stats(p).BytesIn == int64(in) && stats(p).BytesOut == int64(out) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return stats(p).In == int64(in) && stats(p).Out == int64(out) }, patience, time.Millisecond)
 	s := stats(p)
 	assert.EqualValues(t, 4, s.Connections)
 	assert.EqualValues(t, 4, s.Active)
@@ -193,7 +193,7 @@ func TestOnePortOfEachProtocol(t *testing.T) {
 	c := udpClient(t, three, port)
 	assert.Equal(t, "tcp", ask(t, port))
 	assert.Equal(t, "udp", talk(t, c, "hello"))
-	all := p.Stats("lb-1")
+	all := p.Stats("lb-1").Listeners
 	require.Len(t, all, 2)
 	for i, protocol := range []cloud.Protocol{cloud.TCP, cloud.UDP} {
 		assert.Equal(t, protocol, all[i].Listener.Protocol)
@@ -202,7 +202,7 @@ func TestOnePortOfEachProtocol(t *testing.T) {
 	f.Listeners = f.Listeners[1:]
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "udp", talk(t, c, "hello"))
-	assert.EqualValues(t, 1, p.Stats("lb-1")[0].Connections, "the session went on")
+	assert.EqualValues(t, 1, stats(p).Connections, "the session went on")
 
 	blocker, err := net.ListenUDP("udp4", &net.UDPAddr{IP: front.AsSlice()})
 	require.NoError(t, err)

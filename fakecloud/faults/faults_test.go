@@ -67,7 +67,7 @@ func (p *fakePlane) Remove(id string) {
 	delete(p.applied, id)
 }
 
-func (p *fakePlane) Stats(string) []cloud.ListenerStats { return nil }
+func (p *fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
 func (p *fakePlane) Health(string) []cloud.TargetHealth { return nil }
 
 func (p *fakePlane) forwarding() []string {

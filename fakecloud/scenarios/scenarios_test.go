@@ -31,7 +31,7 @@ type fakePlane struct{}
 
 func (fakePlane) Apply(cloud.Forwarding) error       { return nil }
 func (fakePlane) Remove(string)                      {}
-func (fakePlane) Stats(string) []cloud.ListenerStats { return nil }
+func (fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
 func (fakePlane) Health(string) []cloud.TargetHealth { return nil }
 
 // world is a cloud that lives, in which time passes when it is told to.

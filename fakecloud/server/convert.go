@@ -126,7 +126,7 @@ func statsOf(s cloud.ListenerStats) api.ListenerStats {
 	return api.ListenerStats{
 		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
 		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed, RefusedConnections: s.Refused,
-		BytesIn: s.BytesIn, BytesOut: s.BytesOut,
+		BytesIn: s.In, BytesOut: s.Out,
 	}
 }
 
