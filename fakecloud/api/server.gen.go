@@ -1128,6 +1128,17 @@ type FaultThrottle struct {
 	PerSecond float64 `json:"perSecond"`
 }
 
+// HealthChange When a target's health became what it then was.
+type HealthChange struct {
+	At time.Time `json:"at"`
+
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+	Health TargetHealthState `json:"health"`
+
+	// Reason Example: connection refused by 127.30.16.1:30080
+	Reason *string `json:"reason,omitempty"`
+}
+
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
 	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
@@ -1275,14 +1286,18 @@ type Listener struct {
 	TargetPort int `json:"targetPort"`
 }
 
-// ListenerStats defines model for ListenerStats.
+// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for the idle timeout. Bytes are payload, counted as they are forwarded.
 type ListenerStats struct {
+	// ActiveConnections Those still open.
 	ActiveConnections int64 `json:"activeConnections"`
 
-	// BytesIn From clients to targets. Counted when that direction of a connection ends.
+	// BrokenConnections Forwarded, but ended otherwise than by both sides' closing: a reset, an idle timeout, the end of draining.
+	BrokenConnections int64 `json:"brokenConnections"`
+
+	// BytesIn From clients to targets.
 	BytesIn int64 `json:"bytesIn"`
 
-	// BytesOut From targets to clients. Counted when that direction of a connection ends.
+	// BytesOut From targets to clients.
 	BytesOut int64 `json:"bytesOut"`
 
 	// Connections Accepted from clients.
@@ -1416,7 +1431,7 @@ type LoadBalancerCreate struct {
 	Targets *Targets `json:"targets,omitempty"`
 }
 
-// LoadBalancerHealth Example: {"targets":[{"health":"unhealthy","instanceId":"i-01jd3n6f0c5w3y","reason":"instance is stopped","since":"2026-01-02T15:04:05.123Z"}]}
+// LoadBalancerHealth Example: {"targets":[{"health":"healthy","history":[{"at":"2026-01-02T15:04:07.123Z","health":"healthy"},{"at":"2026-01-02T15:04:05.123Z","health":"unknown","reason":"not checked yet"}],"instanceId":"i-01jd3n6f0c5w3y","since":"2026-01-02T15:04:07.123Z"}]}
 type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
@@ -1438,9 +1453,12 @@ type LoadBalancerScheme string
 // LoadBalancerState defines model for LoadBalancerState.
 type LoadBalancerState string
 
-// LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}]}
+// LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}],"targets":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":3,"instanceId":"i-01jd3n6f0c5w3y"}]}
 type LoadBalancerStats struct {
 	Listeners []ListenerStats `json:"listeners"`
+
+	// Targets In the order of the balancer's targets.
+	Targets []TargetStats `json:"targets"`
 }
 
 // LoadBalancerUpdate Example: {"targets":[{"instanceId":"i-01jd3n6f0c5w3y"},{"instanceId":"i-01jd3n6f0c5w9z"}]}
@@ -2109,8 +2127,11 @@ type Target struct {
 // TargetHealth defines model for TargetHealth.
 type TargetHealth struct {
 	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
-	Health     TargetHealthState `json:"health"`
-	InstanceID string            `json:"instanceId"`
+	Health TargetHealthState `json:"health"`
+
+	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does.
+	History    []HealthChange `json:"history"`
+	InstanceID string         `json:"instanceId"`
 
 	// Reason Example: instance is stopped
 	Reason *string    `json:"reason,omitempty"`
@@ -2119,6 +2140,28 @@ type TargetHealth struct {
 
 // TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
 type TargetHealthState string
+
+// TargetStats What one target was sent through all listeners together.
+type TargetStats struct {
+	// ActiveConnections Those still open.
+	ActiveConnections int64 `json:"activeConnections"`
+
+	// BrokenConnections As in ListenerStats.
+	BrokenConnections int64 `json:"brokenConnections"`
+
+	// BytesIn From clients to the target.
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut From the target to clients.
+	BytesOut int64 `json:"bytesOut"`
+
+	// Connections Those that the target took.
+	Connections int64 `json:"connections"`
+
+	// FailedConnections Attempts to connect that failed; the client's may have gone to another target.
+	FailedConnections int64  `json:"failedConnections"`
+	InstanceID        string `json:"instanceId"`
+}
 
 // Targets defines model for Targets.
 type Targets = []Target
@@ -2875,7 +2918,7 @@ type ServerInterface interface {
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
 	// (GET /v1/load-balancers/{id}/health)
 	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// GetLoadBalancerStats What each listener carried since the process started.
+	// GetLoadBalancerStats What each listener and each target carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	// ListNetworks Networks of the project, oldest first.

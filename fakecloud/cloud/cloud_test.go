@@ -431,11 +431,16 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt}
+	pending := TargetHealth{
+		Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt,
+		History: []HealthChange{{Unhealthy, "instance is pending", other.UpdatedAt}},
+	}
 	assert.Equal(t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}}, health())
-	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch}
-	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy}}
-	assert.Equal(t, []TargetHealth{pending, healthy}, health())
+	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch, History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}}}
+	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
+	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
+	plane.health[0].History = make([]HealthChange, MaxHealthHistory+1)
+	assert.Len(t, health()[1].History, MaxHealthHistory)
 	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
 	requireCode(t, NotFound, err)
 }

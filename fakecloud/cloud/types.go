@@ -161,10 +161,13 @@ type TargetHealth struct {
 	Health Health
 	Reason string
 	Since  time.Time
-	// History is how it came to be, the latest change first. It begins with the
-	// process and is cut after some changes.
+	// History is how it came to be, the latest change first: at most
+	// MaxHealthHistory of them, and none from before the process began.
 	History []HealthChange
 }
+
+// MaxHealthHistory is how many changes of a target's health are told.
+const MaxHealthHistory = 16
 
 // HealthChange is a time at which a target's health became what it then was.
 type HealthChange struct {

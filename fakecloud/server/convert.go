@@ -106,12 +106,16 @@ func secondsOf(n *int) *time.Duration {
 }
 
 func healthOf(h cloud.TargetHealth) api.TargetHealth {
-	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason)}
+	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason), History: each(h.History, changeOf)}
 	if !h.Since.IsZero() {
 		since := h.Since.UTC()
 		out.Since = &since
 	}
 	return out
+}
+
+func changeOf(c cloud.HealthChange) api.HealthChange {
+	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: text(c.Reason), At: c.At.UTC()}
 }
 
 func routeOf(r cloud.Route) api.Route {
@@ -122,10 +126,22 @@ func routeOf(r cloud.Route) api.Route {
 	}
 }
 
-func statsOf(s cloud.ListenerStats) api.ListenerStats {
+func statsOf(s cloud.LoadBalancerStats) api.LoadBalancerStats {
+	return api.LoadBalancerStats{Listeners: each(s.Listeners, listenerStatsOf), Targets: each(s.Targets, targetStatsOf)}
+}
+
+func targetStatsOf(s cloud.TargetStats) api.TargetStats {
+	return api.TargetStats{
+		InstanceID: s.Target, Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
+		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out,
+	}
+}
+
+func listenerStatsOf(s cloud.ListenerStats) api.ListenerStats {
 	return api.ListenerStats{
 		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
-		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed, RefusedConnections: s.Refused,
+		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
+		BrokenConnections: s.Broken, RefusedConnections: s.Refused,
 		BytesIn: s.In, BytesOut: s.Out,
 	}
 }

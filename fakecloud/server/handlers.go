@@ -265,7 +265,7 @@ func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, http.StatusOK, api.LoadBalancerStats{Listeners: each(stats.Listeners, statsOf)})
+	s.reply(w, r, http.StatusOK, statsOf(stats))
 }
 
 // GetLoadBalancerHealth implements api.ServerInterface.

@@ -734,7 +734,9 @@ func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	stopped := r.awaitInstance(t, in.ID, api.InstanceStopped)
 	health, err := r.LoadBalancerHealth(ctx, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt}}, health.Targets)
+	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt, History: []api.HealthChange{
+		{Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), At: stopped.UpdatedAt},
+	}}}, health.Targets)
 }
 
 func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason string) {
