@@ -19,10 +19,7 @@ import (
 // minInterval keeps --watch from being a load of its own.
 const minInterval = 100 * time.Millisecond
 
-const (
-	statsListener = "LISTENER CONNS ACTIVE FAILED BROKEN REFUSED IN OUT"
-	statsTarget   = "TARGET +ID CONNS ACTIVE FAILED BROKEN IN OUT"
-)
+const statsHeader = "LISTENER +ID CONNS ACTIVE FAILED BROKEN REFUSED IN OUT"
 
 func (a *app) balancersStats() *cobra.Command {
 	var watch bool
@@ -79,33 +76,34 @@ func (a *app) printStats(cmd *cobra.Command, c *client.Client, stats *api.LoadBa
 	}
 	names := instanceNames{client: c}
 	out := cmd.OutOrStdout()
-	return a.statsTables(out, terminalWidth(out), carriersOf(cmd.Context(), stats, &names),
-		statsListener, statsTarget)
+	text, err := a.statsTable(carriersOf(cmd.Context(), stats, &names), statsHeader, terminalWidth(out))
+	if err == nil {
+		_, err = io.WriteString(out, text)
+	}
+	return err
 }
 
-// statsTables shows the listeners, and the targets unless there are none.
-func (a *app) statsTables(out io.Writer, width int, all []carrier, listeners, targets string) error {
-	for _, t := range []struct{ kind, header string }{{aListener, listeners}, {aTarget, targets}} {
-		var rows [][]string
-		for _, c := range all {
-			if c.kind == t.kind {
-				rows = append(rows, c.cells(t.header))
-			}
+// statsTable has the listeners, then under a header of their own, but in the same
+// columns, the targets.
+func (a *app) statsTable(all []carrier, header string, width int) (string, error) {
+	var rows [][]string
+	columns := strings.Fields(strings.ReplaceAll(header, "+", ""))
+	for i, c := range all {
+		if c.kind == aTarget && (i == 0 || all[i-1].kind != aTarget) {
+			rows = append(rows, make([]string, len(columns)), append([]string{"TARGET"}, columns[1:]...))
 		}
-		if t.kind == aTarget {
-			if rows == nil {
-				return nil
-			}
-			if _, err := fmt.Fprintln(out); err != nil {
-				return err
-			}
-		}
-		header, rows := a.narrowed(t.header, rows)
-		if err := table(out, strings.Fields(header), rows, width); err != nil {
-			return err
-		}
+		rows = append(rows, c.cells(header))
 	}
-	return nil
+	header, rows = a.narrowed(header, rows)
+	var out strings.Builder
+	if err := table(&out, strings.Fields(header), rows, width); err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for line := range strings.Lines(out.String()) {
+		text.WriteString(strings.TrimRight(line, " \n") + "\n") // The empty row is spaces.
+	}
+	return text.String(), nil
 }
 
 const aListener, aTarget = "listener", "target"
@@ -175,6 +173,9 @@ func (c carrier) cell(column string) string {
 	case "TYPE":
 		return c.kind
 	case "ID":
+		if c.kind == aListener {
+			return "-"
+		}
 		return c.id
 	case "CONNS":
 		return number(c.connections)

@@ -81,21 +81,24 @@ func TestStatsFitTheTerminal(t *testing.T) {
 	for i := range all {
 		all[i].rates = &rates{12345, 1023 << 20, 1023 << 30}
 	}
-	for _, headers := range [][2]string{{statsListener, statsTarget}, {watchedListener, watchedTarget}} {
-		var out bytes.Buffer
-		require.NoError(t, (&app{}).statsTables(&out, 80, all, headers[0], headers[1]))
-		for line := range strings.Lines(out.String()) {
-			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, " \n")), 80, line)
+	for _, header := range []string{statsHeader, watchedHeader} {
+		text, err := (&app{}).statsTable(all, header, 80)
+		require.NoError(t, err)
+		lines := strings.Split(text, "\n")
+		for _, line := range lines {
+			assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
 			assert.NotContains(t, line, "…")
+			assert.Equal(t, strings.TrimSpace(line), line)
 		}
-		assert.Regexp(t, `(?s)^LISTENER .*\n8080/tcp +1234567 .*\n\nTARGET .*\nnode-0 .*\nnode-1 .*\ni-2 `, out.String())
-		var wide bytes.Buffer
-		require.NoError(t, (&app{wide: true}).statsTables(&wide, 0, all, headers[0], headers[1]))
-		assert.Regexp(t, `(?s)FAILED +BROKEN +REFUSED.*99 +100 +101 .*\nTARGET +ID .*node-0 +i-0 `, wide.String())
+		assert.Regexp(t, `^LISTENER +CONNS (?s:.*)\n8080/tcp +1234567 .*\n\nTARGET +CONNS .*\nnode-0 .*\nnode-1 .*\ni-2 .*\n$`, text)
+		assert.Equal(t, strings.Index(lines[0], "ACTIVE"), strings.Index(lines[3], "ACTIVE"), "columns are the same")
+		wide, err := (&app{wide: true}).statsTable(all, header, 0)
+		require.NoError(t, err)
+		assert.Regexp(t, `^LISTENER +ID .*FAILED +BROKEN +REFUSED.*\n8080/tcp +- .* 99 +100 +101 .*\n\nTARGET +ID .*\nnode-0 +i-0 .* 99 +100 +- `, wide)
 	}
-	var out bytes.Buffer
-	require.NoError(t, (&app{}).statsTables(&out, 80, all[:1], statsListener, statsTarget))
-	assert.Len(t, slices.Collect(strings.Lines(out.String())), 2, "no targets, no table of them")
+	text, err := (&app{}).statsTable(all[:1], statsHeader, 80)
+	require.NoError(t, err)
+	assert.Equal(t, 2, strings.Count(text, "\n"), "no targets, no table of them")
 }
 
 func TestRedrawing(t *testing.T) {
@@ -106,7 +109,7 @@ func TestRedrawing(t *testing.T) {
 		require.NoError(t, s.draw(text, width, height))
 		return out.String()
 	}
-	assert.Equal(t, "\r\x1b[Ja\nb\n", drawn("a  \nb\n", 80, 24))
+	assert.Equal(t, "\r\x1b[Ja\nb\n", drawn("a\nb\n", 80, 24))
 	assert.Equal(t, "\x1b[2A\r\x1b[Jone\ntw…\n", drawn("one\ntwo three\n", 3, 24))
 	assert.Equal(t, "\x1b[2A\r\x1b[J1\n2\n… 3 more lines\n", drawn("1\n2\n3\n4\n5\n", 80, 4))
 	assert.Equal(t, "\x1b[3A\r\x1b[J1\n2\n3\n", drawn("1\n2\n3\n", 80, 4), "what fits is whole")

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +18,8 @@ import (
 )
 
 const (
-	watchedListener = "LISTENER CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN +REFUSED IN IN/S OUT OUT/S"
-	watchedTarget   = "TARGET +ID CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN IN IN/S OUT OUT/S"
-	watchedLine     = "TYPE NAME +ID CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN +REFUSED IN IN/S OUT OUT/S"
+	watchedHeader = "LISTENER +ID CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN +REFUSED IN IN/S OUT OUT/S"
+	watchedLine   = "TYPE NAME +ID CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN +REFUSED IN IN/S OUT OUT/S"
 )
 
 // watchStats looks again and again until it is interrupted, or the cloud
@@ -96,11 +94,11 @@ func (s *statsShower) poll(stats *api.LoadBalancerStats, now time.Time) error {
 	if width == 0 {
 		return s.append(all, now)
 	}
-	var frame bytes.Buffer
-	if err := s.app.statsTables(&frame, width, all, watchedListener, watchedTarget); err != nil {
+	text, err := s.app.statsTable(all, watchedHeader, width)
+	if err != nil {
 		return err
 	}
-	return s.screen.draw(frame.String(), width, height)
+	return s.screen.draw(text, width, height)
 }
 
 // rate gives carriers their rates since the look before.
@@ -151,7 +149,7 @@ func (s *screen) draw(text string, width, height int) error {
 	}
 	frame.WriteString("\r\x1b[J")
 	for _, line := range lines {
-		frame.WriteString(shorten(strings.TrimRight(line, " "), width) + "\n")
+		frame.WriteString(shorten(line, width) + "\n")
 	}
 	s.drawn = len(lines)
 	_, err := io.WriteString(s.out, frame.String())
