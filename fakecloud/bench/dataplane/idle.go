@@ -1,0 +1,53 @@
+// This file answers: what does a connection take that says nothing?
+
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+)
+
+// idle opens connections, each of which has been used once, and looks at the
+// proxy's resident memory before and after. What the kernel has for their
+// sockets is not in it, and the same for all.
+func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
+	before, _, err := c.process.Memory()
+	if err != nil {
+		return nil, err
+	}
+	conns, err := dialAll(ctx, c.address, portEcho, s.size.Idle)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(conns)
+	if err := pingAll(ctx, conns); err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, s.size.Warm); err != nil { // What is only needed for opening may go.
+		return nil, err
+	}
+	after, _, err := c.process.Memory()
+	if err != nil {
+		return nil, err
+	}
+	// All of them are still there.
+	return sample{"bytesPerConnection": float64(after-before) / float64(len(conns)), "connections": float64(len(conns))}, pingAll(ctx, conns)
+}
+
+func pingAll(ctx context.Context, conns []*net.TCPConn) error {
+	const atATime = 16
+	errs := make([]error, atATime)
+	var wg sync.WaitGroup
+	for w := range atATime {
+		wg.Go(func() {
+			buffer := make([]byte, requestSize+answerSize)
+			for i := w; i < len(conns) && errs[w] == nil && ctx.Err() == nil; i += atATime {
+				errs[w] = ask(conns[i], uint64(i), buffer)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}
