@@ -105,8 +105,9 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 		if v[failed] > 0 {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s: %.0f failed", name, v[failed]))
 		}
-		if theirs := v[f.key]; name != fakecloud && theirs > 0 {
-			r.Ratios[name] = samples[fakecloud][f.key] / theirs
+		ours, ok := samples[fakecloud]
+		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
+			r.Ratios[name] = ours[f.key] / theirs
 		}
 	}
 	r.Notes = append(r.Notes, "cores used: "+strings.Join(cores, ", "))
@@ -147,14 +148,16 @@ func (f figure) holds(ratios map[string]float64, ours sample) (holds, ok bool) {
 	for _, ratio := range ratios {
 		all = append(all, ratio)
 	}
-	if f.peers == nil {
+	if f.peers == nil && ours != nil {
 		all = append(all, ours[f.key])
 	}
 	switch {
-	case f.aim == 0 || len(all) == 0:
+	case f.aim == 0:
 		return false, false
-	case ours[failed] > 0:
+	case ours == nil || ours[failed] > 0:
 		return false, true
+	case len(all) == 0:
+		return false, false
 	case f.atMost:
 		return slices.Max(all) <= f.aim, true
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 )
@@ -49,5 +48,5 @@ func pingAll(ctx context.Context, conns []*net.TCPConn) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
+	return firstError(append(errs, ctx.Err()))
 }

@@ -65,10 +65,14 @@ func main() {
 	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
 	output := flag.String("o", "table", "table or json")
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
+	idle := flag.Int("idle", 0, "number of idle connections (default: 10,000, of -quick 200)")
 	dir := flag.String("dir", "", "folder for what the run writes (default: the system's for temporary files)")
 	flag.Parse()
 	if b.quick {
 		b.size = quick
+	}
+	if *idle > 0 {
+		b.size.Idle = *idle
 	}
 	if *peers != "none" {
 		b.peers = strings.Split(*peers, ",")

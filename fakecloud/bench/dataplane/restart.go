@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -34,7 +33,7 @@ func (s *stage) restart(ctx context.Context, c *contender) (sample, error) {
 		wg.Go(func() { errs[i] = listening(ctx, address) })
 	}
 	wg.Wait()
-	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, errors.Join(errs...)
+	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, firstError(errs)
 }
 
 // addresses are those of the balancers, as many of them as the size says.

@@ -35,7 +35,7 @@ type stage struct {
 	client     *client.Client
 	instances  []string // IDs, of those that the backends are
 	contenders []*contender
-	missing    map[string]error // why a peer is not measured
+	missing    map[string]error // why one is not measured
 	balancers  []string         // addresses of those made for the restart
 	dir        string
 }
@@ -147,8 +147,8 @@ const (
 	lost   = "lost"
 )
 
-// rounds measures each in turn, and all again. A peer that fails is left out
-// from then on, and why is kept.
+// rounds measures each in turn, and all again. One that fails is left out from
+// then on, and why is kept.
 func (s *stage) rounds(ctx context.Context, f figure) (map[string]sample, error) {
 	all := map[string][]sample{}
 	for range max(1, min(f.rounds, s.size.Rounds)) {
@@ -161,11 +161,7 @@ func (s *stage) rounds(ctx context.Context, f figure) (map[string]sample, error)
 				return nil, ctx.Err()
 			}
 			if err != nil {
-				err = fmt.Errorf("%w%s", err, s.lastWords(c))
-				if c.name == fakecloud {
-					return nil, err
-				}
-				s.missing[c.name] = err
+				s.missing[c.name] = fmt.Errorf("failed: %w%s", err, s.lastWords(c))
 				continue
 			}
 			all[c.name] = append(all[c.name], took)
@@ -173,7 +169,9 @@ func (s *stage) rounds(ctx context.Context, f figure) (map[string]sample, error)
 	}
 	medians := map[string]sample{}
 	for name, samples := range all {
-		medians[name] = median(samples)
+		if s.missing[name] == nil {
+			medians[name] = median(samples)
+		}
 	}
 	return medians, nil
 }
@@ -230,7 +228,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// absent says why peers are not in a row.
+// absent says why some are not in a row.
 func (s *stage) absent() []string {
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(s.missing)) {

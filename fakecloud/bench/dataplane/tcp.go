@@ -46,11 +46,21 @@ func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, 
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+	if err := firstError(append(errs, ctx.Err())); err != nil {
 		closeAll(conns)
 		return nil, err
 	}
 	return conns, nil
+}
+
+// firstError of many that are alike, with how many they are; nil if there is
+// none.
+func firstError(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) > 1 {
+		return fmt.Errorf("%w; and %d more", errs[0], len(errs)-1)
+	}
+	return errors.Join(errs...)
 }
 
 func closeAll(conns []*net.TCPConn) {
@@ -159,7 +169,7 @@ func (s *stage) transfer(ctx context.Context, c *contender, port int, stream fun
 	closing.Store(true)
 	closeAll(conns)
 	wg.Wait()
-	return sample{"bytesPerSecond": rate}, errors.Join(append(errs, err)...)
+	return sample{"bytesPerSecond": rate}, firstError(append(errs, err))
 }
 
 // arriving is how much arrives each second of the period.

@@ -189,5 +189,5 @@ func (s *stage) datagrams(ctx context.Context, c *contender) (sample, error) {
 		v["perSecond"] += float64(d.back) / s.size.Period.Seconds()
 		v[lost] += float64(d.lost)
 	}
-	return v, errors.Join(append(errs, ctx.Err())...)
+	return v, firstError(append(errs, ctx.Err()))
 }
