@@ -101,7 +101,7 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 			continue
 		}
 		r.Shown[name] = f.show(v)
-		cores = append(cores, fmt.Sprintf("%s %.2f", name, v["cores"]))
+		cores = append(cores, fmt.Sprintf("%s %.2f beside clients %.2f, backends %.2f", name, v["cores"], v["clientCores"], v["backendCores"]))
 		if v[failed] > 0 {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s: %.0f failed", name, v[failed]))
 		}
@@ -110,7 +110,9 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 			r.Ratios[name] = ours[f.key] / theirs
 		}
 	}
-	r.Notes = append(r.Notes, "cores used: "+strings.Join(cores, ", "))
+	if len(cores) > 0 {
+		r.Notes = append(r.Notes, "cores: "+strings.Join(cores, "; "))
+	}
 	for name, err := range s.missing {
 		r.Shown[name] = firstOf(err)
 	}
@@ -170,7 +172,9 @@ func showRate(v sample) string {
 	return fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), micro(v["p50"]), micro(v["p99"]))
 }
 
-func showIdle(v sample) string { return fmt.Sprintf("%.1f KiB", v["bytesPerConnection"]/1024) }
+func showIdle(v sample) string {
+	return fmt.Sprintf("%.1f KiB, %.1f files", v["bytesPerConnection"]/1024, v["filesPerConnection"])
+}
 
 func showDatagrams(v sample) string {
 	return fmt.Sprintf("%s/s, %s lost", machine.Grouped(v["perSecond"]), machine.Grouped(v[lost]))

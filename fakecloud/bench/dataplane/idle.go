@@ -9,10 +9,11 @@ import (
 )
 
 // idle opens connections, each of which has been used once, and looks at the
-// proxy's resident memory before and after. What the kernel has for their
-// sockets is not in it, and the same for all.
+// proxy's resident memory and open files before and after. What the kernel has
+// for those files is in no process's memory: at least as much again.
 func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 	before, _, err := c.process.Memory()
+	filesBefore := c.process.Files()
 	if err != nil {
 		return nil, err
 	}
@@ -31,8 +32,10 @@ func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	// All of them are still there.
-	return sample{"bytesPerConnection": float64(after-before) / float64(len(conns)), "connections": float64(len(conns))}, pingAll(ctx, conns)
+	n := float64(len(conns))
+	return sample{
+		"connections": n, "bytesPerConnection": float64(after-before) / n, "filesPerConnection": float64(c.process.Files()-filesBefore) / n,
+	}, pingAll(ctx, conns) // All of them are still there.
 }
 
 func pingAll(ctx context.Context, conns []*net.TCPConn) error {

@@ -32,7 +32,7 @@ func (r *report) print(out io.Writer, output string) error {
 	}
 	s := r.Size
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
-	_, _ = fmt.Fprintf(out, "size     medians of %d rounds of %s; %d long transfers; else %d clients, requests of %d bytes, answers of %d, %s requests/s when paced;\n",
+	_, _ = fmt.Fprintf(out, "size     medians of %d rounds of %s (idle: one); %d long transfers; else %d clients, requests of %d bytes, answers of %d, %s requests/s when paced;\n",
 		s.Rounds, s.Period, s.Streams, s.Clients, requestSize, answerSize, machine.Grouped(float64(s.Rate)))
 	_, _ = fmt.Fprintf(out, "         %d datagrams of each client under way; %s idle connections; %d balancers restarted; proxies, backends and clients share the cores\n",
 		s.Window, machine.Grouped(float64(s.Idle)), s.Balancers)

@@ -186,14 +186,18 @@ func (s *stage) lastWords(c *contender) string {
 	}
 }
 
-// measure also says how many cores the proxy had.
+// measure also says who had how many cores: what the clients and the backends
+// take is the proxies' loss, as the figures mean it.
 func (s *stage) measure(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, cpu := time.Now(), c.process.CPU()
+	begin, proxy, clients, backends := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU()
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	took["cores"] = (c.process.CPU() - cpu).Seconds() / time.Since(begin).Seconds()
+	elapsed := time.Since(begin).Seconds()
+	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another one.
+	took["clientCores"] = (machine.OwnCPU() - clients).Seconds() / elapsed
+	took["backendCores"] = (s.backends.CPU() - backends).Seconds() / elapsed
 	return took, nil
 }
 

@@ -137,6 +137,17 @@ func memoryOf(pid string) (now, peak int64, err error) {
 	return now, peak, nil
 }
 
+// Files counts what the process and its children have open; 0 where Linux's
+// /proc does not say.
+func (p *Process) Files() int {
+	n := 0
+	for _, pid := range p.members() {
+		open, _ := os.ReadDir("/proc/" + pid + "/fd")
+		n += len(open)
+	}
+	return n
+}
+
 // CPU is the processor time that the process and its children have had; 0 where
 // Linux's /proc does not say.
 func (p *Process) CPU() time.Duration {
