@@ -85,3 +85,8 @@ bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; tw
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench $(BENCH)
+
+.PHONY: bench-dataplane
+bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; three minutes (BENCH="-quick -rows throughput,udp -o json")
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/dataplane $(BENCH)
