@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,11 +15,16 @@ import (
 // flow is a client's connection and, once there is one, its target's.
 type flow struct {
 	at     place // its listener's
+	from   netip.Addr
 	client *net.TCPConn
 	target *net.TCPConn
 	to     target
+	hush   *silence
 	left   time.Time   // since when its listener or target is none any more; zero while they are
 	end    *time.Timer // breaks it when it has drained long enough
+
+	passing atomic.Int32 // directions that are open
+	broken  atomic.Bool
 }
 
 // cut breaks both connections.
@@ -54,10 +60,10 @@ func (s *flows) add(f *flow) bool {
 func (s *flows) lead(f *flow, conn *net.TCPConn, to target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	f.target, f.to = conn, to
 	if s.all == nil {
 		return false
 	}
-	f.target, f.to = conn, to
 	s.settle(f)
 	return true
 }

@@ -53,67 +53,74 @@ func (l *listener) admit(conn *net.TCPConn) {
 		return
 	}
 	l.begin()
-	l.balancer.running.Go(func() {
-		defer l.active.Add(-1)
-		l.serve(r, client, conn)
-	})
+	f := &flow{at: l.at, from: client, client: conn}
+	l.balancer.running.Go(func() { l.serve(r, f) })
 }
 
-// serve forwards one connection until both directions have ended.
-func (l *listener) serve(r *route, from netip.Addr, client *net.TCPConn) {
-	defer func() { _ = client.Close() }()
-	f := &flow{at: l.at, client: client}
+// serve has a connection forwarded, if its client can be. It does not wait for
+// the end: dialling takes a larger stack than what follows.
+func (l *listener) serve(r *route, f *flow) {
 	if !l.balancer.flows.add(f) {
+		l.finish(f)
 		return
 	}
-	defer l.balancer.flows.remove(f)
-	conn, to := l.dial(r, from, client)
+	conn, to := l.dial(r, f.from, f.client)
 	if conn == nil {
 		l.failed.Add(1)
-		reset(client)
+		reset(f.client)
+		l.finish(f)
 		return
 	}
-	defer func() { _ = conn.Close() }()
 	to.begin()
-	defer func() {
-		to.active.Add(-1)
-		to.busy.Add(-1)
-		l.balancer.clients.ended(from, to.name)
-	}()
-	if l.balancer.flows.lead(f, conn, to) && !l.exchange(f, r.idle) {
-		l.broken.Add(1)
-		to.broken.Add(1)
+	if !l.balancer.flows.lead(f, conn, to) {
+		_ = conn.Close()
 	}
-}
-
-// exchange copies both directions until both have ended, or neither side has
-// said anything for so long, if that is not 0. It tells whether both sides ended
-// the connection in good order.
-func (l *listener) exchange(f *flow, idle time.Duration) bool {
-	hush := newSilence(idle, f.cut)
-	defer hush.stop()
-	out := make(chan error, 1)
+	f.hush = newSilence(r.idle, f.cut)
+	f.passing.Store(2)
 	l.balancer.running.Go(func() {
-		out <- l.pass(&pump{from: f.target, to: f.client, counts: [2]*atomic.Int64{&l.out, &f.to.out}, hush: hush}, f)
+		l.pass(f, &pump{from: conn, to: f.client, counts: [2]*atomic.Int64{&l.out, &to.out}, hush: f.hush})
 	})
-	err := l.pass(&pump{from: f.client, to: f.target, counts: [2]*atomic.Int64{&l.in, &f.to.in}, hush: hush}, f)
-	return errors.Join(err, <-out) == nil
+	l.balancer.running.Go(func() {
+		l.pass(f, &pump{from: f.client, to: conn, counts: [2]*atomic.Int64{&l.in, &to.in}, hush: f.hush})
+	})
 }
 
 // pass copies one direction. Its end is passed on as such: an end of stream
-// leaves the other direction open, a broken connection breaks both.
-func (l *listener) pass(p *pump, f *flow) error {
+// leaves the other direction open, a broken connection breaks both. Who is last
+// finishes.
+func (l *listener) pass(f *flow, p *pump) {
 	broke, err := p.run()
 	if err == nil {
 		broke, err = p.to, p.to.CloseWrite()
 	}
 	if err != nil {
+		f.broken.Store(true)
 		f.cut()
 		if broke == f.target && !errors.Is(err, net.ErrClosed) {
 			l.balancer.suspect(f.to.name)
 		}
 	}
-	return err
+	if f.passing.Add(-1) == 0 {
+		l.finish(f)
+	}
+}
+
+// finish ends a connection in which nothing is passed on any more.
+func (l *listener) finish(f *flow) {
+	f.hush.stop()
+	l.balancer.flows.remove(f)
+	if f.broken.Load() {
+		l.broken.Add(1)
+		f.to.broken.Add(1)
+	}
+	_ = f.client.Close()
+	if f.target != nil {
+		_ = f.target.Close()
+		f.to.active.Add(-1)
+		f.to.busy.Add(-1)
+		l.balancer.clients.ended(f.from, f.to.name)
+	}
+	l.active.Add(-1)
 }
 
 // dial connects to the first candidate that answers, and counts as busy there;

@@ -52,6 +52,7 @@ type session struct {
 }
 
 func newRelay(l *listener, socket *net.UDPConn) *relay {
+	_ = socket.SetReadBuffer(queue)
 	return &relay{listener: l, socket: socket, began: time.Now(), sessions: map[netip.AddrPort]*session{}}
 }
 
