@@ -1286,7 +1286,7 @@ type Listener struct {
 	TargetPort int `json:"targetPort"`
 }
 
-// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for the idle timeout. Bytes are payload, counted as they are forwarded.
+// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for a while. Bytes are payload, counted as they are forwarded.
 type ListenerStats struct {
 	// ActiveConnections Those still open.
 	ActiveConnections int64 `json:"activeConnections"`
@@ -1308,7 +1308,7 @@ type ListenerStats struct {
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
 
-	// RefusedConnections From clients outside of the source ranges or beyond the connection limit.
+	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 

@@ -67,7 +67,6 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 	}
 	known := make(map[string]TargetHealth, len(rows))
 	for _, h := range c.cfg.DataPlane.Health(id) {
-		h.History = h.History[:min(len(h.History), MaxHealthHistory)]
 		known[h.Target] = h
 	}
 	for _, row := range rows {

@@ -439,8 +439,6 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch, History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}}}
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
-	plane.health[0].History = make([]HealthChange, MaxHealthHistory+1)
-	assert.Len(t, health()[1].History, MaxHealthHistory)
 	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
 	requireCode(t, NotFound, err)
 }

@@ -161,13 +161,10 @@ type TargetHealth struct {
 	Health Health
 	Reason string
 	Since  time.Time
-	// History is how it came to be, the latest change first: at most
-	// MaxHealthHistory of them, and none from before the process began.
+	// History is how it came to be, the latest change first. It begins with the
+	// process and is cut after some changes.
 	History []HealthChange
 }
-
-// MaxHealthHistory is how many changes of a target's health are told.
-const MaxHealthHistory = 16
 
 // HealthChange is a time at which a target's health became what it then was.
 type HealthChange struct {
@@ -269,7 +266,8 @@ type RouteSpec struct {
 // LoadBalancerStats is what a balancer carried since the process started.
 type LoadBalancerStats struct {
 	Listeners []ListenerStats
-	// Targets are those of now, in their order.
+	// Targets are those of now, in their order; of the data plane's own, some that
+	// were targets follow.
 	Targets []TargetStats
 }
 

@@ -219,7 +219,8 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 }
 
 // With the real data plane: what clients sent is counted, by listener and by
-// target, while the connection is still open.
+// target, while the connection is still open, and stays counted when the target is
+// stopped.
 func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	r := newRig(t)
 	target, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -267,5 +268,14 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	await()
 	require.NoError(t, c.Close())
 	listener.ActiveConnections, of.ActiveConnections = 0, 0
+	await()
+
+	_, err = r.StopInstance(t.Context(), in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceStopped)
+	await() // Counters that went back would be rates later on.
+	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	await()
 }
