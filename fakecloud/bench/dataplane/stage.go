@@ -25,6 +25,7 @@ import (
 type contender struct {
 	name, address string
 	process       *machine.Process
+	failure       error // the first of those that are counted
 }
 
 // stage is what runs while a figure is measured.
