@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,11 +38,15 @@ func TestWhatIsMeasuredComesFromTheBackends(t *testing.T) {
 		"perSecond connections": s.connections, "perSecond requests": s.requests, "perSecond paced": s.pacedRequests, "perSecond datagrams": s.datagrams,
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, err := measure(t.Context(), c)
-			require.NoError(t, err)
 			key, _, _ := strings.Cut(name, " ")
-			assert.Positive(t, v[key])
-			assert.Zero(t, v[failed])
+			for {
+				v, err := measure(t.Context(), c)
+				require.NoError(t, err)
+				assert.Zero(t, v[failed])
+				if v[key] > 0 { // A busy machine may have had other things to do all the while.
+					break
+				}
+			}
 		})
 	}
 }
@@ -72,6 +77,7 @@ func TestWrongAnswersAreNoticed(t *testing.T) {
 func TestFailuresAreCounted(t *testing.T) {
 	s, c := direct()
 	s.contenders = []*contender{c}
+	s.size.Period = time.Hour           // It ends by itself before.
 	c.address = machine.Pool() + "65.1" // Nobody listens there.
 	v, err := s.connections(t.Context(), c)
 	require.NoError(t, err)
@@ -109,8 +115,8 @@ func TestFollows(t *testing.T) {
 	assert.True(t, follows(block, 0))
 	assert.True(t, follows(block[5:1000], 5+3*blockSize))
 	assert.False(t, follows(block[5:1000], 6), "a byte was left out before")
-	assert.False(t, follows(append(block[5:1000:1000], block[1001]), 5), "a byte was left out at the end")
-	both := append(block[blockSize-2:blockSize:blockSize], block[:3]...)
+	assert.False(t, follows(slices.Concat(block[5:1000], block[1001:1002]), 5), "a byte was left out at the end")
+	both := slices.Concat(block[blockSize-2:], block[:3])
 	assert.True(t, follows(both, blockSize-2))
 	assert.False(t, follows(both, blockSize-256-2), "a piece was left out")
 }
@@ -131,9 +137,9 @@ func TestAWindowKnowsWhatIsBackAndWhatIsLost(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, -1, place)
 
-	d.window[0].sent = time.Now()
-	d.window[1].sent = time.Now().Add(-time.Second)
-	require.NoError(t, d.resend(time.Now()))
+	now := time.Now()
+	d.window[0].sent, d.window[1].sent = now, now.Add(-time.Second)
+	require.NoError(t, d.resend(now))
 	assert.Equal(t, 1, d.lost)
 	place, err = d.receive()
 	require.NoError(t, err)

@@ -101,7 +101,7 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 			continue
 		}
 		r.Shown[name] = f.show(v)
-		cores = append(cores, fmt.Sprintf("%s %.2f beside clients %.2f, backends %.2f", name, v["cores"], v["clientCores"], v["backendCores"]))
+		cores = append(cores, fmt.Sprintf("%s %.2f (clients %.2f, backends %.2f, others %.2f)", name, v["cores"], v["clientCores"], v["backendCores"], v["otherCores"]))
 		ours, ok := samples[fakecloud]
 		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
 			r.Ratios[name] = ours[f.key] / theirs

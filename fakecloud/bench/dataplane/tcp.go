@@ -288,8 +288,11 @@ func askOnce(address string, number uint64, buffer []byte) error {
 	if err := ask(c, number, buffer); err != nil {
 		return err
 	}
-	if n, err := c.Read(buffer); err != io.EOF {
-		return fmt.Errorf("after the answer come %d bytes, %w, and not its end", n, err)
+	switch n, err := c.Read(buffer); {
+	case err == nil:
+		return fmt.Errorf("after the answer come %d bytes, and not its end", n)
+	case !errors.Is(err, io.EOF):
+		return err
 	}
 	return nil
 }
