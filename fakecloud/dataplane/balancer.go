@@ -86,7 +86,7 @@ type listener struct {
 // changed.
 type route struct {
 	listener  cloud.Listener
-	targets   []target // that may get any
+	targets   []target // that may get any; all listeners of a balancer have the same
 	algorithm cloud.Algorithm
 	ranges    []netip.Prefix
 	idle      time.Duration // how long they may be silent; 0: as long as without the option
@@ -94,7 +94,12 @@ type route struct {
 
 type target struct {
 	*endpoint
-	at netip.AddrPort
+	address netip.Addr
+}
+
+// at is where a listener's connections reach a target.
+func (r *route) at(t target) netip.AddrPort {
+	return netip.AddrPortFrom(t.address, uint16(r.listener.TargetPort))
 }
 
 func newBalancer(p *Plane, id string) *balancer {
@@ -178,14 +183,17 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 // reroute tells the listeners where new connections may go: not to targets
 // known to be unhealthy.
 func (b *balancer) reroute() {
-	for at, want := range places(b.forwarding) {
-		r := &route{listener: want, algorithm: b.forwarding.Algorithm, ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout}
-		for _, backend := range b.forwarding.Backends {
-			if b.watched[backend.Target].health.Health != cloud.Unhealthy {
-				r.targets = append(r.targets, target{b.endpoints[backend.Target], netip.AddrPortFrom(backend.Address, uint16(want.TargetPort))})
-			}
+	var targets []target
+	for _, backend := range b.forwarding.Backends {
+		if b.watched[backend.Target].health.Health != cloud.Unhealthy {
+			targets = append(targets, target{b.endpoints[backend.Target], backend.Address})
 		}
-		b.listeners[at].route.Store(r)
+	}
+	for at, want := range places(b.forwarding) {
+		b.listeners[at].route.Store(&route{
+			listener: want, targets: targets, algorithm: b.forwarding.Algorithm,
+			ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout,
+		})
 	}
 }
 

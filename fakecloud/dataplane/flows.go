@@ -102,7 +102,7 @@ func (s *flows) settle(f *flow) {
 	}
 	switch {
 	case f.target == nil: // It leads nowhere yet.
-	case s.places[f.at] && s.backends[cloud.Backend{Target: f.to.name, Address: f.to.at.Addr()}]:
+	case s.places[f.at] && s.backends[cloud.Backend{Target: f.to.name, Address: f.to.address}]:
 		f.left = time.Time{}
 	default:
 		if f.left.IsZero() {

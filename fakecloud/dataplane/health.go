@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -39,9 +38,12 @@ type watched struct {
 // and are asked as before, what is known stays too. The caller holds Plane.mu.
 func (b *balancer) watch(f cloud.Forwarding) {
 	same := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
-	before := maps.Clone(b.watched)
+	before, stays := maps.Clone(b.watched), make(map[cloud.Backend]bool, len(f.Backends))
+	for _, backend := range f.Backends {
+		stays[backend] = same
+	}
 	for name, w := range b.watched {
-		if !same || !slices.Contains(f.Backends, w.backend) {
+		if !stays[w.backend] {
 			w.stop()
 			delete(b.watched, name)
 		}

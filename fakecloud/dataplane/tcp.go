@@ -129,14 +129,14 @@ func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TC
 	late := time.Now().Add(dialsTimeout)
 	for t := range l.candidates(r, from) {
 		t.busy.Add(1)
-		conn, err := l.connect(t.at, late, r.listener.ProxyProtocol, client)
+		conn, err := l.connect(r.at(t), late, r.listener.ProxyProtocol, client)
 		if err == nil {
 			l.balancer.clients.remember(from, t.name)
 			return conn, t
 		}
 		t.busy.Add(-1)
-		l.balancer.log.Debug("target does not answer", "target", t.name, "at", t.at, "err", err)
-		if l.balancer.ctx.Err() != nil {
+		l.balancer.log.Debug("target does not answer", "target", t.name, "at", r.at(t), "err", err)
+		if l.balancer.ctx.Err() != nil || isShortage(err) {
 			break
 		}
 		t.failed.Add(1)

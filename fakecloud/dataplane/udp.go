@@ -108,7 +108,7 @@ func (r *relay) pass(now *route, client netip.AddrPort, in *inbox, first, last i
 	r.mu.Lock()
 	s, sessions := r.sessions[client], len(r.sessions)
 	r.mu.Unlock()
-	if s != nil && s.route != now && slices.Contains(now.targets, s.target) {
+	if s != nil && s.route != now && s.route.listener.TargetPort == now.listener.TargetPort && slices.Contains(now.targets, s.target) {
 		s.route = now
 	}
 	if limit := now.listener.ConnectionLimit; s == nil && limit > 0 && sessions >= limit {
@@ -127,9 +127,12 @@ func (r *relay) pass(now *route, client netip.AddrPort, in *inbox, first, last i
 func (r *relay) open(now *route, client netip.AddrPort, in *inbox, first, last int) {
 	r.connections.Add(1)
 	for t := range r.candidates(now, client.Addr()) {
-		upstream, forth, err := dialUDP(t.at)
+		upstream, forth, err := dialUDP(now.at(t))
 		if err != nil {
-			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", t.at, "err", err)
+			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", now.at(t), "err", err)
+			if isShortage(err) {
+				break
+			}
 			t.failed.Add(1)
 			continue
 		}
@@ -241,7 +244,7 @@ func (r *relay) copyBack(s *session, in *inbox) error {
 // refused a datagram, unless the session had been ended before.
 func (r *relay) lose(s *session, err error) {
 	if !errors.Is(err, net.ErrClosed) {
-		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.target.at, "err", err)
+		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err)
 		s.target.failed.Add(1)
 		s.target.refuse()
 		r.balancer.suspect(s.target.name)
