@@ -8,8 +8,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// What clients meet with while no target can be sent traffic.
-const refused = "clients are refused: tcp connections are reset, udp datagrams dropped"
+// refused is what clients meet with while no target can be sent traffic.
+const refused = "clients are refused (tcp connections are reset, udp datagrams dropped)"
 
 // Condition implements cloud.DataPlane.
 func (p *Plane) Condition(id string) string {
@@ -50,9 +50,9 @@ func (b *balancer) conditionNow() string {
 	case slices.ContainsFunc(f.Backends, serves):
 		return ""
 	case len(f.Backends) > 0:
-		return "no target is healthy, and the balancer's health tells why; " + refused
+		return "no target is healthy: " + refused + "; the balancer's health says why of each"
 	case f.Targets > 0:
-		return "no target runs; " + refused
+		return "no target runs: " + refused
 	}
-	return "it has no targets; " + refused
+	return "it has no targets: " + refused
 }
