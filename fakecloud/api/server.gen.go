@@ -1350,10 +1350,21 @@ type LoadBalancer struct {
 	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
-	SourceRanges SourceRanges      `json:"sourceRanges"`
-	State        LoadBalancerState `json:"state"`
+	SourceRanges SourceRanges `json:"sourceRanges"`
 
-	// StateReason What stands in the way, e.g. which port cannot be bound and why.
+	// State One that is active listens on its address and forwards to those targets
+	// that run and are not unhealthy. While there are none it stays active and
+	// refuses clients: tcp connections are accepted and reset, udp datagrams
+	// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+	// error could not be brought about as it was asked for, and is tried again.
+	State LoadBalancerState `json:"state"`
+
+	// StateReason What stands in the way. In error: e.g. which port cannot be bound and
+	// why. Active: why clients are refused now (it has no targets, no target
+	// runs, no target is healthy, the cloud is a control plane only); absent
+	// while they are served. It changes at most once a second, as any
+	// change does: with an event and a new version, so that an `If-Match` of
+	// before fails.
 	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1435,7 +1446,11 @@ type LoadBalancerList struct {
 // reserved address.
 type LoadBalancerScheme string
 
-// LoadBalancerState defines model for LoadBalancerState.
+// LoadBalancerState One that is active listens on its address and forwards to those targets
+// that run and are not unhealthy. While there are none it stays active and
+// refuses clients: tcp connections are accepted and reset, udp datagrams
+// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+// error could not be brought about as it was asked for, and is tried again.
 type LoadBalancerState string
 
 // LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}]}
@@ -2108,7 +2123,7 @@ type Target struct {
 
 // TargetHealth defines model for TargetHealth.
 type TargetHealth struct {
-	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health     TargetHealthState `json:"health"`
 	InstanceID string            `json:"instanceId"`
 
@@ -2117,7 +2132,7 @@ type TargetHealth struct {
 	Since  *time.Time `json:"since,omitempty"`
 }
 
-// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 type TargetHealthState string
 
 // Targets defines model for Targets.
