@@ -1132,7 +1132,7 @@ type FaultThrottle struct {
 type HealthChange struct {
 	At time.Time `json:"at"`
 
-	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health TargetHealthState `json:"health"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
@@ -1365,10 +1365,21 @@ type LoadBalancer struct {
 	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
-	SourceRanges SourceRanges      `json:"sourceRanges"`
-	State        LoadBalancerState `json:"state"`
+	SourceRanges SourceRanges `json:"sourceRanges"`
 
-	// StateReason What stands in the way, e.g. which port cannot be bound and why.
+	// State One that is active listens on its address and forwards to those targets
+	// that run and are not unhealthy. While there are none it stays active and
+	// refuses clients: tcp connections are accepted and reset, udp datagrams
+	// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+	// error could not be brought about as it was asked for, and is tried again.
+	State LoadBalancerState `json:"state"`
+
+	// StateReason What stands in the way. In error: e.g. which port cannot be bound and
+	// why. Active: why clients are refused now (it has no targets, no target
+	// runs, no target is healthy, the cloud is a control plane only); absent
+	// while they are served. It changes at most once a second, as any
+	// change does: with an event and a new version, so that an `If-Match` of
+	// before fails.
 	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1450,7 +1461,11 @@ type LoadBalancerList struct {
 // reserved address.
 type LoadBalancerScheme string
 
-// LoadBalancerState defines model for LoadBalancerState.
+// LoadBalancerState One that is active listens on its address and forwards to those targets
+// that run and are not unhealthy. While there are none it stays active and
+// refuses clients: tcp connections are accepted and reset, udp datagrams
+// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+// error could not be brought about as it was asked for, and is tried again.
 type LoadBalancerState string
 
 // LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}],"targets":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":3,"instanceId":"i-01jd3n6f0c5w3y"}]}
@@ -2126,7 +2141,7 @@ type Target struct {
 
 // TargetHealth defines model for TargetHealth.
 type TargetHealth struct {
-	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health TargetHealthState `json:"health"`
 
 	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does.
@@ -2138,7 +2153,7 @@ type TargetHealth struct {
 	Since  *time.Time `json:"since,omitempty"`
 }
 
-// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 type TargetHealthState string
 
 // TargetStats What one target was sent through all listeners together.

@@ -91,6 +91,8 @@ type Cloud struct {
 	targeting map[string]map[string]bool
 	dirty     map[string]bool // in force, but with targets that could not be refreshed
 
+	conditions conditions
+
 	snapshots snapshots
 	// replacing is held while all of the state becomes another's: no change may
 	// be under way then.
@@ -129,7 +131,10 @@ func New(cfg Config) (*Cloud, error) {
 		inForce:   map[string]LoadBalancer{},
 		targeting: map[string]map[string]bool{},
 		dirty:     map[string]bool{},
+
+		conditions: conditions{asked: map[string]bool{}, told: map[string]time.Time{}},
 	}
+	cfg.DataPlane.Notify(c.conditionChanged)
 	return c, errors.Join(c.snapshots.tidy(), c.Reload(context.Background()))
 }
 

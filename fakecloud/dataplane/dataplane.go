@@ -33,7 +33,8 @@ type Plane struct {
 	mu        sync.Mutex
 	balancers map[string]*balancer
 	closed    bool
-	unheard   sync.Once // says that announcing fails
+	changed   func(id string) // hears of conditions; may be nil
+	unheard   sync.Once       // says that announcing fails
 }
 
 var _ cloud.DataPlane = (*Plane)(nil)

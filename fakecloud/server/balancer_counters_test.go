@@ -32,6 +32,8 @@ func newCountingPlane() *countingPlane {
 }
 
 func (p *countingPlane) Apply(cloud.Forwarding) error { return nil }
+func (p *countingPlane) Condition(string) string      { return "" }
+func (p *countingPlane) Notify(func(string))          {}
 func (p *countingPlane) Remove(string)                {}
 
 func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {

@@ -572,7 +572,8 @@ func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
 	assert.Contains(t, *broken.StateReason, "another server holds port")
 	require.NoError(t, blocker.Close())
 	healed := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	assert.Nil(t, healed.StateReason)
+	require.NotNil(t, healed.StateReason)
+	assert.Contains(t, *healed.StateReason, "it has no targets", "what stood in the way does no more")
 	assert.Equal(t, broken.Version+1, healed.Version, "tries that change nothing make no version")
 }
 
