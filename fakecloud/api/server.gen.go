@@ -166,6 +166,24 @@ func (e HealthCheckProtocol) Valid() bool {
 	}
 }
 
+// Defines values for IPFamily.
+const (
+	IPv4 IPFamily = "ipv4"
+	IPv6 IPFamily = "ipv6"
+)
+
+// Valid indicates whether the value is a known member of the IPFamily enum.
+func (e IPFamily) Valid() bool {
+	switch e {
+	case IPv4:
+		return true
+	case IPv6:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for InstanceState.
 const (
 	InstanceError       InstanceState = "error"
@@ -871,7 +889,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1164,6 +1182,16 @@ type HealthCheck struct {
 // HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
 
+// IPFamilies The families of its addresses. Every balancer has an IPv4 address; ipv6
+// needs a cloud with IPv6 addresses to give (`--load-balancer-cidr6`). Both
+// lead to the same targets, which are asked and sent to by IPv4.
+//
+// Example: ["ipv4","ipv6"]
+type IPFamilies = []IPFamily
+
+// IPFamily defines model for IPFamily.
+type IPFamily string
+
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 type IdleTimeoutSeconds = int
 
@@ -1300,7 +1328,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1334,7 +1362,20 @@ type LoadBalancer struct {
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
-	Listeners          []Listener         `json:"listeners"`
+
+	// IPFamilies The families of its addresses. Every balancer has an IPv4 address; ipv6
+	// needs a cloud with IPv6 addresses to give (`--load-balancer-cidr6`). Both
+	// lead to the same targets, which are asked and sent to by IPv4.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies IPFamilies `json:"ipFamilies"`
+
+	// IPv6Address Absent unless it has one.
+	//
+	// Example: fd00:30::1
+	IPv6Address *string    `json:"ipv6Address,omitempty"`
+	Listeners   []Listener `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -1349,7 +1390,8 @@ type LoadBalancer struct {
 	// reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges SourceRanges      `json:"sourceRanges"`
 	State        LoadBalancerState `json:"state"`
 
@@ -1398,6 +1440,7 @@ type LoadBalancerCreate struct {
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
+	IPFamilies         *IPFamilies         `json:"ipFamilies,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
@@ -1408,7 +1451,8 @@ type LoadBalancerCreate struct {
 	Name   string              `json:"name"`
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1421,7 +1465,7 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1474,6 +1518,12 @@ type LoadBalancerUpdate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
+	// IPFamilies As `addressId`.
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+
+	// IPv6Address As `addressId`.
+	IPv6Address *string `json:"ipv6Address,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 
@@ -1486,7 +1536,8 @@ type LoadBalancerUpdate struct {
 	// reserved address.
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -2095,7 +2146,8 @@ type SnapshotList struct {
 	Items []Snapshot `json:"items"`
 }
 
-// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+// everyone. Some of one family only keep out all of the other.
 type SourceRanges = []string
 
 // Tags Example: {"cluster":"lab"}

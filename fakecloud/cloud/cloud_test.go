@@ -77,7 +77,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 
 func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
-	s := addressSet{pages: map[uint32]*page{}}
+	s := newAddressSet(everyIPv4)
 	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
 		a, err := s.takeLowest(new(store.Tx), pool)
 		require.NoError(t, err)

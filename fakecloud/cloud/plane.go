@@ -65,7 +65,7 @@ type DataPlane interface {
 
 func forwardingOf(lb LoadBalancer, backends []Backend) Forwarding {
 	return Forwarding{
-		ID: lb.ID, Address: lb.Address, Listeners: lb.Listeners, Backends: backends,
+		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends,
 		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}
