@@ -1182,9 +1182,10 @@ type HealthCheck struct {
 // HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
 
-// IPFamilies The families of its addresses. Every balancer has an IPv4 address; ipv6
-// needs a cloud with IPv6 addresses to give (`--load-balancer-cidr6`). Both
-// lead to the same targets, which are asked and sent to by IPv4.
+// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+// are as final as the addresses: an update may repeat them, but not change them.
 //
 // Example: ["ipv4","ipv6"]
 type IPFamilies = []IPFamily
@@ -1363,15 +1364,16 @@ type LoadBalancer struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
 
-	// IPFamilies The families of its addresses. Every balancer has an IPv4 address; ipv6
-	// needs a cloud with IPv6 addresses to give (`--load-balancer-cidr6`). Both
-	// lead to the same targets, which are asked and sent to by IPv4.
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
 	//
 	//
 	// Example: ["ipv4","ipv6"]
 	IPFamilies IPFamilies `json:"ipFamilies"`
 
-	// IPv6Address Absent unless it has one.
+	// IPv6Address The lowest that was free of the IPv6 pool. Absent unless `ipFamilies` has ipv6.
 	//
 	// Example: fd00:30::1
 	IPv6Address *string    `json:"ipv6Address,omitempty"`
@@ -1440,7 +1442,15 @@ type LoadBalancerCreate struct {
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
-	IPFamilies         *IPFamilies         `json:"ipFamilies,omitempty"`
+
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
@@ -1518,7 +1528,13 @@ type LoadBalancerUpdate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
-	// IPFamilies As `addressId`.
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
 	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
 
 	// IPv6Address As `addressId`.
