@@ -202,3 +202,24 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, "sourceRanges.1", func() error { return err })
 	}
 }
+
+func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/64")(cfg); cfg.DataPlane, cfg.SnapshotDir = plane, t.TempDir() })
+	first, err := createBoth(t, c, p, "first")
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	_, err = c.SaveSnapshot(t.Context(), "one")
+	require.NoError(t, err)
+	_, err = createBoth(t, c, p, "second")
+	require.NoError(t, err)
+	_, err = c.DeleteLoadBalancer(t.Context(), p, first.ID)
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	_, err = c.RestoreSnapshot(t.Context(), "one")
+	require.NoError(t, err)
+	assert.Equal(t, first.Address6, plane.applied[first.ID].Address6, "it forwards again")
+	other, err := createBoth(t, c, p, "other")
+	require.NoError(t, err)
+	assert.Equal(t, "fd00::2", other.Address6.String(), "the first is taken again, the second free again")
+}
