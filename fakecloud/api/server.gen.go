@@ -166,6 +166,24 @@ func (e HealthCheckProtocol) Valid() bool {
 	}
 }
 
+// Defines values for IPFamily.
+const (
+	IPv4 IPFamily = "ipv4"
+	IPv6 IPFamily = "ipv6"
+)
+
+// Valid indicates whether the value is a known member of the IPFamily enum.
+func (e IPFamily) Valid() bool {
+	switch e {
+	case IPv4:
+		return true
+	case IPv6:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for InstanceState.
 const (
 	InstanceError       InstanceState = "error"
@@ -871,7 +889,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1175,6 +1193,17 @@ type HealthCheck struct {
 // HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
 
+// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+// are as final as the addresses: an update may repeat them, but not change them.
+//
+// Example: ["ipv4","ipv6"]
+type IPFamilies = []IPFamily
+
+// IPFamily defines model for IPFamily.
+type IPFamily string
+
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 type IdleTimeoutSeconds = int
 
@@ -1315,7 +1344,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1349,7 +1378,21 @@ type LoadBalancer struct {
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
-	Listeners          []Listener         `json:"listeners"`
+
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies IPFamilies `json:"ipFamilies"`
+
+	// IPv6Address The lowest that was free of the IPv6 pool. Absent unless `ipFamilies` has ipv6.
+	//
+	// Example: fd00:30::1
+	IPv6Address *string    `json:"ipv6Address,omitempty"`
+	Listeners   []Listener `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -1364,7 +1407,8 @@ type LoadBalancer struct {
 	// reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges SourceRanges `json:"sourceRanges"`
 
 	// State One that is active listens on its address and forwards to those targets
@@ -1425,6 +1469,15 @@ type LoadBalancerCreate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
@@ -1434,7 +1487,8 @@ type LoadBalancerCreate struct {
 	Name   string              `json:"name"`
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1447,7 +1501,7 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1507,6 +1561,18 @@ type LoadBalancerUpdate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+
+	// IPv6Address As `addressId`.
+	IPv6Address *string `json:"ipv6Address,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 
@@ -1519,7 +1585,8 @@ type LoadBalancerUpdate struct {
 	// reserved address.
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -2128,7 +2195,8 @@ type SnapshotList struct {
 	Items []Snapshot `json:"items"`
 }
 
-// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+// everyone. Some of one family only keep out all of the other.
 type SourceRanges = []string
 
 // Tags Example: {"cluster":"lab"}

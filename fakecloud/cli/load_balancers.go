@@ -38,11 +38,18 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 			ports = append(ports, port)
 		}
 		rows = append(rows, []string{
-			lb.Name, lb.ID, string(lb.State), lb.Address, strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
+			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
 			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.age(lb.CreatedAt), orDash(lb.StateReason),
 		})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
+}
+
+func showAddresses(lb api.LoadBalancer) string {
+	if lb.IPv6Address == nil {
+		return lb.Address
+	}
+	return lb.Address + "," + *lb.IPv6Address
 }
 
 func showCheck(h *api.HealthCheck) string {

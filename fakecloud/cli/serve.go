@@ -32,7 +32,7 @@ type serveOptions struct {
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
-	loadBalancerMode                       string
+	loadBalancerMode, loadBalancerCIDR6    string
 	loadBalancerInterface                  string
 	seed                                   int64
 	logFormat, logLevel, clock             string
@@ -70,6 +70,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "the CIDR of each project's network \"default\", which they all share: where instances' addresses come from")
 	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
+	f.StringVar(&o.loadBalancerCIDR6, "load-balancer-cidr6", "", "where the IPv6 addresses come from of load balancers that ask for one, e.g. ::1/128, which is all that loopback has; empty: nowhere")
 	f.StringVar(&o.loadBalancerMode, "load-balancer-mode", "", "where load balancers listen: loopback, on addresses that are there already, as all of 127/8 is on Linux; interface, on addresses that are added to --load-balancer-interface; none, nowhere, which their states say (default interface if --load-balancer-interface is given, loopback if not)")
 	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
@@ -246,6 +247,11 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
 		return cfg, misuse("--load-balancer-cidr: %w", err)
+	}
+	if o.loadBalancerCIDR6 != "" {
+		if cfg.LoadBalancerCIDR6, err = netip.ParsePrefix(o.loadBalancerCIDR6); err != nil {
+			return cfg, misuse("--load-balancer-cidr6: %w", err)
+		}
 	}
 	return cfg, nil
 }

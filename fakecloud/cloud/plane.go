@@ -75,7 +75,7 @@ type DataPlane interface {
 
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	return Forwarding{
-		ID: lb.ID, Address: lb.Address, Listeners: lb.Listeners, Backends: backends, Targets: targets,
+		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends, Targets: targets,
 		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}

@@ -268,6 +268,7 @@ func (c *Cloud) dropBalancer(ctx context.Context, tx *store.Tx, id string, now t
 	if lb.AddressID == "" {
 		c.addresses.release(tx, lb.Address)
 	}
+	c.addresses6.release(tx, lb.Address6)
 	if err := giveBackAll(ctx, tx, id, now); err != nil {
 		return err
 	}

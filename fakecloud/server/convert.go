@@ -52,6 +52,7 @@ func instanceOf(in cloud.Instance) api.Instance {
 func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
 		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
+		IPFamilies: each(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: ipv6Of(lb.Address6),
 		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
 		// Events from before there was a choice tell of none.
 		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
@@ -65,6 +66,16 @@ func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }
+
+func ipv6Of(a netip.Addr) *string {
+	if !a.IsValid() {
+		return nil
+	}
+	s := a.String()
+	return &s
+}
+
+func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
 
 func listenerOf(l cloud.Listener) api.Listener {
 	return api.Listener{
