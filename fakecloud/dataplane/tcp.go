@@ -45,7 +45,7 @@ func (l *listener) accept(socket *net.TCPListener) {
 
 // admit serves a connection if its client may have one.
 func (l *listener) admit(conn *net.TCPConn) {
-	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
 	limit := int64(r.listener.ConnectionLimit)
 	if !r.admits(client) || limit > 0 && l.active.Load() >= limit {
 		l.refused.Add(1)
