@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -90,6 +91,29 @@ func (r *applyRig) instance(name string) api.Instance {
 	return all[0]
 }
 
+// settle waits until the only balancer's targets have been checked, which nobody
+// answers, and its reason tells of it: then nothing changes by itself.
+func (r *applyRig) settle() {
+	r.t.Helper()
+	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
+		lbs, err := r.client.ListLoadBalancers(r.t.Context(), client.LoadBalancerFilter{})
+		if !assert.NoError(c, err) || !assert.Len(c, lbs, 1) {
+			return
+		}
+		health, err := r.client.LoadBalancerHealth(r.t.Context(), lbs[0].ID)
+		if !assert.NoError(c, err) {
+			return
+		}
+		for _, h := range health.Targets {
+			assert.Equal(c, api.TargetUnhealthy, h.Health)
+		}
+		lb, err := r.client.GetLoadBalancer(r.t.Context(), lbs[0].ID) // After its health.
+		if assert.NoError(c, err) && assert.NotNil(c, lb.StateReason) {
+			assert.Contains(c, *lb.StateReason, "no target is healthy")
+		}
+	}, patience, 5*time.Millisecond)
+}
+
 func TestApply(t *testing.T) {
 	r := newApplyRig(t)
 	ctx := t.Context()
@@ -126,6 +150,7 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, addresses[0].IP, lbs[0].Address)
 	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
 
+	r.settle()
 	before := events(t, r.client)
 	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
 		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seed, args...))
@@ -166,6 +191,7 @@ func events(t *testing.T, c *client.Client) (n int) {
 func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
 	r := newApplyRig(t)
 	r.apply(strings.Replace(seed, "node-1, there", "node-1", 1), "--wait")
+	r.settle()
 	before := events(t, r.client)
 	for _, c := range []struct {
 		manifest, says string
