@@ -48,14 +48,20 @@ func (p *pump) run() (*net.TCPConn, error) {
 	defer f.drop()
 	read, write := f.read, f.write // Made once: each is an allocation.
 	for {
-		if err := errors.Join(from.Read(read), f.err); err != nil {
+		if err := from.Read(read); err != nil {
 			return p.from, err
+		}
+		if f.err != nil {
+			return p.from, f.err
 		}
 		if f.n == 0 {
 			return nil, nil //nolint:nilnil // The end of the stream.
 		}
-		if err := errors.Join(to.Write(write), f.err); err != nil {
+		if err := to.Write(write); err != nil {
 			return p.to, err
+		}
+		if f.err != nil {
+			return p.to, f.err
 		}
 	}
 }
