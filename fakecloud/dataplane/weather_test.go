@@ -418,7 +418,8 @@ func deaf(t *testing.T, host string) (port int) {
 	for range 100 {
 		c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", host, port), 100*time.Millisecond)
 		if err != nil {
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			failure, ok := errors.AsType[net.Error](err)
+			require.True(t, ok && failure.Timeout(), "%v", err)
 			return port
 		}
 		t.Cleanup(func() { _ = c.Close() })
