@@ -45,6 +45,8 @@ bin/lab:
 .PHONY: test
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
 	$(GO) test -race -timeout 20m ./...
+	@# The race detector makes pools forget: what is allocated is counted without it.
+	$(GO) test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run Allocates ./fakecloud/dataplane
 	cd lab/kube && $(GO) test -race -timeout 20m ./...
 
 .PHONY: test-kind
@@ -90,3 +92,8 @@ bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; tw
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench $(BENCH)
+
+.PHONY: bench-dataplane
+bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; three minutes (BENCH="-quick -rows throughput,udp -o json")
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/dataplane $(BENCH)

@@ -17,16 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-)
 
-func TestPercentileIsTheNearestRank(t *testing.T) {
-	ten := latencies{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	for p, want := range map[float64]time.Duration{0: 1, 10: 1, 11: 2, 50: 5, 90: 9, 99: 10, 100: 10} {
-		assert.Equal(t, want, ten.percentile(p), "p%v", p)
-	}
-	assert.Zero(t, latencies(nil).percentile(99))
-	assert.EqualValues(t, 7, latencies{7}.percentile(50))
-}
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+)
 
 func answer(t *testing.T, text string) (int, string, error) {
 	t.Helper()
@@ -129,7 +122,7 @@ func TestAccountOfAWatcher(t *testing.T) {
 func TestLatenessIsNotNegative(t *testing.T) {
 	var a account
 	a.saw(1, -time.Second)
-	assert.Equal(t, latencies{0}, a.late)
+	assert.Equal(t, machine.Latencies{0}, a.late)
 }
 
 func TestReadMessage(t *testing.T) {
@@ -227,7 +220,7 @@ func TestWatchers(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer s.Close()
-	b := bench{size: size{Watchers: 5}, cloud: cloud{address: s.Listener.Addr().String()}}
+	b := bench{size: size{Watchers: 5}, cloud: &machine.Cloud{Address: s.Listener.Addr().String()}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var ended sync.WaitGroup
@@ -248,7 +241,7 @@ func TestWatchers(t *testing.T) {
 func TestWatcherThatIsRefused(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
-	b := bench{size: size{Watchers: 2}, cloud: cloud{address: s.Listener.Addr().String()}}
+	b := bench{size: size{Watchers: 2}, cloud: &machine.Cloud{Address: s.Listener.Addr().String()}}
 	var ended sync.WaitGroup
 	watchers := b.startWatchers(t.Context(), &ended, 10)
 	ended.Wait()
@@ -256,36 +249,6 @@ func TestWatcherThatIsRefused(t *testing.T) {
 	w.sum(watchers, 13)
 	assert.EqualValues(t, 6, w.Missed)
 	assert.Contains(t, w.Failure, "status 404")
-}
-
-func TestFileSystem(t *testing.T) {
-	mounts := "1 0 254:0 / / rw - ext4 /dev/vda rw\n" +
-		"2 1 0:5 / /tmp rw shared:1 - tmpfs tmpfs rw\n" +
-		"3 1 0:6 / /tmpfiles rw - xfs /dev/vdb rw\n" +
-		"4 2 0:7 / /tmp rw - btrfs /dev/vdc rw\n" +
-		"nonsense\n"
-	assert.Equal(t, "ext4", fileSystem(mounts, "/home/me"))
-	assert.Equal(t, "btrfs", fileSystem(mounts, "/tmp/bench-1"))
-	assert.Equal(t, "xfs", fileSystem(mounts, "/tmpfiles"))
-	assert.Equal(t, "unknown", fileSystem("", "/tmp"))
-}
-
-func TestCPUOf(t *testing.T) {
-	assert.Equal(t, 1500*time.Millisecond, cpuOf("42 (a) b) S 1 1 1 0 -1 0 0 0 0 0 100 50 7 7 20 0"))
-	assert.Zero(t, cpuOf(""))
-	assert.Zero(t, cpuOf("42 (a) S 1"))
-}
-
-func TestBusy(t *testing.T) {
-	assert.Equal(t, 430*time.Millisecond, busy("cpu  10 2 20 1000 500 3 4 4 9 9\ncpu0 1 1 1 1 1 1 1 1\n"))
-	assert.Zero(t, busy(""))
-	assert.Zero(t, busy("cpu 1 2 3"))
-}
-
-func TestGrouped(t *testing.T) {
-	for v, want := range map[float64]string{0: "0.0", 3.14159: "3.1", 42: "42", 999: "999", 1000: "1,000", 1234567.8: "1,234,568"} {
-		assert.Equal(t, want, grouped(v))
-	}
 }
 
 func TestCompare(t *testing.T) {
@@ -309,7 +272,7 @@ func TestPeerThatCannotBeHad(t *testing.T) {
 func TestPrintedReport(t *testing.T) {
 	yes, no := true, false
 	r := report{
-		Machine: machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: full,
+		Machine: machine.Machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: full,
 		Server: &server{Validation: true},
 		Rows: []row{
 			{Figure: "get one", Measured: "9,000/s", Target: "≥ 8,000/s", Holds: &yes},

@@ -26,11 +26,11 @@ const (
 func (b *bench) get(path string) []byte { return b.request(http.MethodGet, path, nil) }
 
 func (b *bench) request(method, path string, body []byte) []byte {
-	extra := "Authorization: Bearer " + b.cloud.token + "\r\n"
+	extra := "Authorization: Bearer " + b.cloud.Token + "\r\n"
 	if body != nil {
 		extra += "Content-Type: application/json\r\n"
 	}
-	return request(method, path, b.cloud.address, extra, body)
+	return request(method, path, b.cloud.Address, extra, body)
 }
 
 // getOne asks for an instance drawn anew each time.
@@ -97,7 +97,7 @@ func (b *bench) createBalancer(made *ids) func(int, int64) call {
 
 // all makes so many calls and fails if one of them does.
 func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) error {
-	r, err := load{Address: b.cloud.address, Clients: b.size.Clients, Period: fillTimeout, Max: int64(n), Next: next}.run(ctx)
+	r, err := load{Address: b.cloud.Address, Clients: b.size.Clients, Period: fillTimeout, Max: int64(n), Next: next}.run(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -111,7 +111,7 @@ func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) erro
 
 // raiseQuotas lets the project have what the rows create beyond what is stored.
 func (b *bench) raiseQuotas(ctx context.Context) error {
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (b *bench) page(c *conn, path string) (page, error) {
 
 // pageTokens are of the pages that are full.
 func (b *bench) pageTokens(ctx context.Context) ([]string, error) {
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (b *bench) pageTokens(ctx context.Context) ([]string, error) {
 func (b *bench) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (b *bench) settle(ctx context.Context) error {
 
 // stored counts what a list has, by state.
 func (b *bench) stored(ctx context.Context, list string) (map[string]int, error) {
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (b *bench) change(ctx context.Context) (watched, error) {
 // changer creates and deletes a route of its own, each time it is due: the nth
 // change of all is due n/rate after the beginning.
 func (b *bench) changer(ctx context.Context, i int, begin time.Time, next, acknowledged *atomic.Int64) error {
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return err
 	}

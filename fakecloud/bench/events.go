@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
 )
 
 // account is what one watcher has got, of numbers that grow by one.
@@ -23,7 +25,7 @@ type account struct {
 	last            int64
 	got             int64
 	missed, doubled int64
-	late            latencies
+	late            machine.Latencies
 }
 
 // saw counts an event. A number that comes late, after a greater one, is
@@ -141,7 +143,7 @@ func (w *watcher) watch(ctx context.Context, address string, req []byte, connect
 // newest is the number of the newest event after the given one, and how many
 // there are. after 0 reads from the oldest.
 func (b *bench) newest(ctx context.Context, after int64) (last, count int64, err error) {
-	c, err := dial(ctx, b.cloud.address)
+	c, err := dial(ctx, b.cloud.Address)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -172,7 +174,7 @@ type watched struct {
 	Events          int64 // in the log, of those changes
 	Delivered       int64
 	Missed, Doubled int64
-	Late            latencies
+	Late            machine.Latencies
 	Failure         string
 }
 
@@ -216,7 +218,7 @@ func (b *bench) startWatchers(ctx context.Context, ended *sync.WaitGroup, from i
 		ended.Go(func() {
 			once := sync.OnceFunc(connected.Done)
 			defer once()
-			w.err = w.watch(ctx, b.cloud.address, req, once)
+			w.err = w.watch(ctx, b.cloud.Address, req, once)
 		})
 	}
 	connected.Wait()

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
 )
 
 // The targets.
@@ -67,18 +69,18 @@ func (b *bench) judge(r *row, holds bool) {
 }
 
 func (b *bench) load(next func(int, int64) call) load {
-	return load{Address: b.cloud.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
+	return load{Address: b.cloud.Address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
 }
 
 // runLoad also says who had how much of the machine: a figure measured while
 // others had a part of it is too low.
 func (b *bench) runLoad(ctx context.Context, l load, r *row) (result, error) {
-	begin, server, clients, all := time.Now(), b.cloud.cpu(), ownCPU(), busy(readOr("/proc/stat"))
+	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.Busy(machine.Read("/proc/stat"))
 	res, err := l.run(ctx)
 	rate(r, res)
 	elapsed := time.Since(begin).Seconds()
-	s, c := (b.cloud.cpu()-server).Seconds()/elapsed, (ownCPU()-clients).Seconds()/elapsed
-	others := max((busy(readOr("/proc/stat"))-all).Seconds()/elapsed-s-c, 0)
+	s, c := (b.cloud.CPU()-server).Seconds()/elapsed, (machine.OwnCPU()-clients).Seconds()/elapsed
+	others := max((machine.Busy(machine.Read("/proc/stat"))-all).Seconds()/elapsed-s-c, 0)
 	r.Values["serverCores"], r.Values["clientCores"], r.Values["otherCores"] = s, c, others
 	r.Measured += fmt.Sprintf("; cores: server %.1f, clients %.1f, others %.1f", s, c, others)
 	return res, err
@@ -90,9 +92,9 @@ func joinNotes(notes ...string) string {
 
 // rate describes what a load measured.
 func rate(r *row, res result) {
-	r.Measured = fmt.Sprintf("%s/s, p50 %s, p99 %s", grouped(res.perSecond()), ms(res.Took.percentile(50)), ms(res.Took.percentile(99)))
+	r.Measured = fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(res.perSecond()), machine.MS(res.Took.Percentile(50)), machine.MS(res.Took.Percentile(99)))
 	r.Values = map[string]float64{
-		"perSecond": res.perSecond(), "p50": res.Took.percentile(50).Seconds(), "p99": res.Took.percentile(99).Seconds(),
+		"perSecond": res.perSecond(), "p50": res.Took.Percentile(50).Seconds(), "p99": res.Took.Percentile(99).Seconds(),
 		"calls": float64(res.Calls), "failed": float64(res.Failed),
 	}
 	if res.Failed > 0 {
@@ -101,14 +103,14 @@ func rate(r *row, res result) {
 }
 
 func (b *bench) figureGet(ctx context.Context) (row, error) {
-	r := row{Name: "get", Figure: "get one", Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", grouped(getPerSec), ms(getP99))}
+	r := row{Name: "get", Figure: "get one", Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", machine.Grouped(getPerSec), machine.MS(getP99))}
 	res, err := b.runLoad(ctx, b.load(b.getOne), &r)
-	b.judge(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.percentile(99) <= getP99)
+	b.judge(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.Percentile(99) <= getP99)
 	return r, err
 }
 
 func (b *bench) figureList(ctx context.Context) (row, error) {
-	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", grouped(listPerSec))}
+	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(listPerSec))}
 	res, err := b.runLoad(ctx, b.load(b.listHundred), &r)
 	b.judge(&r, res.Failed == 0 && res.perSecond() >= listPerSec)
 	return r, err
@@ -117,7 +119,7 @@ func (b *bench) figureList(ctx context.Context) (row, error) {
 // figureCreate takes away what it made: the rows after it have the number
 // stored that the table says.
 func (b *bench) figureCreate(ctx context.Context) (row, error) {
-	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", grouped(createPerSec))}
+	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(createPerSec))}
 	var made ids
 	l := b.load(b.createInstance(&made, "created"))
 	l.Warm, l.Max = 0, b.size.Creates // Warm from filling the cloud.
@@ -133,7 +135,7 @@ func (b *bench) figureCreate(ctx context.Context) (row, error) {
 	}
 	settled := time.Since(begin)
 	r.Values["settled"] = settled.Seconds()
-	r.Measured += fmt.Sprintf("; all running %s later", ms(settled))
+	r.Measured += fmt.Sprintf("; all running %s later", machine.MS(settled))
 	return r, b.terminate(ctx, made.all)
 }
 
@@ -146,12 +148,12 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 	if err != nil {
 		return r, err
 	}
-	latest := w.Late.percentile(100)
+	latest := w.Late.Percentile(100)
 	r.Measured = fmt.Sprintf("max %s, p99 %s late; %s changes/s; %s of %s events arrived, %d missed, %d doubled",
-		ms(latest), ms(w.Late.percentile(99)), grouped(w.ChangesPerSec),
-		grouped(float64(w.Delivered)), grouped(float64(w.Events*int64(w.Watchers))), w.Missed, w.Doubled)
+		machine.MS(latest), machine.MS(w.Late.Percentile(99)), machine.Grouped(w.ChangesPerSec),
+		machine.Grouped(float64(w.Delivered)), machine.Grouped(float64(w.Events*int64(w.Watchers))), w.Missed, w.Doubled)
 	r.Values = map[string]float64{
-		"max": latest.Seconds(), "p99": w.Late.percentile(99).Seconds(), "p50": w.Late.percentile(50).Seconds(), "watchers": float64(w.Watchers),
+		"max": latest.Seconds(), "p99": w.Late.Percentile(99).Seconds(), "p50": w.Late.Percentile(50).Seconds(), "watchers": float64(w.Watchers),
 		"changes": float64(w.Changes), "changesPerSecond": w.ChangesPerSec,
 		"events": float64(w.Events), "delivered": float64(w.Delivered), "missed": float64(w.Missed), "doubled": float64(w.Doubled),
 	}
@@ -167,7 +169,7 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 
 func (b *bench) figureMemory(context.Context) (row, error) {
 	r := row{Name: "memory", Figure: "resident memory after that", Target: fmt.Sprintf("peak ≤ %d MB", memoryAtMost>>20)}
-	now, peak, err := b.cloud.memory()
+	now, peak, err := b.cloud.Memory()
 	r.Measured = fmt.Sprintf("%d MB, peak %d MB", now>>20, peak>>20)
 	r.Values = map[string]float64{"resident": float64(now), "peak": float64(peak)}
 	b.judge(&r, peak <= memoryAtMost)
@@ -177,7 +179,7 @@ func (b *bench) figureMemory(context.Context) (row, error) {
 // figureRestart also looks whether all that was acknowledged is there.
 func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	r := row{Name: "restart", Figure: "kill, start, ready", Target: fmt.Sprintf("≤ %s", restartAtMost)}
-	var took latencies
+	var took machine.Latencies
 	for range b.size.Restarts {
 		t, err := b.restart(ctx)
 		if err != nil {
@@ -194,9 +196,9 @@ func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	if err != nil {
 		return r, err
 	}
-	slowest := took.percentile(100)
+	slowest := took.Percentile(100)
 	r.Measured = fmt.Sprintf("%s, the slowest of %d; %s instances running, %s balancers active",
-		ms(slowest), len(took), grouped(float64(instances["running"])), grouped(float64(balancers["active"])))
+		machine.MS(slowest), len(took), machine.Grouped(float64(instances["running"])), machine.Grouped(float64(balancers["active"])))
 	r.Values = map[string]float64{
 		"slowest": slowest.Seconds(), "fastest": took[0].Seconds(), "restarts": float64(len(took)),
 		"instancesRunning": float64(instances["running"]), "balancersActive": float64(balancers["active"]),

@@ -5,12 +5,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
 )
 
 // call is one thing to ask. Each client has a number, below the load's Clients.
@@ -41,7 +42,7 @@ type result struct {
 	Failure string
 	Elapsed time.Duration
 	// Took is sorted, without the failed calls.
-	Took latencies
+	Took machine.Latencies
 }
 
 func (r result) perSecond() float64 {
@@ -68,7 +69,7 @@ func (l load) run(ctx context.Context) (result, error) {
 
 // part is what one client measured.
 type part struct {
-	took    latencies
+	took    machine.Latencies
 	failed  int64
 	failure error
 	last    time.Time
@@ -151,17 +152,4 @@ func total(parts []part, begin, end time.Time) result {
 	// With a bound on the calls the load is over before the time is.
 	r.Elapsed = min(last.Sub(begin), end.Sub(begin))
 	return r
-}
-
-// latencies are sorted before they are asked for a percentile.
-type latencies []time.Duration
-
-// percentile is the least value that at least p percent of all do not exceed
-// (nearest rank); 0 of none.
-func (l latencies) percentile(p float64) time.Duration {
-	if len(l) == 0 {
-		return 0
-	}
-	rank := int(math.Ceil(p / 100 * float64(len(l))))
-	return l[min(max(rank, 1), len(l))-1]
 }

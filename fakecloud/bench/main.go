@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
 )
 
 // size says how much is stored, asked and waited for.
@@ -52,7 +54,7 @@ type bench struct {
 	limits []string
 	quotas bool // the cloud has some
 
-	cloud     cloud
+	cloud     *machine.Cloud
 	instances []string // IDs of those stored
 	pages     []string // tokens of the list's full pages but the first
 }
@@ -107,7 +109,7 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 	if b.limits, err = limits(ctx, b.binary); err != nil {
 		return err
 	}
-	r := report{Quick: b.quick, Size: b.size, Machine: lookAtMachine(b.dir)}
+	r := report{Quick: b.quick, Size: b.size, Machine: machine.Look(b.dir)}
 	err = b.measure(ctx, names, &r)
 	if len(r.Rows) == 0 {
 		return err
@@ -159,8 +161,8 @@ func (b *bench) measureCloud(ctx context.Context, names []string, r *report) err
 
 // end kills the cloud that runs now, if there is one.
 func (b *bench) end() {
-	if b.cloud.process != nil {
-		b.cloud.kill()
+	if b.cloud != nil {
+		b.cloud.Kill()
 	}
 }
 

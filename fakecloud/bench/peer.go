@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 // peer is a running vSphere simulator. Its requests are written out as the
 // cloud's are, so that both are asked at the same cost.
 type peer struct {
-	*process
+	*machine.Process
 	address, folder, pool string
 	version               string
 	session               string
@@ -56,7 +58,7 @@ func (b *bench) peerRows(ctx context.Context, r *report) ([]row, error) {
 	}
 	p, err := b.startPeer(ctx, binary)
 	if p != nil {
-		defer p.kill()
+		defer p.Kill()
 	}
 	if err != nil {
 		return nil, err
@@ -74,12 +76,12 @@ func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
 		return nil, err
 	}
 	cmd.Env = append(os.Environ(), "TMPDIR="+files)
-	proc, err := start(cmd, filepath.Join(b.dir, "peer.log"))
+	proc, err := machine.Start(cmd, filepath.Join(b.dir, "peer.log"))
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{process: proc}
-	line, err := proc.said(ctx, peerLine)
+	p := &peer{Process: proc}
+	line, err := proc.Said(ctx, peerLine)
 	if err != nil {
 		return p, err
 	}
@@ -143,7 +145,7 @@ func (p *peer) describe(int, int64) call {
 // await lists the machines until there are as many as were acknowledged: the
 // peer makes them after its reply.
 func (p *peer) await(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, machine.StartTimeout)
 	defer cancel()
 	for {
 		body, err := p.once(ctx, properties("Folder", p.folder, "childEntity"))
@@ -201,7 +203,7 @@ func (b *bench) askPeer(ctx context.Context, p *peer, r *report) ([]row, error) 
 	rate(&create, created)
 	compare(&describe, r, "get")
 	compare(&create, r, "create")
-	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.", p.version, grouped(float64(stored)))
+	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.", p.version, machine.Grouped(float64(stored)))
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil
 }

@@ -51,9 +51,9 @@ func (p *fakePlane) Apply(f Forwarding) error {
 	p.applied[f.ID] = f
 	return nil
 }
-func (p *fakePlane) Remove(id string)             { delete(p.applied, id) }
+func (p *fakePlane) Remove(id string)               { delete(p.applied, id) }
 func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{} }
-func (p *fakePlane) Health(string) []TargetHealth { return p.health }
+func (p *fakePlane) Health(string) []TargetHealth   { return p.health }
 
 // modelInstance and modelBalancer are all the model knows.
 type modelInstance struct {

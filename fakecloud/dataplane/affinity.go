@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jonboulle/clockwork"
@@ -21,6 +22,7 @@ const maxClients = 1 << 16
 type affinity struct {
 	clock clockwork.Clock
 	limit int
+	on    atomic.Bool // off, nobody waits for mu
 
 	mu      sync.Mutex
 	keep    time.Duration
@@ -43,26 +45,36 @@ func (a *affinity) keepFor(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.keep = d
+	a.on.Store(d > 0)
 	a.expire()
 }
 
 // stick gives the place of the client's target among those it may have. If it
-// has none there, the first becomes its target: at once, so that connections
-// that begin together end up together.
-func (a *affinity) stick(client netip.Addr, among []target) int {
+// has none there, or one that refused somebody lately, the choice that it would
+// have without becomes its target: at once, so that connections that begin
+// together end up together.
+func (a *affinity) stick(client netip.Addr, among []target, choice int) int {
+	if !a.on.Load() {
+		return choice
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expire()
-	i := 0
 	if e := a.entries[client]; e != nil {
-		i = max(0, slices.IndexFunc(among, func(t target) bool { return t.name == e.Value.(*sticky).target }))
+		own := slices.IndexFunc(among, func(t target) bool { return t.name == e.Value.(*sticky).target })
+		if own >= 0 && !among[own].refusedLately() {
+			choice = own
+		}
 	}
-	a.put(client, among[i].name)
-	return i
+	a.put(client, among[choice].name)
+	return choice
 }
 
 // remember notes that a connection of the client began at the target.
 func (a *affinity) remember(client netip.Addr, target string) {
+	if !a.on.Load() {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expire()
@@ -72,6 +84,9 @@ func (a *affinity) remember(client netip.Addr, target string) {
 // ended notes that a connection of the client to the target has ended. A
 // target chosen since stays.
 func (a *affinity) ended(client netip.Addr, target string) {
+	if !a.on.Load() {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expire()

@@ -55,13 +55,13 @@ func TestAffinityProperties(t *testing.T) {
 				c, names := client.Draw(t, "client"), rapid.SliceOfNDistinct(name, 1, 4, rapid.ID).Draw(t, "targets")
 				var among []target
 				for _, n := range names {
-					among = append(among, target{name: n})
+					among = append(among, target{endpoint: &endpoint{name: n}})
 				}
 				want := names[0]
 				if own := find(c); slices.Contains(names, own) {
 					want = own
 				}
-				assert.Equal(t, want, names[table.stick(c, among)])
+				assert.Equal(t, want, names[table.stick(c, among, 0)])
 				hear(c, want)
 			},
 			"settle": func(t *rapid.T) {

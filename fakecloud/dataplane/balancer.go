@@ -36,11 +36,11 @@ type balancer struct {
 	// These are guarded by Plane.mu.
 	forwarding cloud.Forwarding
 	listeners  map[place]*listener
-	counters   map[port]*counters  // of all ports there ever were
-	watched    map[string]*watched // by target
+	counters   map[port]*counters   // of all ports there ever were
+	endpoints  map[string]*endpoint // by target: those there are, and not too many that were
+	watched    map[string]*watched  // by target
 
 	clients *affinity
-	load    load
 	flows   flows
 
 	running sync.WaitGroup // listeners, connections, sessions and checks
@@ -58,8 +58,18 @@ type place struct {
 	address netip.Addr
 }
 
-func placeOf(f cloud.Forwarding, l cloud.Listener) place {
-	return place{port{l.Protocol, l.Port}, f.Address}
+// places are where a balancer listens, with what it listens for: on each of its
+// addresses.
+func places(f cloud.Forwarding) map[place]cloud.Listener {
+	all := map[place]cloud.Listener{}
+	for _, address := range []netip.Addr{f.Address, f.Address6} {
+		for _, l := range f.Listeners {
+			if address.IsValid() {
+				all[place{port{l.Protocol, l.Port}, address}] = l
+			}
+		}
+	}
+	return all
 }
 
 // listener receives on one port of a balancer.
@@ -72,39 +82,40 @@ type listener struct {
 	*counters
 }
 
-// counters outlive the listener: one that is removed and comes back counts on.
-type counters struct{ connections, active, failed, refused, in, out atomic.Int64 }
-
 // route is where a listener's new connections go. It is replaced, never
 // changed.
 type route struct {
 	listener  cloud.Listener
-	targets   []target // that may get any
+	targets   []target // that may get any; all listeners of a balancer have the same
 	algorithm cloud.Algorithm
 	ranges    []netip.Prefix
 	idle      time.Duration // how long they may be silent; 0: as long as without the option
 }
 
 type target struct {
-	name string
-	at   netip.AddrPort
+	*endpoint
+	address netip.Addr
+}
+
+// at is where a listener's connections reach a target.
+func (r *route) at(t target) netip.AddrPort {
+	return netip.AddrPortFrom(t.address, uint16(r.listener.TargetPort))
 }
 
 func newBalancer(p *Plane, id string) *balancer {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &balancer{
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
-		listeners: map[place]*listener{}, counters: map[port]*counters{}, watched: map[string]*watched{},
+		listeners: map[place]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{}, watched: map[string]*watched{},
 		clients: newAffinity(clockwork.NewRealClock(), maxClients),
-		load:    load{of: map[string]int{}}, flows: flows{all: map[*flow]struct{}{}},
+		flows:   flows{all: map[*flow]struct{}{}},
 	}
 }
 
 // bind opens the sockets that are not there yet: all, or none.
 func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
 	added := map[place]io.Closer{}
-	for _, want := range f.Listeners {
-		at := placeOf(f, want)
+	for at := range places(f) {
 		if b.listeners[at] != nil {
 			continue
 		}
@@ -125,9 +136,17 @@ func open(ctx context.Context, at place) (io.Closer, error) {
 	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
 	address := netip.AddrPortFrom(at.address, uint16(at.number)).String()
 	if at.protocol == cloud.UDP {
-		return config.ListenPacket(ctx, "udp4", address)
+		return config.ListenPacket(ctx, "udp"+family(at.address), address)
 	}
-	return config.Listen(ctx, "tcp4", address)
+	return config.Listen(ctx, "tcp"+family(at.address), address)
+}
+
+// family is how package net tells the families apart: "tcp4", "udp6".
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
 }
 
 // put brings into force what a balancer is to do, with the sockets it lacked.
@@ -139,10 +158,12 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 	}
 	b.clients.keepFor(f.Affinity)
 	b.flows.follow(f)
+	b.meet(f.Backends)
 	b.watch(f)
 	b.forwarding = f
+	wanted := places(f)
 	for at, l := range b.listeners {
-		if !slices.ContainsFunc(f.Listeners, func(want cloud.Listener) bool { return placeOf(f, want) == at }) {
+		if _, stays := wanted[at]; !stays {
 			l.close()
 			delete(b.listeners, at)
 		}
@@ -162,14 +183,17 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 // reroute tells the listeners where new connections may go: not to targets
 // known to be unhealthy.
 func (b *balancer) reroute() {
-	for _, want := range b.forwarding.Listeners {
-		r := &route{listener: want, algorithm: b.forwarding.Algorithm, ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout}
-		for _, backend := range b.forwarding.Backends {
-			if b.watched[backend.Target].health.Health != cloud.Unhealthy {
-				r.targets = append(r.targets, target{backend.Target, netip.AddrPortFrom(backend.Address, uint16(want.TargetPort))})
-			}
+	var targets []target
+	for _, backend := range b.forwarding.Backends {
+		if b.watched[backend.Target].health.Health != cloud.Unhealthy {
+			targets = append(targets, target{b.endpoints[backend.Target], backend.Address})
 		}
-		b.listeners[placeOf(b.forwarding, want)].route.Store(r)
+	}
+	for at, want := range places(b.forwarding) {
+		b.listeners[at].route.Store(&route{
+			listener: want, targets: targets, algorithm: b.forwarding.Algorithm,
+			ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout,
+		})
 	}
 }
 
@@ -201,16 +225,6 @@ func (l *listener) run() {
 		l.accept(socket)
 	case *net.UDPConn:
 		newRelay(l, socket).run()
-	}
-}
-
-// stats counts a connection's bytes when a direction of it ends: until then
-// the kernel moves them and nobody counts.
-func (l *listener) stats() cloud.ListenerStats {
-	return cloud.ListenerStats{
-		Listener:    l.route.Load().listener,
-		Connections: l.connections.Load(), Active: l.active.Load(), Failed: l.failed.Load(), Refused: l.refused.Load(),
-		Bytes: cloud.Bytes{In: l.in.Load(), Out: l.out.Load()},
 	}
 }
 

@@ -4,11 +4,9 @@
 package dataplane
 
 import (
-	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -134,18 +132,10 @@ func (p *Plane) end(b *balancer) {
 func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out cloud.LoadBalancerStats
-	b := p.balancers[id]
-	if b == nil {
-		return out
+	if b := p.balancers[id]; b != nil {
+		return b.stats()
 	}
-	for _, l := range b.listeners {
-		out.Listeners = append(out.Listeners, l.stats())
-	}
-	slices.SortFunc(out.Listeners, func(a, b cloud.ListenerStats) int {
-		return cmp.Or(a.Listener.Port-b.Listener.Port, cmp.Compare(a.Listener.Protocol, b.Listener.Protocol))
-	})
-	return out
+	return cloud.LoadBalancerStats{}
 }
 
 // Health implements cloud.DataPlane.

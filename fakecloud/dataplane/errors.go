@@ -1,5 +1,5 @@
 // This file answers: why can a balancer not listen where it is to, and what
-// helps?
+// helps? And whose fault is it that a target is not reached?
 
 package dataplane
 
@@ -7,10 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
+
+// isShortage tells whether this process or machine has run out of something, such
+// as files or ports, so that no target is to blame.
+func isShortage(err error) bool {
+	return slices.ContainsFunc([]error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EADDRINUSE,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
 
 func bindError(where place, err error) error {
 	at := netip.AddrPortFrom(where.address, uint16(where.number))

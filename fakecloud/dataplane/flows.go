@@ -3,8 +3,8 @@
 package dataplane
 
 import (
-	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,11 +15,16 @@ import (
 // flow is a client's connection and, once there is one, its target's.
 type flow struct {
 	at     place // its listener's
+	from   netip.Addr
 	client *net.TCPConn
 	target *net.TCPConn
 	to     target
+	hush   *silence
 	left   time.Time   // since when its listener or target is none any more; zero while they are
 	end    *time.Timer // breaks it when it has drained long enough
+
+	passing atomic.Int32 // directions that are open
+	broken  atomic.Bool
 }
 
 // cut breaks both connections.
@@ -55,10 +60,10 @@ func (s *flows) add(f *flow) bool {
 func (s *flows) lead(f *flow, conn *net.TCPConn, to target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	f.target, f.to = conn, to
 	if s.all == nil {
 		return false
 	}
-	f.target, f.to = conn, to
 	s.settle(f)
 	return true
 }
@@ -78,8 +83,8 @@ func (s *flows) follow(f cloud.Forwarding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain, s.places, s.backends = f.Drain, map[place]bool{}, map[cloud.Backend]bool{}
-	for _, l := range f.Listeners {
-		s.places[placeOf(f, l)] = true
+	for at := range places(f) {
+		s.places[at] = true
 	}
 	for _, b := range f.Backends {
 		s.backends[b] = true
@@ -97,7 +102,7 @@ func (s *flows) settle(f *flow) {
 	}
 	switch {
 	case f.target == nil: // It leads nowhere yet.
-	case s.places[f.at] && s.backends[cloud.Backend{Target: f.to.name, Address: f.to.at.Addr()}]:
+	case s.places[f.at] && s.backends[cloud.Backend{Target: f.to.name, Address: f.to.address}]:
 		f.left = time.Time{}
 	default:
 		if f.left.IsZero() {
@@ -122,43 +127,55 @@ func (s *flows) close() {
 	s.all = nil
 }
 
-// silence is how long nothing has been heard.
+// silence breaks off what has been silent for too long. Nil never does.
 type silence struct {
 	limit time.Duration
 	began time.Time
 	last  atomic.Int64 // when something was heard, since it began
+	end   func()
+
+	mu    sync.Mutex
+	timer *time.Timer // nil once it is stopped
 }
 
-func newSilence(limit time.Duration) *silence { return &silence{limit: limit, began: time.Now()} }
-
-func (s *silence) heard() { s.last.Store(int64(time.Since(s.began))) }
-
-// lasted waits until the silence has lasted to its limit; false if done is
-// closed before.
-func (s *silence) lasted(done <-chan struct{}) bool {
-	for wait := s.limit; wait > 0; wait = s.limit - (time.Since(s.began) - time.Duration(s.last.Load())) {
-		timer := time.NewTimer(wait)
-		select {
-		case <-done:
-			timer.Stop()
-			return false
-		case <-timer.C:
-		}
+// newSilence calls end once nothing has been heard for so long; it returns nil
+// for 0.
+func newSilence(limit time.Duration, end func()) *silence {
+	if limit == 0 {
+		return nil
 	}
-	return true
+	s := &silence{limit: limit, began: time.Now(), end: end}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = time.AfterFunc(limit, s.listen)
+	return s
 }
 
-// listening reads, and breaks the silence. It hides what else the reader can:
-// nobody hears what the kernel splices.
-type listening struct {
-	from    io.Reader
-	silence *silence
-}
-
-func (l listening) Read(p []byte) (int, error) {
-	n, err := l.from.Read(p)
-	if n > 0 {
-		l.silence.heard()
+func (s *silence) heard() {
+	if s != nil {
+		s.last.Store(int64(time.Since(s.began)))
 	}
-	return n, err
+}
+
+func (s *silence) listen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wait := s.limit - (time.Since(s.began) - time.Duration(s.last.Load()))
+	switch {
+	case s.timer == nil:
+	case wait <= 0:
+		s.end()
+	default:
+		s.timer.Reset(wait)
+	}
+}
+
+func (s *silence) stop() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Stop()
+	s.timer = nil
 }

@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,13 +18,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// minInterval keeps a careless check from flooding its target.
-const minInterval = 10 * time.Millisecond
+const (
+	// minInterval keeps a careless check from flooding its target, and clients
+	// that meet a broken target from doing so.
+	minInterval = 10 * time.Millisecond
+	// maxHistory is how many changes of a target's health are remembered.
+	maxHistory = 16
+)
 
 // watched is one target and what is known of it.
 type watched struct {
 	backend cloud.Backend
 	stop    context.CancelFunc
+	suspect chan struct{}      // has one when it is to be asked at once
 	health  cloud.TargetHealth // guarded by Plane.mu
 }
 
@@ -32,8 +38,12 @@ type watched struct {
 // and are asked as before, what is known stays too. The caller holds Plane.mu.
 func (b *balancer) watch(f cloud.Forwarding) {
 	same := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
+	before, stays := maps.Clone(b.watched), make(map[cloud.Backend]bool, len(f.Backends))
+	for _, backend := range f.Backends {
+		stays[backend] = same
+	}
 	for name, w := range b.watched {
-		if !same || !slices.Contains(f.Backends, w.backend) {
+		if !stays[w.backend] {
 			w.stop()
 			delete(b.watched, name)
 		}
@@ -43,12 +53,42 @@ func (b *balancer) watch(f cloud.Forwarding) {
 			continue
 		}
 		ctx, stop := context.WithCancel(b.ctx)
-		w := &watched{backend, stop, cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()}}
-		b.watched[backend.Target] = w
+		w := &watched{
+			backend: backend, stop: stop, suspect: make(chan struct{}, 1),
+			health: cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()},
+		}
 		if f.HealthCheck != nil {
 			w.health.Reason = "not checked yet"
+		}
+		if old := before[backend.Target]; old != nil {
+			w.health.History = old.health.History
+		}
+		w.remember()
+		b.watched[backend.Target] = w
+		if f.HealthCheck != nil {
 			how := *f.HealthCheck
 			b.running.Go(func() { b.check(ctx, w, how) })
+		}
+	}
+}
+
+// remember adds what is known now to the history. The caller holds Plane.mu.
+func (w *watched) remember() {
+	is := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
+	// A new one: who was given the old one reads on.
+	w.health.History = append([]cloud.HealthChange{is}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
+}
+
+// suspect has a target asked at once that a client's connection or datagram was
+// refused or broken off by. If that goes wrong too, it is unhealthy without
+// waiting for more checks.
+func (b *balancer) suspect(target string) {
+	b.plane.mu.Lock()
+	defer b.plane.mu.Unlock()
+	if w := b.watched[target]; w != nil {
+		select {
+		case w.suspect <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -57,7 +97,7 @@ func sameCheck(a, b *cloud.HealthCheck) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// check asks a target at intervals, the first time now.
+// check asks a target at intervals, the first time now, and when it is suspect.
 func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck) {
 	interval := max(how.Interval, minInterval)
 	timeout := how.Timeout
@@ -67,16 +107,25 @@ func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var v verdict
-	for {
+	for suspect := false; ; {
 		err := ask(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
 		if ctx.Err() != nil {
 			return
 		}
+		if suspect && err != nil {
+			v = verdict{} // The next decides alone.
+		}
 		b.note(w, v.after(err == nil, how), err)
+		if !b.rest(minInterval) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			suspect = false
+		case <-w.suspect:
+			suspect = true
 		}
 	}
 }
@@ -98,6 +147,7 @@ func (b *balancer) note(w *watched, health cloud.Health, err error) {
 		return
 	}
 	w.health.Health, w.health.Since = health, time.Now()
+	w.remember()
 	b.log.Info("a target's health changed", "target", w.backend.Target, "health", health, "reason", w.health.Reason)
 	b.reroute()
 }
@@ -132,8 +182,8 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 	if how.Protocol == cloud.CheckHTTP {
 		err = get(ctx, at, how)
 	} else {
-		var conn net.Conn
-		if conn, err = dialer.DialContext(ctx, "tcp4", at.String()); err == nil {
+		var conn *net.TCPConn
+		if conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, at); err == nil {
 			_ = conn.Close()
 		}
 	}
@@ -150,7 +200,7 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 var asker = &http.Client{
 	Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp4", at)
+			return dialer.DialContext(ctx, "tcp", at)
 		},
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 	},

@@ -8,87 +8,148 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jonboulle/clockwork"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func named(names ...string) (out []target) {
+func targets(names ...string) (out []target) {
 	for _, n := range names {
-		out = append(out, target{name: n})
+		out = append(out, target{endpoint: &endpoint{name: n}})
 	}
 	return out
 }
 
 func clientNumber(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
-func TestInTurnBeginsWithEachTargetAsOften(t *testing.T) {
-	targets := named("a", "b", "c")
-	first := ""
-	for turn := range uint64(6) {
-		all := inTurn(targets, turn)
-		assert.ElementsMatch(t, targets, all)
-		first += all[0].name
+// tries are the names of the targets in the order in which a client tries them.
+func tries(l *listener, r *route, client netip.Addr) (names []string) {
+	for t := range l.candidates(r, client) {
+		names = append(names, t.name)
 	}
-	assert.Equal(t, "abcabc", first)
+	return names
 }
 
-func TestByHashSpreadsClientsAndKeepsThem(t *testing.T) {
-	var targets []target
+func newTestListener() *listener {
+	return &listener{balancer: &balancer{clients: newAffinity(clockwork.NewFakeClock(), 10)}}
+}
+
+func TestRoundRobinIsEven(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(t, "targets")
+		r := &route{algorithm: cloud.RoundRobin}
+		for i := range n {
+			r.targets = append(r.targets, targets(fmt.Sprint(i))...)
+		}
+		l, seen := newTestListener(), map[string]int{}
+		for range rapid.IntRange(0, 40).Draw(t, "connections") {
+			names := tries(l, r, clientNumber(1))
+			require.Len(t, names, n)
+			seen[names[0]]++
+			for i, name := range names { // The others follow in turn.
+				next := names[(i+1)%n]
+				assert.Equal(t, fmt.Sprint((slices.Index(r.names(), name)+1)%n), next)
+			}
+		}
+		least, most := 1<<30, 0
+		for _, name := range r.names() {
+			least, most = min(least, seen[name]), max(most, seen[name])
+		}
+		assert.LessOrEqual(t, most-least, 1)
+	})
+}
+
+func (r *route) names() (names []string) {
+	for _, t := range r.targets {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+func TestLeastConnectionsTakesTheIdlest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := &route{algorithm: cloud.LeastConnections, targets: targets("a", "b", "c", "d")}
+		l := newTestListener()
+		for _, target := range r.targets {
+			target.busy.Store(rapid.Int64Range(0, 3).Draw(t, "busy"))
+		}
+		for range 20 {
+			var busy []int64
+			for _, name := range tries(l, r, clientNumber(1)) {
+				busy = append(busy, r.targets[slices.Index(r.names(), name)].busy.Load())
+			}
+			require.Len(t, busy, 4)
+			require.True(t, slices.IsSorted(busy), "%v", busy)
+			r.targets[slices.Index(r.names(), tries(l, r, clientNumber(1))[0])].busy.Add(1)
+		}
+	})
+}
+
+func TestWhoRefusedLatelyComesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, algorithm := range []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash} {
+			r := &route{algorithm: algorithm, targets: targets("a", "b", "c")}
+			l := newTestListener()
+			r.targets[1].refuse()
+			for i := range 6 {
+				assert.Equal(t, "b", tries(l, r, clientNumber(i))[2], algorithm)
+			}
+			time.Sleep(refusalMemory)
+			first := map[string]bool{}
+			for i := range 20 {
+				first[tries(l, r, clientNumber(i))[0]] = true
+			}
+			assert.True(t, first["b"], algorithm)
+		}
+	})
+}
+
+func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
+	r := &route{algorithm: cloud.SourceHash}
 	for i := range 5 {
-		targets = append(targets, target{name: fmt.Sprintf("i-01jd3n6f0c5w3y-%d", i)})
+		r.targets = append(r.targets, targets(fmt.Sprintf("i-01jd3n6f0c5w3y-%d", i))...)
 	}
 	const clients = 1000
 	share := map[string]int{}
 	for i := range clients {
-		all := byHash(targets, clientNumber(i))
-		assert.ElementsMatch(t, targets, all)
-		share[all[0].name]++
-		shuffled := slices.Clone(targets)
-		slices.Reverse(shuffled)
-		assert.Equal(t, all, byHash(shuffled, clientNumber(i)), "the order of the targets means nothing")
-		gone := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.name == targets[2].name })
-		want := all[0]
-		if want == targets[2] {
-			want = all[1]
-		}
-		assert.Equal(t, want, byHash(gone, clientNumber(i))[0], "only the clients of the target that left move")
+		all := tries(newTestListener(), r, clientNumber(i))
+		assert.ElementsMatch(t, r.names(), all)
+		share[all[0]]++
+		shuffled := &route{algorithm: cloud.SourceHash, targets: slices.Clone(r.targets)}
+		slices.Reverse(shuffled.targets)
+		assert.Equal(t, all, tries(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing")
+		left := shuffled.targets[2].name
+		shuffled.targets = slices.Delete(shuffled.targets, 2, 3)
+		assert.Equal(t, slices.DeleteFunc(all, func(n string) bool { return n == left }), tries(newTestListener(), shuffled, clientNumber(i)),
+			"only the clients of the target that left move")
 	}
-	for _, target := range targets {
-		assert.InDelta(t, clients/len(targets), share[target.name], 70, "%v", share)
+	for _, target := range r.targets {
+		assert.InDelta(t, clients/len(r.targets), share[target.name], 70, "%v", share)
 	}
 }
 
-func TestLeastFirst(t *testing.T) {
-	l := load{of: map[string]int{}}
-	first := func() string { return l.leastFirst(named("a", "b", "c"))[0].name }
-	assert.Equal(t, "a", first(), "of the same load: in their order")
-	l.begin("a")
-	l.begin("b")
-	assert.Equal(t, "c", first())
-	l.begin("c")
-	l.begin("c")
-	l.end("b")
-	assert.Equal(t, "b", first())
-	l.end("a")
-	l.end("c")
-	l.end("c")
-	assert.Empty(t, l.of, "nothing is kept of targets without connections")
-}
-
-func TestSilenceLasts(t *testing.T) {
+func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		s := newSilence(10 * time.Second)
-		go func() {
-			for range 3 {
-				time.Sleep(7 * time.Second)
-				s.heard()
-			}
-		}()
-		assert.True(t, s.lasted(nil))
-		assert.Equal(t, 31*time.Second, time.Since(start), "21 s of noise, 10 s of silence")
+		start, ended := time.Now(), make(chan time.Time, 1)
+		s := newSilence(10*time.Second, func() { ended <- time.Now() })
+		for range 3 {
+			time.Sleep(7 * time.Second)
+			s.heard()
+		}
+		assert.Equal(t, 31*time.Second, (<-ended).Sub(start), "21 s of noise, 10 s of silence")
+		s.stop()
 
-		done := make(chan struct{})
-		time.AfterFunc(time.Second, func() { close(done) })
-		assert.False(t, newSilence(10*time.Second).lasted(done))
+		s = newSilence(10*time.Second, func() { t.Error("it was stopped") })
+		time.Sleep(time.Second)
+		s.stop()
+		time.Sleep(time.Minute)
+
+		none := newSilence(0, func() { t.Error("there is no limit") })
+		none.heard()
+		time.Sleep(time.Hour)
+		none.stop()
 	})
 }

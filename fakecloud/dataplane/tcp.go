@@ -5,10 +5,8 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,71 +52,97 @@ func (l *listener) admit(conn *net.TCPConn) {
 		reset(conn)
 		return
 	}
-	l.connections.Add(1)
-	l.active.Add(1)
+	l.begin()
+	f := &flow{at: l.at, from: client, client: conn}
+	l.balancer.running.Go(func() { l.serve(r, f) })
+}
+
+// serve has a connection forwarded, if its client can be. It does not wait for
+// the end: dialling takes a larger stack than what follows.
+func (l *listener) serve(r *route, f *flow) {
+	if !l.balancer.flows.add(f) {
+		l.finish(f)
+		return
+	}
+	conn, to := l.dial(r, f.from, f.client)
+	if conn == nil {
+		l.failed.Add(1)
+		reset(f.client)
+		l.finish(f)
+		return
+	}
+	to.begin()
+	if !l.balancer.flows.lead(f, conn, to) {
+		_ = conn.Close()
+	}
+	f.hush = newSilence(r.idle, f.cut)
+	f.passing.Store(2)
 	l.balancer.running.Go(func() {
-		defer l.active.Add(-1)
-		l.serve(r, client, conn)
+		l.pass(f, &pump{from: conn, to: f.client, counts: [2]*atomic.Int64{&l.out, &to.out}, hush: f.hush})
+	})
+	l.balancer.running.Go(func() {
+		l.pass(f, &pump{from: f.client, to: conn, counts: [2]*atomic.Int64{&l.in, &to.in}, hush: f.hush})
 	})
 }
 
-// serve forwards one connection until both directions have ended.
-func (l *listener) serve(r *route, from netip.Addr, client *net.TCPConn) {
-	defer func() { _ = client.Close() }()
-	f := &flow{at: l.at, client: client}
-	if !l.balancer.flows.add(f) {
-		return
+// pass copies one direction. Its end is passed on as such: an end of stream
+// leaves the other direction open, a broken connection breaks both. Who is last
+// finishes.
+func (l *listener) pass(f *flow, p *pump) {
+	broke, err := p.run()
+	if err == nil {
+		broke, err = p.to, p.to.CloseWrite()
 	}
-	defer l.balancer.flows.remove(f)
-	conn, to := l.dial(r, from, client)
-	if conn == nil {
-		l.failed.Add(1)
-		reset(client)
-		return
+	if err != nil {
+		f.broken.Store(true)
+		f.cut()
+		if broke == f.target && !errors.Is(err, net.ErrClosed) {
+			l.balancer.suspect(f.to.name)
+		}
 	}
-	defer l.balancer.load.end(to.name)
-	defer l.balancer.clients.ended(from, to.name)
-	defer func() { _ = conn.Close() }()
-	if l.balancer.flows.lead(f, conn, to) {
-		l.exchange(f, r.idle)
+	if f.passing.Add(-1) == 0 {
+		l.finish(f)
 	}
 }
 
-// exchange copies both directions until both have ended, or neither side has
-// said anything for so long, if that is not 0.
-func (l *listener) exchange(f *flow, idle time.Duration) {
-	var hush *silence
-	if idle > 0 {
-		hush = newSilence(idle)
-		done := make(chan struct{})
-		defer close(done)
-		l.balancer.running.Go(func() {
-			if hush.lasted(done) {
-				f.cut()
-			}
-		})
+// finish ends a connection in which nothing is passed on any more.
+func (l *listener) finish(f *flow) {
+	f.hush.stop()
+	l.balancer.flows.remove(f)
+	if f.broken.Load() {
+		l.broken.Add(1)
+		f.to.broken.Add(1)
 	}
-	var both sync.WaitGroup
-	both.Go(func() { forward(f.target, f.client, &l.in, hush) })
-	both.Go(func() { forward(f.client, f.target, &l.out, hush) })
-	both.Wait()
+	_ = f.client.Close()
+	if f.target != nil {
+		_ = f.target.Close()
+		f.to.active.Add(-1)
+		f.to.busy.Add(-1)
+		l.balancer.clients.ended(f.from, f.to.name)
+	}
+	l.active.Add(-1)
 }
 
-// dial connects to the first candidate that answers, and counts as its load;
+// dial connects to the first candidate that answers, and counts as busy there;
 // nil if none does, or not soon.
 func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TCPConn, target) {
-	ctx, cancel := context.WithTimeout(l.balancer.ctx, dialsTimeout)
-	defer cancel()
-	for _, t := range l.candidates(r, from) {
-		l.balancer.load.begin(t.name)
-		conn, err := connect(ctx, t.at, r.listener.ProxyProtocol, client)
+	late := time.Now().Add(dialsTimeout)
+	for t := range l.candidates(r, from) {
+		t.busy.Add(1)
+		conn, err := l.connect(r.at(t), late, r.listener.ProxyProtocol, client)
 		if err == nil {
 			l.balancer.clients.remember(from, t.name)
 			return conn, t
 		}
-		l.balancer.load.end(t.name)
-		l.balancer.log.Debug("target does not answer", "target", t.name, "at", t.at, "err", err)
-		if ctx.Err() != nil {
+		t.busy.Add(-1)
+		l.balancer.log.Debug("target does not answer", "target", t.name, "at", r.at(t), "err", err)
+		if l.balancer.ctx.Err() != nil || isShortage(err) {
+			break
+		}
+		t.failed.Add(1)
+		t.refuse()
+		l.balancer.suspect(t.name)
+		if !time.Now().Before(late) {
 			break
 		}
 	}
@@ -134,10 +158,10 @@ var dialer = func() *net.Dialer {
 var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}
 
 // connect dials a target and tells it, if it is to know, who the client is.
-func connect(ctx context.Context, at netip.AddrPort, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
+	ctx, cancel := context.WithDeadline(l.balancer.ctx, earlier(late, time.Now().Add(dialTimeout)))
 	defer cancel()
-	conn, err := dialer.DialContext(ctx, "tcp4", at.String())
+	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, at)
 	if err != nil {
 		return nil, err
 	}
@@ -148,27 +172,14 @@ func connect(ctx context.Context, at netip.AddrPort, proxy cloud.ProxyProtocol, 
 			return nil, err
 		}
 	}
-	return conn.(*net.TCPConn), nil
+	return conn, nil
 }
 
-// forward copies one direction. Its end is passed on as such: an end of stream
-// leaves the other direction open, a broken connection breaks both.
-func forward(to, from *net.TCPConn, count *atomic.Int64, hush *silence) {
-	var n int64
-	var err error
-	if hush == nil {
-		n, err = io.Copy(to, from) // Spliced in the kernel on Linux.
-	} else {
-		n, err = io.Copy(struct{ io.Writer }{to}, listening{from, hush})
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
 	}
-	count.Add(n)
-	if err == nil {
-		err = to.CloseWrite()
-	}
-	if err != nil {
-		reset(to)
-		reset(from)
-	}
+	return b
 }
 
 // reset closes with RST: to the peer it looks like what it is, a failure.

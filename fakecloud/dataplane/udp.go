@@ -5,7 +5,6 @@ package dataplane
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -23,53 +22,59 @@ const (
 	// that ask from a new port each time, as resolvers do, would else shut out
 	// everybody for as long as their sessions idle.
 	maxSessions = 1024
-	// refusalMemory is how long a target that refused a datagram comes last. TCP
-	// learns by dialling who does not answer; here only a loss tells.
-	refusalMemory = 10 * time.Second
+	// queue is how many bytes of datagrams may wait for us in a socket, if the
+	// system lets us have so many: what does not fit is lost.
+	queue = 1 << 20
 )
 
-// buffers hold one datagram of any size.
-var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
-
 // relay is a UDP listener at work: one goroutine reads what clients send, one
-// per session what its target answers.
+// per session what its target answers. Each takes all that is there at a time.
 type relay struct {
 	*listener
 	socket *net.UDPConn
+	back   outlet    // the socket
 	began  time.Time // sessions' clocks count from here
 
 	mu       sync.Mutex
 	sessions map[netip.AddrPort]*session
-	refusals map[string]time.Time // by target
 }
 
 // session is one client's traffic to one target.
 type session struct {
 	client   netip.AddrPort
+	peer     peer // the client, as answers are sent to it
 	target   target
 	route    *route // has the target; only the relay's goroutine looks
 	idle     time.Duration
 	upstream *net.UDPConn
+	forth    outlet       // upstream
 	last     atomic.Int64 // when either side was heard, since the relay began
 }
 
 func newRelay(l *listener, socket *net.UDPConn) *relay {
-	return &relay{listener: l, socket: socket, began: time.Now(), refusals: map[string]time.Time{}, sessions: map[netip.AddrPort]*session{}}
+	_ = socket.SetReadBuffer(queue)
+	return &relay{listener: l, socket: socket, began: time.Now(), sessions: map[netip.AddrPort]*session{}}
 }
 
 // run relays until the socket is closed. Then the sessions end too: they
 // could answer from no other.
 func (r *relay) run() {
 	defer r.endAll()
-	buffer := buffers.Get().(*[64 << 10]byte)
-	defer buffers.Put(buffer)
+	in, err := newInbox(r.socket)
+	if err == nil {
+		r.back, err = outletOf(r.socket)
+	}
+	if err != nil {
+		return // It is closed already.
+	}
+	defer in.drop()
 	pause := readPause
 	for {
-		n, client, err := r.socket.ReadFromUDPAddrPort(buffer[:])
+		n, err := in.receive()
 		switch {
 		case err == nil:
 			pause = readPause
-			r.relay(client, buffer[:n])
+			r.relay(in, n)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -82,70 +87,84 @@ func (r *relay) run() {
 	}
 }
 
-// relay sends a datagram on: in its client's session, or in a new one if there
-// is none, or none whose target may be used.
-func (r *relay) relay(client netip.AddrPort, datagram []byte) {
+// relay sends datagrams on: those together that one client sent in a row.
+func (r *relay) relay(in *inbox, n int) {
 	now := r.route.Load()
+	for first, last := 0, 0; first < n; first = last {
+		client := in.from(first)
+		for last = first + 1; last < n && in.from(last) == client; last++ { //nolint:revive // It only counts.
+		}
+		r.pass(now, client, in, first, last)
+	}
+}
+
+// pass sends a client's datagrams on: in its session, or in a new one if there
+// is none, or none whose target may be used.
+func (r *relay) pass(now *route, client netip.AddrPort, in *inbox, first, last int) {
 	if !now.admits(client.Addr()) {
-		r.refused.Add(1)
+		r.refused.Add(int64(last - first))
 		return
 	}
 	r.mu.Lock()
-	s := r.sessions[client]
+	s, sessions := r.sessions[client], len(r.sessions)
 	r.mu.Unlock()
-	if s != nil && s.route != now && slices.Contains(now.targets, s.target) {
+	if s != nil && s.route != now && s.route.listener.TargetPort == now.listener.TargetPort && slices.Contains(now.targets, s.target) {
 		s.route = now
 	}
-	if s == nil && r.full(now) {
-		r.refused.Add(1)
+	if limit := now.listener.ConnectionLimit; s == nil && limit > 0 && sessions >= limit {
+		r.refused.Add(int64(last - first))
 		return
 	}
-	if s == nil || s.route != now || !r.send(s, datagram) {
-		r.begin(now, client, datagram)
+	if s != nil && s.route == now {
+		first += r.send(s, in, first, last)
+	}
+	if first < last {
+		r.open(now, client, in, first, last)
 	}
 }
 
-// full tells whether the listener has as many sessions as it may.
-func (r *relay) full(now *route) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	limit := now.listener.ConnectionLimit
-	return limit > 0 && len(r.sessions) >= limit
-}
-
-// begin opens a session to the first candidate that can be sent the datagram.
-func (r *relay) begin(now *route, client netip.AddrPort, datagram []byte) {
+// open begins a session with the first candidate that can be sent the datagrams.
+func (r *relay) open(now *route, client netip.AddrPort, in *inbox, first, last int) {
 	r.connections.Add(1)
-	for _, t := range r.likely(r.candidates(now, client.Addr())) {
-		upstream, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(t.at))
+	for t := range r.candidates(now, client.Addr()) {
+		upstream, forth, err := dialUDP(now.at(t))
 		if err != nil {
-			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", t.at, "err", err)
+			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", now.at(t), "err", err)
+			if isShortage(err) {
+				break
+			}
+			t.failed.Add(1)
 			continue
 		}
-		s := &session{client: client, target: t, route: now, idle: cmp.Or(now.idle, r.balancer.plane.sessionIdle), upstream: upstream}
+		s := &session{
+			client: client, peer: in.peer(first), target: t, route: now,
+			idle: cmp.Or(now.idle, r.balancer.plane.sessionIdle), upstream: upstream, forth: forth,
+		}
 		r.add(s)
 		r.balancer.clients.remember(client.Addr(), t.name)
 		r.balancer.running.Go(func() { r.answer(s) })
-		if r.send(s, datagram) {
+		if first += r.send(s, in, first, last); first == last {
 			return
 		}
 	}
 	r.failed.Add(1)
 }
 
-// likely moves those to the end that refused a datagram not long ago.
-func (r *relay) likely(candidates []target) []target {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.refusals, func(_ string, at time.Time) bool { return time.Since(at) >= refusalMemory })
-	slices.SortStableFunc(candidates, func(a, b target) int { return r.refusals[a.name].Compare(r.refusals[b.name]) })
-	return candidates
+func dialUDP(at netip.AddrPort) (*net.UDPConn, outlet, error) {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = conn.SetReadBuffer(queue)
+	forth, err := outletOf(conn)
+	return conn, forth, err
 }
 
 // add makes a session the client's only one, and makes room for it.
 func (r *relay) add(s *session) {
 	r.active.Add(1)
-	r.balancer.load.begin(s.target.name)
+	s.target.begin()
+	s.target.busy.Add(1)
 	s.last.Store(int64(time.Since(r.began)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,29 +183,37 @@ func (r *relay) add(s *session) {
 	r.sessions[s.client] = s
 }
 
-// send passes a client's datagram to its target; false if that ended the
-// session.
-func (r *relay) send(s *session, datagram []byte) bool {
-	if _, err := s.upstream.Write(datagram); err != nil {
-		r.lose(s, err)
-		return false
-	}
+// send passes a client's datagrams to its target and gives the number of those
+// that were sent; fewer than all if that ended the session.
+func (r *relay) send(s *session, in *inbox, first, last int) int {
+	n, err := in.send(s.forth, nil, first, last)
 	s.last.Store(int64(time.Since(r.began)))
-	r.in.Add(int64(len(datagram)))
-	return true
+	bytes := in.size(first, first+n)
+	r.in.Add(bytes)
+	s.target.in.Add(bytes)
+	if err != nil {
+		r.lose(s, err)
+	}
+	return n
 }
 
 // answer passes a session's answers back, from the balancer's address, until
 // the session ends.
 func (r *relay) answer(s *session) {
-	defer r.active.Add(-1)
-	defer r.balancer.load.end(s.target.name)
-	defer r.balancer.clients.ended(s.client.Addr(), s.target.name)
-	buffer := buffers.Get().(*[64 << 10]byte)
-	defer buffers.Put(buffer)
+	defer func() {
+		r.active.Add(-1)
+		s.target.active.Add(-1)
+		s.target.busy.Add(-1)
+		r.balancer.clients.ended(s.client.Addr(), s.target.name)
+	}()
+	in, err := newInbox(s.upstream)
+	if err != nil {
+		return // It is closed already.
+	}
+	defer in.drop()
 	for wait := s.idle; wait > 0; wait = s.idle - (time.Since(r.began) - time.Duration(s.last.Load())) {
 		_ = s.upstream.SetReadDeadline(time.Now().Add(wait))
-		if err := r.copyBack(s, buffer[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := r.copyBack(s, in); !errors.Is(err, os.ErrDeadlineExceeded) {
 			r.lose(s, err)
 			return
 		}
@@ -196,15 +223,19 @@ func (r *relay) answer(s *session) {
 	r.end(s)
 }
 
-func (r *relay) copyBack(s *session, buffer []byte) error {
+func (r *relay) copyBack(s *session, in *inbox) error {
 	for {
-		n, err := s.upstream.Read(buffer)
+		n, err := in.receive()
 		if err != nil {
 			return err
 		}
 		s.last.Store(int64(time.Since(r.began)))
-		if _, err := r.socket.WriteToUDPAddrPort(buffer[:n], s.client); err == nil { // Datagrams may get lost.
-			r.out.Add(int64(n))
+		for first := 0; first < n; first++ { // One that cannot be sent is lost, as datagrams may be.
+			sent, _ := in.send(r.back, &s.peer, first, n)
+			bytes := in.size(first, first+sent)
+			r.out.Add(bytes)
+			s.target.out.Add(bytes)
+			first += sent
 		}
 	}
 }
@@ -212,12 +243,14 @@ func (r *relay) copyBack(s *session, buffer []byte) error {
 // lose ends a session whose socket failed: the target, or the way there,
 // refused a datagram, unless the session had been ended before.
 func (r *relay) lose(s *session, err error) {
+	if !errors.Is(err, net.ErrClosed) {
+		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err)
+		s.target.failed.Add(1)
+		s.target.refuse()
+		r.balancer.suspect(s.target.name)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !errors.Is(err, net.ErrClosed) {
-		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.target.at, "err", err)
-		r.refusals[s.target.name] = time.Now()
-	}
 	r.end(s)
 }
 

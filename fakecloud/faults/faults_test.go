@@ -68,7 +68,7 @@ func (p *fakePlane) Remove(id string) {
 }
 
 func (p *fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
-func (p *fakePlane) Health(string) []cloud.TargetHealth { return nil }
+func (p *fakePlane) Health(string) []cloud.TargetHealth   { return nil }
 
 func (p *fakePlane) forwarding() []string {
 	p.mu.Lock()

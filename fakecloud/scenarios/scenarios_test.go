@@ -29,10 +29,10 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 type fakePlane struct{}
 
-func (fakePlane) Apply(cloud.Forwarding) error       { return nil }
-func (fakePlane) Remove(string)                      {}
+func (fakePlane) Apply(cloud.Forwarding) error         { return nil }
+func (fakePlane) Remove(string)                        {}
 func (fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
-func (fakePlane) Health(string) []cloud.TargetHealth { return nil }
+func (fakePlane) Health(string) []cloud.TargetHealth   { return nil }
 
 // world is a cloud that lives, in which time passes when it is told to.
 type world struct {

@@ -1,0 +1,188 @@
+// This file answers: which figures are there, what are they to be, and do they
+// hold?
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+)
+
+// figure is how a row is measured.
+type figure struct {
+	name, title string
+	peers       []string // beside whom
+	rounds      int      // at most; 0 means as many as the size says
+	measure     func(*stage, context.Context, *contender) (sample, error)
+	show        func(sample) string
+	// key is the value that is compared: ours divided by theirs is to be at
+	// least aim, or at most.
+	key    string
+	aim    float64
+	atMost bool
+}
+
+var (
+	tcpPeers = []string{haproxy, haproxySplice}
+	udpPeers = []string{nginx}
+)
+
+// figures are in the order in which they are measured.
+var figures = []figure{
+	{
+		name: "throughput-down", title: "long transfers from backends", peers: tcpPeers,
+		measure: (*stage).download, show: showBytes, key: "bytesPerSecond", aim: 1,
+	},
+	{
+		name: "throughput-up", title: "long transfers to backends", peers: tcpPeers,
+		measure: (*stage).upload, show: showBytes, key: "bytesPerSecond", aim: 1,
+	},
+	{
+		name: "connections", title: "new connections", peers: tcpPeers,
+		measure: (*stage).connections, show: showRate, key: "perSecond", aim: 0.7,
+	},
+	{
+		name: "requests", title: "small requests, as fast as answered", peers: tcpPeers,
+		measure: (*stage).requests, show: showRate, key: "p99", aim: 1.5, atMost: true,
+	},
+	{
+		name: "requests-paced", title: "small requests at a fixed rate", peers: tcpPeers,
+		measure: (*stage).pacedRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
+	},
+	{
+		name: "idle", title: "memory of an idle connection", peers: tcpPeers, rounds: 1,
+		measure: (*stage).idle, show: showIdle, key: "bytesPerConnection", atMost: true,
+	},
+	{
+		name: "udp", title: "datagrams there and back", peers: udpPeers,
+		measure: (*stage).datagrams, show: showDatagrams, key: "perSecond", aim: 0.7,
+	},
+	{
+		name: "restart", title: "listening again after ready", // Only ours restarts with what it knows.
+		measure: (*stage).restart, show: showRestart, key: "late", aim: 1, atMost: true,
+	},
+}
+
+func rowNames() []string {
+	var names []string
+	for _, f := range figures {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// is tells whether a name chooses this figure: "throughput" chooses both.
+func (f figure) is(name string) bool { return f.name == name || strings.HasPrefix(f.name, name+"-") }
+
+// row is one line of the table. What is measured is by contender: seconds,
+// bytes, counts, those per second, and the cores that the proxy had.
+type row struct {
+	Name   string             `json:"name"`
+	Figure string             `json:"figure"`
+	Values map[string]sample  `json:"values"`
+	Shown  map[string]string  `json:"shown"`
+	Ratios map[string]float64 `json:"ratios,omitempty"` // by peer, of ours to theirs
+	Aim    string             `json:"aim,omitempty"`
+	Holds  *bool              `json:"holds,omitempty"`
+	Notes  []string           `json:"notes,omitempty"`
+}
+
+// row judges if the sizes were such that they say something.
+func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
+	r := row{Name: f.name, Figure: f.title, Values: samples, Shown: map[string]string{}, Ratios: map[string]float64{}, Aim: f.aimed(), Notes: s.absent()}
+	var cores []string
+	for _, name := range append([]string{fakecloud}, peerNames()...) {
+		v, ok := samples[name]
+		if !ok {
+			continue
+		}
+		r.Shown[name] = f.show(v)
+		cores = append(cores, fmt.Sprintf("%s %.2f beside clients %.2f, backends %.2f", name, v["cores"], v["clientCores"], v["backendCores"]))
+		if v[failed] > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %.0f failed", name, v[failed]))
+		}
+		ours, ok := samples[fakecloud]
+		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
+			r.Ratios[name] = ours[f.key] / theirs
+		}
+	}
+	if len(cores) > 0 {
+		r.Notes = append(r.Notes, "cores: "+strings.Join(cores, "; "))
+	}
+	for name, err := range s.missing {
+		r.Shown[name] = firstOf(err)
+	}
+	if holds, ok := f.holds(r.Ratios, samples[fakecloud]); ok && judge {
+		r.Holds = &holds
+	}
+	return r
+}
+
+// firstOf is what fits into a table.
+func firstOf(err error) string {
+	reason, _, _ := strings.Cut(err.Error(), ":")
+	reason, _, _ = strings.Cut(reason, " (")
+	return reason
+}
+
+func (f figure) aimed() string {
+	sign := "≥"
+	if f.atMost {
+		sign = "≤"
+	}
+	switch {
+	case f.aim == 0:
+		return ""
+	case f.peers == nil:
+		return fmt.Sprintf("%s %g s", sign, f.aim)
+	}
+	return fmt.Sprintf("%s %.1f×", sign, f.aim)
+}
+
+// holds compares with the peer that does best; ok is false if there is nothing
+// to compare.
+func (f figure) holds(ratios map[string]float64, ours sample) (holds, ok bool) {
+	all := []float64{}
+	for _, ratio := range ratios {
+		all = append(all, ratio)
+	}
+	if f.peers == nil && ours != nil {
+		all = append(all, ours[f.key])
+	}
+	switch {
+	case f.aim == 0:
+		return false, false
+	case ours == nil || ours[failed] > 0:
+		return false, true
+	case len(all) == 0:
+		return false, false
+	case f.atMost:
+		return slices.Max(all) <= f.aim, true
+	}
+	return slices.Min(all) >= f.aim, true
+}
+
+func showBytes(v sample) string { return machine.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }
+
+func showRate(v sample) string {
+	return fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), micro(v["p50"]), micro(v["p99"]))
+}
+
+func showIdle(v sample) string {
+	return fmt.Sprintf("%.1f KiB, %.1f files", v["bytesPerConnection"]/1024, v["filesPerConnection"])
+}
+
+func showDatagrams(v sample) string {
+	return fmt.Sprintf("%s/s, %s lost", machine.Grouped(v["perSecond"]), machine.Grouped(v[lost]))
+}
+
+func showRestart(v sample) string {
+	return fmt.Sprintf("%.1f ms (ready after %.0f ms)", v["late"]*1e3, v["ready"]*1e3)
+}
+
+// micro shows seconds as milliseconds with what a fast proxy needs of them.
+func micro(seconds float64) string { return fmt.Sprintf("%.2f ms", seconds*1e3) }

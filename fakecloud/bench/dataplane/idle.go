@@ -1,0 +1,55 @@
+// This file answers: what does a connection take that says nothing?
+
+package main
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// idle opens connections, each of which has been used once, and looks at the
+// proxy's resident memory and open files before and after. What the kernel has
+// for those files is in no process's memory: at least as much again.
+func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
+	before, _, err := c.process.Memory()
+	filesBefore := c.process.Files()
+	if err != nil {
+		return nil, err
+	}
+	conns, err := dialAll(ctx, c.address, portEcho, s.size.Idle)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(conns)
+	if err := pingAll(ctx, conns); err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, s.size.Warm); err != nil { // What is only needed for opening may go.
+		return nil, err
+	}
+	after, _, err := c.process.Memory()
+	if err != nil {
+		return nil, err
+	}
+	n := float64(len(conns))
+	return sample{
+		"connections": n, "bytesPerConnection": float64(after-before) / n, "filesPerConnection": float64(c.process.Files()-filesBefore) / n,
+	}, pingAll(ctx, conns) // All of them are still there.
+}
+
+func pingAll(ctx context.Context, conns []*net.TCPConn) error {
+	const atATime = 16
+	errs := make([]error, atATime)
+	var wg sync.WaitGroup
+	for w := range atATime {
+		wg.Go(func() {
+			buffer := make([]byte, requestSize+answerSize)
+			for i := w; i < len(conns) && errs[w] == nil && ctx.Err() == nil; i += atATime {
+				errs[w] = ask(conns[i], uint64(i), buffer)
+			}
+		})
+	}
+	wg.Wait()
+	return firstError(append(errs, ctx.Err()))
+}

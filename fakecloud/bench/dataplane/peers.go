@@ -1,0 +1,159 @@
+// This file answers: how are the peers set up?
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+)
+
+const (
+	haproxy       = "haproxy"
+	haproxySplice = "haproxy-splice"
+	nginx         = "nginx"
+)
+
+// peer is a proxy that fakecloud is compared with.
+type peer struct {
+	name, program, packages string
+	config                  func(address string) string
+	args                    func(config, dir string) []string
+}
+
+// peers have their addresses in this order.
+var peers = []peer{
+	{haproxy, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, false) }, haproxyArgs},
+	{haproxySplice, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, true) }, haproxyArgs},
+	{nginx, "nginx", "nginx-light libnginx-mod-stream", nginxConfig, func(config, dir string) []string {
+		return []string{"-p", dir, "-e", "stderr", "-c", config}
+	}},
+}
+
+func haproxyArgs(config, _ string) []string { return []string{"-db", "-f", config} }
+
+func peerNames() []string {
+	var names []string
+	for _, p := range peers {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// find also looks where Debian has servers, which is not on everybody's path.
+func (p peer) find() (string, error) {
+	for _, name := range []string{p.program, "/usr/sbin/" + p.program, "/usr/local/sbin/" + p.program} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: apt-get install %s", errNotInstalled, p.packages)
+}
+
+// start runs the peer on an address of its own, until it forwards.
+func (p peer) start(ctx context.Context, dir string) (*contender, error) {
+	path, err := p.find()
+	if err != nil {
+		return nil, err
+	}
+	c := &contender{name: p.name, address: machine.Pool() + "64." + fmt.Sprint(1+indexOf(p.name))}
+	config := filepath.Join(dir, p.name+".conf")
+	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {
+		return nil, err
+	}
+	if c.process, err = machine.Start(exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log")); err != nil {
+		return nil, err
+	}
+	if err := c.await(ctx); err != nil {
+		c.process.Kill()
+		return nil, fmt.Errorf("does not run (apt-get install %s): %w", p.packages, err)
+	}
+	return c, nil
+}
+
+func indexOf(name string) int {
+	for i, p := range peers {
+		if p.name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// haproxyConfig is a plain proxy's that uses the whole machine: a thread per
+// core, no logs, no checks, connections in plenty. Round robin, as ours.
+func haproxyConfig(address string, splice bool) string {
+	var c strings.Builder
+	_, _ = fmt.Fprintf(&c, "global\n  nbthread %d\n  maxpipes %d\n  maxconn %d\n", runtime.NumCPU(), maxPipes, haproxyConnections())
+	_, _ = fmt.Fprintf(&c, "defaults\n  mode tcp\n  balance roundrobin\n  maxconn %d\n", haproxyConnections())
+	_, _ = fmt.Fprintln(&c, "  timeout connect 5s\n  timeout client 10m\n  timeout server 10m")
+	if splice {
+		_, _ = fmt.Fprintln(&c, "  option splice-auto")
+	}
+	for _, port := range tcpPorts {
+		_, _ = fmt.Fprintf(&c, "listen p%d\n  bind %s\n", port, join(address, port))
+		for i, backend := range backendAddresses() {
+			_, _ = fmt.Fprintf(&c, "  server b%d %s\n", i, join(backend, port))
+		}
+	}
+	return c.String()
+}
+
+// maxPipes is ample for splicing in both directions of every stream; unset it
+// would be a quarter of the connections.
+const maxPipes = 32
+
+// haproxyConnections is as many as HAProxy may have with the files we may open:
+// it refuses to start with more.
+func haproxyConnections() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return 1000
+	}
+	return int(min(l.Max, 1<<20)-spareFiles/2-2*maxPipes) / 2
+}
+
+// nginxConfig forwards datagrams to the backends in turn, in sessions that last
+// as ours do. Each worker has a socket (reuseport): sessions are a worker's own,
+// and a client's datagrams would else begin one at each.
+func nginxConfig(address string) string {
+	var c strings.Builder
+	for _, module := range []string{"/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/lib64/nginx/modules/ngx_stream_module.so"} {
+		if _, err := os.Stat(module); err == nil {
+			_, _ = fmt.Fprintf(&c, "load_module %s;\n", module)
+			break
+		}
+	}
+	_, _ = fmt.Fprint(&c, "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;\nevents { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {\n")
+	for _, backend := range backendAddresses() {
+		_, _ = fmt.Fprintf(&c, "    server %s;\n", join(backend, portUDP))
+	}
+	_, _ = fmt.Fprintf(&c, "  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n", join(address, portUDP))
+	return c.String()
+}
+
+var version = regexp.MustCompile(`(?:HAProxy version |nginx/)(\S+)`)
+
+// versions are those of the peers that are installed.
+func versions(ctx context.Context, names []string) map[string]string {
+	found := map[string]string{}
+	for _, name := range names {
+		path, err := peers[indexOf(name)].find()
+		if err != nil {
+			continue
+		}
+		text, _ := exec.CommandContext(ctx, path, "-v").CombinedOutput()
+		if m := version.FindSubmatch(text); m != nil {
+			found[name] = string(m[1])
+		}
+	}
+	return found
+}

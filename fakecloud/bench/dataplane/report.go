@@ -1,0 +1,87 @@
+// This file answers: how is what was measured shown?
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+)
+
+// report is all that is printed.
+type report struct {
+	Quick   bool              `json:"quick"`
+	Machine machine.Machine   `json:"machine"`
+	Size    size              `json:"size"`
+	Peers   map[string]string `json:"peers"` // versions
+	Rows    []row             `json:"rows"`
+	Notes   []string          `json:"notes,omitempty"`
+}
+
+func (r *report) print(out io.Writer, output string) error {
+	if output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	}
+	s := r.Size
+	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
+	_, _ = fmt.Fprintf(out, "size     medians of %d rounds of %s (idle: one); %d long transfers; else %d clients, requests of %d bytes, answers of %d, %s requests/s when paced;\n",
+		s.Rounds, s.Period, s.Streams, s.Clients, requestSize, answerSize, machine.Grouped(float64(s.Rate)))
+	_, _ = fmt.Fprintf(out, "         %d datagrams of each client under way; %s idle connections; %d balancers restarted; proxies, backends and clients share the cores\n",
+		s.Window, machine.Grouped(float64(s.Idle)), s.Balancers)
+	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
+		_, _ = fmt.Fprintf(out, "peer     %s: version %s\n", name, r.Peers[name])
+	}
+	if r.Quick {
+		_, _ = fmt.Fprintln(out, "quick    the sizes are small: this shows that it works, the figures mean nothing")
+	}
+	for _, note := range r.Notes {
+		_, _ = fmt.Fprintln(out, "note    ", note)
+	}
+	return r.printRows(out)
+}
+
+func (r *report) printRows(out io.Writer) error {
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "\nFIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM\tHOLDS")
+	for _, line := range r.Rows {
+		holds := "-"
+		if line.Holds != nil {
+			holds = map[bool]string{true: "✓", false: "✗"}[*line.Holds]
+		}
+		cells := []string{line.Figure, line.Shown[fakecloud], line.Shown[haproxy], line.Shown[haproxySplice], line.Shown[nginx], line.ratios(), line.Aim, holds}
+		for i, cell := range cells {
+			if cell == "" {
+				cells[i] = "-"
+			}
+		}
+		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, line := range r.Rows {
+		for _, note := range line.Notes {
+			_, _ = fmt.Fprintf(out, "%s: %s\n", line.Name, note)
+		}
+	}
+	return nil
+}
+
+// ratios are in the order of the columns.
+func (r row) ratios() string {
+	var all []string
+	for _, name := range peerNames() {
+		if ratio, ok := r.Ratios[name]; ok {
+			all = append(all, fmt.Sprintf("%.2f×", ratio))
+		}
+	}
+	return strings.Join(all, " / ")
+}

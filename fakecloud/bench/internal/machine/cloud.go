@@ -1,0 +1,70 @@
+// This file answers: how does a benchmark start the cloud?
+
+package machine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Cloud is a `fakecloud serve` in a process of its own.
+type Cloud struct {
+	*Process
+	Address, Token string
+	binary, dir    string
+	flags          []string
+}
+
+var readyLine = regexp.MustCompile(`(?m)^fakecloud is ready at http://(\S+);`)
+
+// Pool is the first two bytes of this process's own part of loopback, so that
+// neither a lab nor a second benchmark on this machine has the same addresses.
+func Pool() string { return fmt.Sprintf("127.%d.", 128+os.Getpid()%120) }
+
+// StartCloud starts one that listens on any port and has its data in dir, and
+// returns when it is ready. It has operator's token in TokenFile.
+func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Cloud, error) {
+	c := &Cloud{binary: binary, dir: dir, flags: flags}
+	if err := c.serve("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.Address, err = c.Said(ctx, readyLine); err != nil {
+		c.Kill()
+		return nil, err
+	}
+	token, err := os.ReadFile(c.TokenFile())
+	if err != nil {
+		c.Kill()
+		return nil, err
+	}
+	c.Token = strings.TrimSpace(string(token))
+	return c, nil
+}
+
+// TokenFile holds an administrator's token.
+func (c *Cloud) TokenFile() string { return filepath.Join(c.dir, "token") }
+
+// Restart kills the cloud at once and starts the next one on the same address;
+// that is not ready yet.
+func (c *Cloud) Restart() error {
+	c.Kill()
+	return c.serve(c.Address)
+}
+
+func (c *Cloud) serve(listen string) error {
+	args := append([]string{
+		"serve", "--listen", listen, "--data", filepath.Join(c.dir, "cloud.db"), "--token", "operator:admin=" + c.TokenFile(),
+		"--profile", "instant", "--retention", "0s", "--instance-cidr", Pool() + "0.0/17", "--load-balancer-cidr", Pool() + "128.0/17",
+	}, c.flags...)
+	p, err := Start(exec.Command(c.binary, args...), filepath.Join(c.dir, "fakecloud.log"))
+	if err == nil {
+		c.Process = p
+	}
+	return err
+}

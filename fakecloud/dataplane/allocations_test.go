@@ -1,0 +1,80 @@
+//go:build !race
+
+package dataplane_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// Client and target allocate nothing here either, so all would be the
+// balancer's. The race detector makes pools forget, hence the build constraint.
+func TestForwardingAllocatesNothing(t *testing.T) {
+	tcp, udp := backend(t, two, 0, echoWithoutAllocating), portOf(udpEcho(t))
+	p, port := newPlane(t), freePort(t)
+	f := forwarding(tcp, []string{two}, port)
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
+	f.IdleTimeout = time.Hour
+	require.NoError(t, p.Apply(f))
+	over := map[string]net.Conn{"a connection": dial(t, port), "datagrams": udpClient(t, four, port)}
+	for what, c := range over {
+		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		message := make([]byte, 512)
+		assert.Zero(t, testing.AllocsPerRun(5000, func() {
+			if _, err := c.Write(message); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, message); err != nil {
+				t.Fatal(err)
+			}
+		}), what)
+	}
+	large := over["a connection"] // Spliced, as far as it goes.
+	message := make([]byte, 256<<10)
+	assert.Zero(t, testing.AllocsPerRun(50, func() {
+		if _, err := large.Write(message); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(large, message); err != nil {
+			t.Fatal(err)
+		}
+	}), "long transfers")
+}
+
+// echoWithoutAllocating takes more than it is sent at a time.
+func echoWithoutAllocating(c net.Conn) {
+	buffer := make([]byte, 4<<20)
+	for {
+		n, err := c.Read(buffer)
+		if err != nil {
+			return
+		}
+		if _, err := c.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func udpEcho(t *testing.T) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(two)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		for buffer := make([]byte, 64<<10); ; {
+			n, from, err := c.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(buffer[:n], from)
+		}
+	}()
+	return c
+}

@@ -1,0 +1,93 @@
+// This file answers: what has a balancer carried, by listener and by target?
+
+package dataplane
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// maxEndpoints bounds the targets that one balancer remembers beside those that
+// it has.
+const maxEndpoints = 1000
+
+// counters outlive what they count for: a listener or target that is taken out
+// and comes back counts on.
+type counters struct{ connections, active, failed, broken, refused, in, out atomic.Int64 }
+
+func (c *counters) begin() {
+	c.connections.Add(1)
+	c.active.Add(1)
+}
+
+func (c *counters) bytes() cloud.Bytes { return cloud.Bytes{In: c.in.Load(), Out: c.out.Load()} }
+
+// endpoint is what a balancer has met with at a target, on all ports.
+type endpoint struct {
+	name string
+	counters
+	busy atomic.Int64 // its connections and sessions, those being opened included
+	// When it last refused a connection or datagram; 0 once that is forgiven.
+	refusal atomic.Int64
+}
+
+// refusalMemory is how long a target that refused a client comes last: until
+// then the next client would in all likelihood be refused, too.
+const refusalMemory = 10 * time.Second
+
+func (e *endpoint) refuse() { e.refusal.Store(time.Now().UnixNano()) }
+
+// refusedLately forgives what is long ago.
+func (e *endpoint) refusedLately() bool {
+	at := e.refusal.Load()
+	if at == 0 {
+		return false
+	}
+	if time.Since(time.Unix(0, at)) < refusalMemory {
+		return true
+	}
+	e.refusal.CompareAndSwap(at, 0)
+	return false
+}
+
+// meet remembers all targets there are, and forgets some that were if those are
+// many. The caller holds Plane.mu.
+func (b *balancer) meet(backends []cloud.Backend) {
+	now := make(map[string]bool, len(backends))
+	for _, backend := range backends {
+		now[backend.Target] = true
+		if b.endpoints[backend.Target] == nil {
+			b.endpoints[backend.Target] = &endpoint{name: backend.Target}
+		}
+	}
+	for name, e := range b.endpoints {
+		if len(b.endpoints) <= len(backends)+maxEndpoints {
+			return
+		}
+		if !now[name] && e.busy.Load() == 0 {
+			delete(b.endpoints, name)
+		}
+	}
+}
+
+// stats are those of the listeners and backends there are. The caller holds
+// Plane.mu.
+func (b *balancer) stats() (out cloud.LoadBalancerStats) {
+	for _, l := range b.forwarding.Listeners {
+		c := b.counters[port{l.Protocol, l.Port}]
+		out.Listeners = append(out.Listeners, cloud.ListenerStats{
+			Listener: l, Connections: c.connections.Load(), Active: c.active.Load(),
+			Failed: c.failed.Load(), Broken: c.broken.Load(), Refused: c.refused.Load(), Bytes: c.bytes(),
+		})
+	}
+	for _, backend := range b.forwarding.Backends {
+		e := b.endpoints[backend.Target]
+		out.Targets = append(out.Targets, cloud.TargetStats{
+			Target: e.name, Connections: e.connections.Load(), Active: e.active.Load(),
+			Failed: e.failed.Load(), Broken: e.broken.Load(), Bytes: e.bytes(),
+		})
+	}
+	return out
+}
