@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// openFiles counts this process's file descriptors. Pipes that the kernel
-// splices through are kept for the next connection, and closed when they are
+// openFiles counts this process's file descriptors. The pipes that io.Copy has
+// the kernel splice through, in the tests' own targets, are closed when they are
 // collected as garbage: hence the collection.
 func openFiles() int {
 	runtime.GC()

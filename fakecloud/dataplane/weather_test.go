@@ -343,15 +343,6 @@ func TestResetReachesASlowReader(t *testing.T) {
 			to.requireReset(t)
 			awaitNone(t, p)
 		})
-		t.Run("from it", func(t *testing.T) {
-			w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
-				require.NoError(t, from.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-				require.ErrorIs(t, newNoise(11, 64<<10).write(from, 1<<30), os.ErrDeadlineExceeded)
-				require.NoError(t, to.reset())
-				from.requireReset(t)
-				awaitNone(t, p)
-			})
-		})
 	})
 }
 
