@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -38,12 +39,17 @@ const (
 	datagramSize = 512       // at most
 )
 
+// ownAddress is one that no other benchmark at the same time is likely to have.
+func ownAddress(host int) string {
+	return fmt.Sprintf("%s%d.%d", machine.Pool(), 1+os.Getpid()/120%100, host)
+}
+
 // backendAddresses are where the backends are; instances of the cloud have the
 // same.
 func backendAddresses() []string {
 	var all []string
 	for i := range backends {
-		all = append(all, fmt.Sprintf("%s100.%d", machine.Pool(), i+1))
+		all = append(all, ownAddress(1+i))
 	}
 	return all
 }

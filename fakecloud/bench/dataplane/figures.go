@@ -101,13 +101,15 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 			continue
 		}
 		r.Shown[name] = f.show(v)
-		cores = append(cores, fmt.Sprintf("%s %.2f beside clients %.2f, backends %.2f", name, v["cores"], v["clientCores"], v["backendCores"]))
-		if v[failed] > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s: %.0f failed", name, v[failed]))
-		}
+		cores = append(cores, fmt.Sprintf("%s %.2f (clients %.2f, backends %.2f, others %.2f)", name, v["cores"], v["clientCores"], v["backendCores"], v["otherCores"]))
 		ours, ok := samples[fakecloud]
 		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
 			r.Ratios[name] = ours[f.key] / theirs
+		}
+	}
+	for _, c := range s.contenders {
+		if n := samples[c.name][failed]; n > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %.0f failed: %v", c.name, n, c.failure))
 		}
 	}
 	if len(cores) > 0 {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -29,7 +30,6 @@ type peer struct {
 	args                    func(config, dir string) []string
 }
 
-// peers have their addresses in this order.
 var peers = []peer{
 	{haproxy, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, false) }, haproxyArgs},
 	{haproxySplice, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, true) }, haproxyArgs},
@@ -64,7 +64,7 @@ func (p peer) start(ctx context.Context, dir string) (*contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &contender{name: p.name, address: machine.Pool() + "64." + fmt.Sprint(1+indexOf(p.name))}
+	c := &contender{name: p.name, address: ownAddress(101 + indexOf(p.name))}
 	config := filepath.Join(dir, p.name+".conf")
 	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {
 		return nil, err
@@ -80,12 +80,7 @@ func (p peer) start(ctx context.Context, dir string) (*contender, error) {
 }
 
 func indexOf(name string) int {
-	for i, p := range peers {
-		if p.name == name {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
 }
 
 // haproxyConfig is a plain proxy's that uses the whole machine: a thread per
@@ -112,13 +107,13 @@ func haproxyConfig(address string, splice bool) string {
 const maxPipes = 32
 
 // haproxyConnections is as many as HAProxy may have with the files we may open:
-// it refuses to start with more.
+// it refuses to start with more. It has memory ready for all of them.
 func haproxyConnections() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return 1000
 	}
-	return int(min(l.Max, 1<<20)-spareFiles/2-2*maxPipes) / 2
+	return int(min(l.Max, 1<<17)-spareFiles/2-2*maxPipes) / 2
 }
 
 // nginxConfig forwards datagrams to the backends in turn, in sessions that last

@@ -25,6 +25,7 @@ import (
 type contender struct {
 	name, address string
 	process       *machine.Process
+	failure       error // the first of those that are counted
 }
 
 // stage is what runs while a figure is measured.
@@ -187,9 +188,10 @@ func (s *stage) lastWords(c *contender) string {
 }
 
 // measure also says who had how many cores: what the clients and the backends
-// take is the proxies' loss, as the figures mean it.
+// take is the proxies' loss, as the figures mean it; a figure measured while
+// others had a part of the machine says less.
 func (s *stage) measure(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, proxy, clients, backends := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU()
+	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.Busy(machine.Read("/proc/stat"))
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
@@ -198,6 +200,7 @@ func (s *stage) measure(ctx context.Context, f figure, c *contender) (sample, er
 	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another one.
 	took["clientCores"] = (machine.OwnCPU() - clients).Seconds() / elapsed
 	took["backendCores"] = (s.backends.CPU() - backends).Seconds() / elapsed
+	took["otherCores"] = max((machine.Busy(machine.Read("/proc/stat"))-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
 	return took, nil
 }
 

@@ -207,7 +207,7 @@ const maxFailures = 100
 
 // clients work at the same time, each until the period ends. do says how long
 // what counts took.
-func (s *stage) clients(ctx context.Context, begin func(client int) (do func() (time.Duration, error), end func(), err error)) (sample, error) {
+func (s *stage) clients(ctx context.Context, c *contender, begin func(client int) (do func() (time.Duration, error), end func(), err error)) (sample, error) {
 	parts := make([]worked, s.size.Clients)
 	start := time.Now().Add(s.size.Warm)
 	stop := start.Add(s.size.Period)
@@ -216,6 +216,11 @@ func (s *stage) clients(ctx context.Context, begin func(client int) (do func() (
 		wg.Go(func() { parts[i].work(ctx, start, stop, i, begin) })
 	}
 	wg.Wait()
+	for _, p := range parts {
+		if p.err != nil && c.failure == nil {
+			c.failure = p.err
+		}
+	}
 	return summary(parts, s.size.Period), ctx.Err()
 }
 
@@ -262,7 +267,7 @@ func summary(parts []worked, period time.Duration) sample {
 // the ends that were connected to, which do not choose a port, so that neither
 // the client nor any proxy runs out of ports.
 func (s *stage) connections(ctx context.Context, c *contender) (sample, error) {
-	return s.clients(ctx, func(client int) (func() (time.Duration, error), func(), error) {
+	return s.clients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
 		buffer := make([]byte, requestSize+answerSize)
 		number := uint64(client) << 32
 		return func() (time.Duration, error) {
@@ -283,8 +288,11 @@ func askOnce(address string, number uint64, buffer []byte) error {
 	if err := ask(c, number, buffer); err != nil {
 		return err
 	}
-	if n, err := c.Read(buffer); err != io.EOF {
-		return fmt.Errorf("after the answer come %d bytes, %w, and not its end", n, err)
+	switch n, err := c.Read(buffer); {
+	case err == nil:
+		return fmt.Errorf("after the answer come %d bytes, and not its end", n)
+	case !errors.Is(err, io.EOF):
+		return err
 	}
 	return nil
 }
@@ -304,7 +312,7 @@ func (s *stage) pacedRequests(ctx context.Context, c *contender) (sample, error)
 
 // ask has each client ask at most once in every interval.
 func (s *stage) ask(ctx context.Context, c *contender, interval time.Duration) (sample, error) {
-	return s.clients(ctx, func(client int) (func() (time.Duration, error), func(), error) {
+	return s.clients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
 		conn, err := dial(c.address, portEcho)
 		if err != nil {
 			return nil, nil, err

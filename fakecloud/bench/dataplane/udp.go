@@ -117,13 +117,12 @@ func (d *datagrams) run(ctx context.Context) error {
 		if err := d.socket.SetReadDeadline(time.Now().Add(tick)); err != nil {
 			return err
 		}
-		err := d.untilTick()
-		now := time.Now()
-		switch {
-		case !errors.Is(err, os.ErrDeadlineExceeded):
+		if err := d.untilTick(); err != nil {
 			return err
-		case ctx.Err() != nil || now.After(d.end):
-			return nil
+		}
+		now := time.Now()
+		if ctx.Err() != nil || now.After(d.end) {
+			return ctx.Err()
 		}
 		if err := d.resend(now); err != nil {
 			return err
@@ -131,13 +130,16 @@ func (d *datagrams) run(ctx context.Context) error {
 	}
 }
 
+// untilTick sends another for each that is back.
 func (d *datagrams) untilTick() error {
 	for {
 		place, err := d.receive()
-		if err != nil {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
 			return err
-		}
-		if place < 0 {
+		case place < 0:
 			continue
 		}
 		if err := d.send(place); err != nil {
