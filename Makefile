@@ -12,6 +12,7 @@ CLUSTER ?=
 CONFORMANCE ?=
 MUTANTS ?=
 BENCH ?=
+SOAK ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
 .PHONY: help
@@ -66,6 +67,10 @@ fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	  $(GO) test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run '^$$' -fuzz "^$${target#*.}$$" \
 	    -fuzztime $(or $(FUZZTIME),30s) -fuzzminimizetime 1x ./fakecloud/$${target%.*} || exit 1; \
 	done
+
+.PHONY: soak
+soak: ## Send a million small connections through a load balancer, ten minutes at most (SOAK="-connections 100000 -for 2m …")
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/soak $(SOAK)
 
 .PHONY: lint
 lint: ## Check format and style

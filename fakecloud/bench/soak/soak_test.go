@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func small() options {
+	return options{connections: 4000, datagrams: 800, clients: 16, limit: time.Minute, every: time.Hour, seed: 1, progress: io.Discard}
+}
+
+func TestSmallSoak(t *testing.T) {
+	r, err := run(t.Context(), small())
+	require.NoError(t, err)
+	require.NoError(t, r.verdict())
+	assert.EqualValues(t, 4000, r.made)
+	assert.InDelta(t, 800, r.told, 200)
+	assert.Positive(t, r.changes)
+}
+
+func TestSoakEndsInTime(t *testing.T) {
+	o := small()
+	o.connections, o.limit = 1<<30, time.Second
+	r, err := run(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, r.verdict())
+	assert.Positive(t, r.made)
+	assert.Less(t, r.made, int64(1<<30))
+}
+
+// peer is a soak whose balancer is a listener of the test.
+func peer(t *testing.T, serve func(*soak, *net.TCPConn)) *soak {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: frontAddress().AsSlice()})
+	require.NoError(t, err)
+	s := &soak{options: small(), front: l.Addr().(*net.TCPAddr).AddrPort(), due: make(chan struct{}, 1)}
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			serve(s, c)
+			_ = c.Close()
+		}
+	}()
+	return s
+}
+
+// Only a crash accounts for a failure, and only that of the connection's target.
+func TestFailuresAreAccountedFor(t *testing.T) {
+	s := peer(t, func(_ *soak, c *net.TCPConn) {
+		_, _ = c.Write([]byte{0, 0, 0, 1})
+		_, _ = c.Read(make([]byte, headerSize+maxBody))
+		_ = c.SetLinger(0)
+	})
+	_, other := s.lives.begin("other")
+	other.crashed.Store(true)
+	_, own := s.lives.begin("own")
+	c := newClient(s, 0)
+	c.connect()
+	assert.EqualValues(t, 1, s.failed.Load())
+	require.ErrorIs(t, s.errs[0], syscall.ECONNRESET)
+	require.ErrorContains(t, s.errs[0], "target own")
+	own.crashed.Store(true)
+	c.connect()
+	assert.EqualValues(t, 1, s.failed.Load())
+	assert.EqualValues(t, 1, s.crashed.Load())
+}
+
+func TestNamelessFailuresNeedACrashMeanwhile(t *testing.T) {
+	var meanwhile atomic.Int64
+	s := peer(t, func(s *soak, _ *net.TCPConn) { s.crashes.Add(meanwhile.Load()) })
+	c := newClient(s, 0)
+	c.connect()
+	assert.EqualValues(t, 1, s.failed.Load())
+	meanwhile.Store(2)
+	c.connect()
+	assert.EqualValues(t, 1, s.failed.Load())
+	assert.EqualValues(t, 1, s.crashed.Load())
+}
+
+func TestWrongAnswersAreFailures(t *testing.T) {
+	s := peer(t, func(_ *soak, c *net.TCPConn) {
+		_, _ = c.Write(make([]byte, 4+maxBody+1)) // It says its name, and zeros.
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})
+	s.lives.begin("own")
+	newClient(s, 0).connect()
+	assert.EqualValues(t, 1, s.failed.Load())
+	require.ErrorContains(t, s.errs[0], "the answer is not what was asked")
+}
+
+func TestVerdict(t *testing.T) {
+	fine := report{
+		made: 10, told: 200, lost: 4, clients: 2, crashes: 1,
+		before: figures{10, 3, 1, 10}, begin: figures{20, 10, 1, 20}, end: figures{20, 10, 8.5, 60}, after: figures{10, 3, 1, 30},
+	}
+	require.NoError(t, fine.verdict())
+	for want, spoil := range map[string]func(*report){
+		"1 failures that no crash accounts for, among them:\nbecause": func(r *report) { r.failed, r.errs = 1, []error{errors.New("because")} },
+		"5 of 200 datagrams were lost; crashes account for 4 at most": func(r *report) { r.lost = 5 },
+		"21 files are open after the connections, 20 were before":     func(r *report) { r.end.files++ },
+		"4 goroutines run after the balancers, 3 did before":          func(r *report) { r.after.goroutines++ },
+		"the heap grew by 8.5 MiB, more than 8":                       func(r *report) { r.end.heap++ },
+		"resident memory grew by 50.0 MiB, more than 48":              func(r *report) { r.end.resident = 70 },
+	} {
+		r := fine
+		spoil(&r)
+		require.EqualError(t, r.verdict(), want)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for want, spoil := range map[string]func(*options){
+		"-connections 0":  func(o *options) { o.connections = 0 },
+		"-datagrams -1":   func(o *options) { o.datagrams = -1 },
+		"-clients 251":    func(o *options) { o.clients = 251 },
+		"-for and -every": func(o *options) { o.limit = 0 },
+	} {
+		o := small()
+		spoil(&o)
+		require.ErrorContains(t, o.check(), want)
+	}
+}
