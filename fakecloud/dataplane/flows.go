@@ -119,9 +119,9 @@ func (s *flows) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f := range s.all {
-		_ = f.client.Close()
+		reset(f.client)
 		if f.target != nil {
-			_ = f.target.Close()
+			reset(f.target)
 		}
 	}
 	s.all = nil
