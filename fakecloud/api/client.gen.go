@@ -462,7 +462,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/load-balancers/{id}/health (the `GetLoadBalancerHealth` operationId).
 	GetLoadBalancerHealth(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetLoadBalancerStats What each listener carried since the process started.
+	// GetLoadBalancerStats What each listener and each target carried since the process started.
 	//
 	// Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 	GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1653,7 +1653,7 @@ func (c *Client) GetLoadBalancerHealth(ctx context.Context, id LoadBalancerID, r
 	return c.Client.Do(req)
 }
 
-// GetLoadBalancerStats What each listener carried since the process started.
+// GetLoadBalancerStats What each listener and each target carried since the process started.
 //
 // Corresponds with GET /v1/load-balancers/{id}/stats (the `GetLoadBalancerStats` operationId).
 func (c *Client) GetLoadBalancerStats(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7051,7 +7051,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/load-balancers/{id}/health (the `GetLoadBalancerHealth` operationId).
 	GetLoadBalancerHealthWithResponse(ctx context.Context, id LoadBalancerID, reqEditors ...RequestEditorFn) (*GetLoadBalancerHealthResponse, error)
 
-	// GetLoadBalancerStatsWithResponse What each listener carried since the process started.
+	// GetLoadBalancerStatsWithResponse What each listener and each target carried since the process started.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11819,7 +11819,7 @@ func (c *ClientWithResponses) GetLoadBalancerHealthWithResponse(ctx context.Cont
 	return ParseGetLoadBalancerHealthResponse(rsp)
 }
 
-// GetLoadBalancerStatsWithResponse What each listener carried since the process started.
+// GetLoadBalancerStatsWithResponse What each listener and each target carried since the process started.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -166,6 +166,24 @@ func (e HealthCheckProtocol) Valid() bool {
 	}
 }
 
+// Defines values for IPFamily.
+const (
+	IPv4 IPFamily = "ipv4"
+	IPv6 IPFamily = "ipv6"
+)
+
+// Valid indicates whether the value is a known member of the IPFamily enum.
+func (e IPFamily) Valid() bool {
+	switch e {
+	case IPv4:
+		return true
+	case IPv6:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for InstanceState.
 const (
 	InstanceError       InstanceState = "error"
@@ -871,7 +889,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1128,6 +1146,17 @@ type FaultThrottle struct {
 	PerSecond float64 `json:"perSecond"`
 }
 
+// HealthChange When a target's health became what it then was.
+type HealthChange struct {
+	At time.Time `json:"at"`
+
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
+	Health TargetHealthState `json:"health"`
+
+	// Reason Example: connection refused by 127.30.16.1:30080
+	Reason *string `json:"reason,omitempty"`
+}
+
 // HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
 type HealthCheck struct {
 	// ExpectedCodes Of http only: the statuses of a target that is well, as numbers and ranges. 200 when left out. Redirects are not followed.
@@ -1163,6 +1192,17 @@ type HealthCheck struct {
 
 // HealthCheckProtocol A connection (tcp), an expected status of a path (http), or no check at all.
 type HealthCheckProtocol string
+
+// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+// are as final as the addresses: an update may repeat them, but not change them.
+//
+// Example: ["ipv4","ipv6"]
+type IPFamilies = []IPFamily
+
+// IPFamily defines model for IPFamily.
+type IPFamily string
 
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 type IdleTimeoutSeconds = int
@@ -1275,14 +1315,18 @@ type Listener struct {
 	TargetPort int `json:"targetPort"`
 }
 
-// ListenerStats defines model for ListenerStats.
+// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for a while. Bytes are payload, counted as they are forwarded.
 type ListenerStats struct {
+	// ActiveConnections Those still open.
 	ActiveConnections int64 `json:"activeConnections"`
 
-	// BytesIn From clients to targets. Counted when that direction of a connection ends.
+	// BrokenConnections Forwarded, but ended otherwise than by both sides' closing: a reset, an idle timeout, the end of draining.
+	BrokenConnections int64 `json:"brokenConnections"`
+
+	// BytesIn From clients to targets.
 	BytesIn int64 `json:"bytesIn"`
 
-	// BytesOut From targets to clients. Counted when that direction of a connection ends.
+	// BytesOut From targets to clients.
 	BytesOut int64 `json:"bytesOut"`
 
 	// Connections Accepted from clients.
@@ -1293,14 +1337,14 @@ type ListenerStats struct {
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
 
-	// RefusedConnections From clients outside of the source ranges or beyond the connection limit.
+	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 
 // Listeners Two may share a port if their protocols differ.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1334,7 +1378,21 @@ type LoadBalancer struct {
 
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds IdleTimeoutSeconds `json:"idleTimeoutSeconds"`
-	Listeners          []Listener         `json:"listeners"`
+
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies IPFamilies `json:"ipFamilies"`
+
+	// IPv6Address The lowest that was free of the IPv6 pool. Absent unless `ipFamilies` has ipv6.
+	//
+	// Example: fd00:30::1
+	IPv6Address *string    `json:"ipv6Address,omitempty"`
+	Listeners   []Listener `json:"listeners"`
 
 	// Name Example: web
 	Name    string `json:"name"`
@@ -1349,11 +1407,23 @@ type LoadBalancer struct {
 	// reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
-	SourceRanges SourceRanges      `json:"sourceRanges"`
-	State        LoadBalancerState `json:"state"`
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
+	SourceRanges SourceRanges `json:"sourceRanges"`
 
-	// StateReason What stands in the way, e.g. which port cannot be bound and why.
+	// State One that is active listens on its address and forwards to those targets
+	// that run and are not unhealthy. While there are none it stays active and
+	// refuses clients: tcp connections are accepted and reset, udp datagrams
+	// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+	// error could not be brought about as it was asked for, and is tried again.
+	State LoadBalancerState `json:"state"`
+
+	// StateReason What stands in the way. In error: e.g. which port cannot be bound and
+	// why. Active: why clients are refused now (it has no targets, no target
+	// runs, no target is healthy, the cloud is a control plane only); absent
+	// while they are served. It changes at most once a second, as any
+	// change does: with an event and a new version, so that an `If-Match` of
+	// before fails.
 	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1399,6 +1469,15 @@ type LoadBalancerCreate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners Listeners `json:"listeners"`
 
@@ -1408,7 +1487,8 @@ type LoadBalancerCreate struct {
 	Name   string              `json:"name"`
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -1416,12 +1496,12 @@ type LoadBalancerCreate struct {
 	Targets *Targets `json:"targets,omitempty"`
 }
 
-// LoadBalancerHealth Example: {"targets":[{"health":"unhealthy","instanceId":"i-01jd3n6f0c5w3y","reason":"instance is stopped","since":"2026-01-02T15:04:05.123Z"}]}
+// LoadBalancerHealth Example: {"targets":[{"health":"healthy","history":[{"at":"2026-01-02T15:04:07.123Z","health":"healthy"},{"at":"2026-01-02T15:04:05.123Z","health":"unknown","reason":"not checked yet"}],"instanceId":"i-01jd3n6f0c5w3y","since":"2026-01-02T15:04:07.123Z"}]}
 type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1435,12 +1515,19 @@ type LoadBalancerList struct {
 // reserved address.
 type LoadBalancerScheme string
 
-// LoadBalancerState defines model for LoadBalancerState.
+// LoadBalancerState One that is active listens on its address and forwards to those targets
+// that run and are not unhealthy. While there are none it stays active and
+// refuses clients: tcp connections are accepted and reset, udp datagrams
+// dropped, and both count as failed; `stateReason` says so meanwhile. One in
+// error could not be brought about as it was asked for, and is tried again.
 type LoadBalancerState string
 
-// LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}]}
+// LoadBalancerStats Example: {"listeners":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":0,"port":8080,"protocol":"tcp","refusedConnections":2}],"targets":[{"activeConnections":1,"brokenConnections":1,"bytesIn":4096,"bytesOut":65536,"connections":12,"failedConnections":3,"instanceId":"i-01jd3n6f0c5w3y"}]}
 type LoadBalancerStats struct {
 	Listeners []ListenerStats `json:"listeners"`
+
+	// Targets In the order of the balancer's targets.
+	Targets []TargetStats `json:"targets"`
 }
 
 // LoadBalancerUpdate Example: {"targets":[{"instanceId":"i-01jd3n6f0c5w3y"},{"instanceId":"i-01jd3n6f0c5w9z"}]}
@@ -1474,6 +1561,18 @@ type LoadBalancerUpdate struct {
 	// IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 	IdleTimeoutSeconds *IdleTimeoutSeconds `json:"idleTimeoutSeconds,omitempty"`
 
+	// IPFamilies The families of its addresses, in any order; ipv4 alone when left out. Every
+	// balancer has an IPv4 address; ipv6 needs a cloud with IPv6 addresses to give
+	// (`serve --load-balancer-cidr6`). Both lead to the same targets, by IPv4. They
+	// are as final as the addresses: an update may repeat them, but not change them.
+	//
+	//
+	// Example: ["ipv4","ipv6"]
+	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+
+	// IPv6Address As `addressId`.
+	IPv6Address *string `json:"ipv6Address,omitempty"`
+
 	// Listeners Two may share a port if their protocols differ.
 	Listeners *Listeners `json:"listeners,omitempty"`
 
@@ -1486,7 +1585,8 @@ type LoadBalancerUpdate struct {
 	// reserved address.
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
-	// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+	// everyone. Some of one family only keep out all of the other.
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -2095,7 +2195,8 @@ type SnapshotList struct {
 	Items []Snapshot `json:"items"`
 }
 
-// SourceRanges Who may connect, as IPv4 CIDRs without host bits. Empty is everyone.
+// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
+// everyone. Some of one family only keep out all of the other.
 type SourceRanges = []string
 
 // Tags Example: {"cluster":"lab"}
@@ -2108,17 +2209,42 @@ type Target struct {
 
 // TargetHealth defines model for TargetHealth.
 type TargetHealth struct {
-	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
-	Health     TargetHealthState `json:"health"`
-	InstanceID string            `json:"instanceId"`
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
+	Health TargetHealthState `json:"health"`
+
+	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does.
+	History    []HealthChange `json:"history"`
+	InstanceID string         `json:"instanceId"`
 
 	// Reason Example: instance is stopped
 	Reason *string    `json:"reason,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
 }
 
-// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not.
+// TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 type TargetHealthState string
+
+// TargetStats What one target was sent through all listeners together.
+type TargetStats struct {
+	// ActiveConnections Those still open.
+	ActiveConnections int64 `json:"activeConnections"`
+
+	// BrokenConnections As in ListenerStats.
+	BrokenConnections int64 `json:"brokenConnections"`
+
+	// BytesIn From clients to the target.
+	BytesIn int64 `json:"bytesIn"`
+
+	// BytesOut From the target to clients.
+	BytesOut int64 `json:"bytesOut"`
+
+	// Connections Those that the target took.
+	Connections int64 `json:"connections"`
+
+	// FailedConnections Attempts to connect that failed; the client's may have gone to another target.
+	FailedConnections int64  `json:"failedConnections"`
+	InstanceID        string `json:"instanceId"`
+}
 
 // Targets defines model for Targets.
 type Targets = []Target
@@ -2875,7 +3001,7 @@ type ServerInterface interface {
 	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
 	// (GET /v1/load-balancers/{id}/health)
 	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// GetLoadBalancerStats What each listener carried since the process started.
+	// GetLoadBalancerStats What each listener and each target carried since the process started.
 	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	// ListNetworks Networks of the project, oldest first.

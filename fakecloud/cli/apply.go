@@ -66,6 +66,7 @@ The manifest is YAML:
     listeners: [{protocol: tcp, port: 8080, targetPort: 30080}]
     targets: [node-1]         # instances by name
     reservedAddress: web      # by name
+    ipFamilies: [ipv4, ipv6]  # as final as an address
   routes:                     # as in POST /v1/routes, but
   - name: node-1
     destination: 10.244.1.0/24

@@ -219,12 +219,13 @@ func (a *app) balancersCreate() *cobra.Command {
 	var o balancerOptions
 	var w waiter
 	var address string
+	var families []string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a load balancer", Args: cobra.ExactArgs(1),
 		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
   fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
-  fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp`,
+  fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(o.listeners) == 0 {
@@ -250,6 +251,12 @@ func (a *app) balancersCreate() *cobra.Command {
 				}
 				body.AddressID = &r.ID
 			}
+			if cmd.Flags().Changed("ip-family") {
+				body.IPFamilies = &api.IPFamilies{}
+				for _, f := range families {
+					*body.IPFamilies = append(*body.IPFamilies, api.IPFamily(f))
+				}
+			}
 			if body.Targets, err = o.lookUp(cmd.Context(), c); err != nil {
 				return err
 			}
@@ -260,6 +267,8 @@ func (a *app) balancersCreate() *cobra.Command {
 	w.flags(a, cmd)
 	a.balancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
+	cmd.Flags().StringSliceVar(&families, "ip-family", nil, "ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)")
+	noFiles(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
 	offer(cmd, "address", a.completeAddresses())
 	return cmd
 }

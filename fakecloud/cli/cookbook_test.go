@@ -120,7 +120,7 @@ func TestReadme(t *testing.T) {
 		line, _, _ = strings.Cut(line, "   # ")
 		line, _, _ = strings.Cut(line, "    # ")
 		args := strings.Fields(line)
-		if args[0] == "serve" || slices.Contains(args, "--follow") {
+		if args[0] == "serve" || slices.Contains(args, "--follow") || slices.Contains(args, "--watch") {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -19,7 +19,7 @@ import (
 func (a *app) loadBalancers() *cobra.Command {
 	return group("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
-  fakecloud load-balancers stats web`,
+  fakecloud load-balancers stats web --watch`,
 		a.balancersList(), a.balancersGet(), a.balancersCreate(), a.balancersUpdate(), a.balancersDelete(), a.balancersStats(), a.balancersHealth())
 }
 
@@ -38,11 +38,18 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 			ports = append(ports, port)
 		}
 		rows = append(rows, []string{
-			lb.Name, lb.ID, string(lb.State), lb.Address, strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
+			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
 			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.age(lb.CreatedAt), orDash(lb.StateReason),
 		})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
+}
+
+func showAddresses(lb api.LoadBalancer) string {
+	if lb.IPv6Address == nil {
+		return lb.Address
+	}
+	return lb.Address + "," + *lb.IPv6Address
 }
 
 func showCheck(h *api.HealthCheck) string {
@@ -156,70 +163,5 @@ func (a *app) eachBalancer(verb, short, example string, w *waiter, do func(*clie
 	if w != nil {
 		w.flags(a, cmd)
 	}
-	return cmd
-}
-
-func (a *app) balancersStats() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "stats NAME|ID", Short: "Show what each listener carried since the cloud started", Args: cobra.ExactArgs(1),
-		Long:    "Show what each listener carried since the cloud started. Bytes count once a connection's direction has ended.",
-		Example: "  fakecloud load-balancers stats web -o json", ValidArgsFunction: a.completeBalancers(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			lb, err := resolveBalancer(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			stats, err := c.LoadBalancerStats(cmd.Context(), lb.ID)
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, l := range stats.Listeners {
-				row := []string{fmt.Sprintf("%d/%s", l.Port, l.Protocol)}
-				for _, n := range []int64{l.Connections, l.ActiveConnections, l.FailedConnections, l.RefusedConnections, l.BytesIn, l.BytesOut} {
-					row = append(row, strconv.FormatInt(n, 10))
-				}
-				rows = append(rows, row)
-			}
-			return a.print(cmd.OutOrStdout(), stats, "PORT CONNECTIONS ACTIVE FAILED REFUSED BYTES-IN BYTES-OUT", rows)
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
-}
-
-func (a *app) balancersHealth() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "health NAME|ID", Short: "Show what a load balancer knows of its targets", Args: cobra.ExactArgs(1),
-		Example: "  fakecloud load-balancers health web", ValidArgsFunction: a.completeBalancers(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			lb, err := resolveBalancer(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			health, err := c.LoadBalancerHealth(cmd.Context(), lb.ID)
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, t := range health.Targets {
-				since := "-"
-				if t.Since != nil {
-					since = a.age(*t.Since)
-				}
-				rows = append(rows, []string{t.InstanceID, string(t.Health), since, orDash(t.Reason)})
-			}
-			return a.print(cmd.OutOrStdout(), health, "INSTANCE HEALTH FOR REASON", rows)
-		},
-	}
-	a.addOutput(cmd)
 	return cmd
 }

@@ -65,7 +65,7 @@ var kinds = []*kind{
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{
-		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId"}, own: ownOfBalancer,
+		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId", "ipFamilies"}, own: ownOfBalancer,
 		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
 	},
 	{

@@ -156,15 +156,20 @@ var anID = regexp.MustCompile(`\b[a-z]+-[0-9a-z]{26}\b`)
 
 // terminalWidth is 0 when nobody looks, but a file or a program reads.
 func terminalWidth(out io.Writer) int {
+	width, _ := terminalSize(out)
+	return width
+}
+
+func terminalSize(out io.Writer) (width, height int) {
 	f, ok := out.(*os.File)
 	if !ok {
-		return 0
+		return 0, 0
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
+	width, height, err := term.GetSize(int(f.Fd()))
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return width
+	return width, height
 }
 
 // table shows rows in columns, and moves them together and cuts long cells where

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -33,6 +32,7 @@ type serveOptions struct {
 	tokens, zones                          []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
+	loadBalancerMode, loadBalancerCIDR6    string
 	loadBalancerInterface                  string
 	seed                                   int64
 	logFormat, logLevel, clock             string
@@ -70,7 +70,9 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "the CIDR of each project's network \"default\", which they all share: where instances' addresses come from")
 	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
-	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN; empty: the addresses are there already, as all of 127/8 is on Linux")
+	f.StringVar(&o.loadBalancerCIDR6, "load-balancer-cidr6", "", "where the IPv6 addresses come from of load balancers that ask for one, e.g. ::1/128, which is all that loopback has; empty: nowhere")
+	f.StringVar(&o.loadBalancerMode, "load-balancer-mode", "", "where load balancers listen: loopback, on addresses that are there already, as all of 127/8 is on Linux; interface, on addresses that are added to --load-balancer-interface; none, nowhere, which their states say (default interface if --load-balancer-interface is given, loopback if not)")
+	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN")
 	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
 	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
 	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
@@ -79,7 +81,8 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	noFiles(cmd, map[string][]string{
-		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
+		"load-balancer-mode": balancerModes,
+		"profile":            {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
 	return cmd
 }
@@ -96,6 +99,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	}
 	if o.rateLimit < 0 || o.rateLimit > 0 && o.rateBurst < 1 {
 		return misuse("--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit, o.rateBurst)
+	}
+	if err := o.checkBalancerMode(); err != nil {
+		return err
 	}
 	cfg, err := o.cloudConfig(log)
 	if err != nil {
@@ -117,7 +123,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if cfg.Virtual, err = o.startTime(ctx, cfg.Store); err != nil {
 		return fmt.Errorf("--clock %s, --data %s: %w", o.clock, o.data, err)
 	}
-	plane := dataplane.New(dataplane.Options{Logger: log, Interface: o.loadBalancerInterface})
+	plane := o.dataPlane(log)
 	defer plane.Close()
 	cfg.DataPlane = plane
 	if o.data == store.Memory {
@@ -241,6 +247,11 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
 		return cfg, misuse("--load-balancer-cidr: %w", err)
+	}
+	if o.loadBalancerCIDR6 != "" {
+		if cfg.LoadBalancerCIDR6, err = netip.ParsePrefix(o.loadBalancerCIDR6); err != nil {
+			return cfg, misuse("--load-balancer-cidr6: %w", err)
+		}
 	}
 	return cfg, nil
 }

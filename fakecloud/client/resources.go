@@ -130,12 +130,14 @@ func (c *Client) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalan
 	return read[api.LoadBalancer](ctx, c, of(id, c.raw.GetLoadBalancer))
 }
 
-// LoadBalancerStats are one balancer's counters.
+// LoadBalancerStats are the counters of one balancer's listeners and targets.
+// They begin with the cloud's process: less than before means that it began anew.
 func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error) {
 	return read[api.LoadBalancerStats](ctx, c, of(id, c.raw.GetLoadBalancerStats))
 }
 
-// LoadBalancerHealth is what one balancer knows of its targets.
+// LoadBalancerHealth is what one balancer knows of its targets, and how they came
+// to be so.
 func (c *Client) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {
 	return read[api.LoadBalancerHealth](ctx, c, of(id, c.raw.GetLoadBalancerHealth))
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // checkPools refuses prefixes that addresses cannot be taken from.
-func checkPools(instances, balancers netip.Prefix) error {
+func checkPools(instances, balancers, balancers6 netip.Prefix) error {
 	for name, p := range map[string]netip.Prefix{"instance": instances, "load balancer": balancers} {
 		if !p.IsValid() || !p.Addr().Is4() || p.Bits() > 30 {
 			return fmt.Errorf("%s CIDR %q: want an IPv4 prefix of at most /30, such as 127.30.16.0/20", name, p)
@@ -31,7 +31,7 @@ func checkPools(instances, balancers netip.Prefix) error {
 	if instances.Overlaps(balancers) {
 		return fmt.Errorf("instance CIDR %s and load balancer CIDR %s overlap", instances, balancers)
 	}
-	return nil
+	return checkPool6(balancers6)
 }
 
 // pageSize is the number of addresses in a page of an addressSet: a power of 2.
@@ -43,13 +43,18 @@ type page struct {
 	bits  [pageSize / 64]uint64
 }
 
-// addressSet are the addresses that something in the cloud has. It is changed
-// only in transactions, of which there is one at a time; what one that fails has
-// changed is taken back.
+// addressSet are those addresses of a prefix that something in the cloud has. It
+// is changed only in transactions, of which there is one at a time; what one that
+// fails has changed is taken back.
 type addressSet struct {
+	of    netip.Prefix // its addresses differ in the last 32 bits only
 	mu    sync.Mutex
 	pages map[uint32]*page
 }
+
+var everyIPv4 = netip.MustParsePrefix("0.0.0.0/0")
+
+func newAddressSet(of netip.Prefix) addressSet { return addressSet{of: of, pages: map[uint32]*page{}} }
 
 // load replaces the set by what is stored.
 func (s *addressSet) load(ctx context.Context, tx *store.Tx) error {
@@ -65,24 +70,36 @@ func (s *addressSet) load(ctx context.Context, tx *store.Tx) error {
 		if err != nil {
 			return fmt.Errorf("stored address: %w", err)
 		}
-		s.set(number(a), true)
+		if s.of.Contains(a) {
+			s.set(number(a), true)
+		}
 	}
 	return nil
 }
 
-// takeLowest takes the first host of the prefix that is free. The prefix's
-// first and last addresses are not hosts.
+// takeLowest takes the first host of the prefix that is free.
 func (s *addressSet) takeLowest(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
-	first, last := bounds(pool)
-	n, ok := s.lowest(first+1, last-1)
+	n, ok := s.lowest(hosts(pool))
 	if !ok {
 		return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool)
 	}
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], n)
-	a := netip.AddrFrom4(b)
+	a := withNumber(pool.Addr(), n)
 	s.take(tx, a)
 	return a, nil
+}
+
+// hosts are the first and the last address of a prefix that can be given, as
+// numbers. An IPv4 prefix's first and last are none; of an IPv6 one the first is
+// for routers, unless there are two at most.
+func hosts(p netip.Prefix) (first, last uint32) {
+	first, last = bounds(p)
+	switch {
+	case p.Addr().Is4():
+		return first + 1, last - 1
+	case p.Bits() < 127:
+		return first + 1, last
+	}
+	return first, last
 }
 
 // lowest is the first number of the range that is free.
@@ -112,13 +129,12 @@ func (s *addressSet) lowest(first, last uint32) (uint32, bool) {
 func (s *addressSet) take(tx *store.Tx, a netip.Addr) { s.change(tx, a, true) }
 
 // release gives up an address; an invalid one is none.
-func (s *addressSet) release(tx *store.Tx, a netip.Addr) {
-	if a.IsValid() {
-		s.change(tx, a, false)
-	}
-}
+func (s *addressSet) release(tx *store.Tx, a netip.Addr) { s.change(tx, a, false) }
 
 func (s *addressSet) change(tx *store.Tx, a netip.Addr, taken bool) {
+	if !s.of.Contains(a) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.set(number(a), taken) {
@@ -149,16 +165,24 @@ func (s *addressSet) set(n uint32, taken bool) bool {
 	return true
 }
 
-// bounds are the first and the last address of an IPv4 prefix, as numbers.
+// bounds are the first and the last address of a prefix, as numbers. An IPv6
+// prefix that is larger than a number counts ends after 2^32 addresses.
 func bounds(p netip.Prefix) (first, last uint32) {
 	first = number(p.Addr())
-	return first, first | uint32(1<<(32-p.Bits())-1)
+	return first, first | uint32(1<<min(32, p.Addr().BitLen()-p.Bits())-1)
 }
 
-// number is an IPv4 address as one.
+// number is the last 32 bits of an address, which are all that an IPv4 one has.
 func number(a netip.Addr) uint32 {
-	b := a.As4()
-	return binary.BigEndian.Uint32(b[:])
+	b := a.As16()
+	return binary.BigEndian.Uint32(b[12:])
+}
+
+// withNumber is an address with other last 32 bits.
+func withNumber(a netip.Addr, n uint32) netip.Addr {
+	b := a.As16()
+	binary.BigEndian.PutUint32(b[12:], n)
+	return netip.AddrFrom16(b).Unmap() // As16 mapped it, if it is an IPv4 one.
 }
 
 // instanceAddress takes the address asked for, if it is free, or one of the
@@ -198,11 +222,15 @@ func unicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()[0
 // parseCIDR reads an IPv4 prefix of a request.
 func parseCIDR(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil || !cidr.Addr().Is4():
+	if err != nil || !cidr.Addr().Is4() {
 		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).at(field, "is no IPv4 CIDR")
-	case cidr != cidr.Masked():
-		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", s, cidr.Masked()).at(field, "has host bits set: did you mean %s?", cidr.Masked())
+	}
+	return withoutHostBits(field, cidr)
+}
+
+func withoutHostBits(field string, cidr netip.Prefix) (netip.Prefix, error) {
+	if cidr != cidr.Masked() {
+		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", cidr, cidr.Masked()).at(field, "has host bits set: did you mean %s?", cidr.Masked())
 	}
 	return cidr, nil
 }

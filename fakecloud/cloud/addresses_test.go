@@ -32,7 +32,7 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 	}
 	undone := errors.New("undone")
 	rapid.Check(t, func(t *rapid.T) {
-		set := addressSet{pages: map[uint32]*page{}}
+		set := newAddressSet(everyIPv4)
 		taken := map[netip.Addr]bool{}
 		if pool := pools[2]; rapid.Bool().Draw(t, "all before is taken") {
 			for a := netip.MustParseAddr("10.0.0.0"); a.Less(pool.Addr()); a = a.Next() {

@@ -160,13 +160,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 			return out, err
 		}
 		for _, a := range v.agenda {
-			if t := a.Next(out.Now); !t.IsZero() && (next.IsZero() || t.Before(next)) {
-				next = t
-			}
+			next = earliest(next, a.Next(out.Now))
 		}
-		if sweep := c.nextSweep(); next.IsZero() || !sweep.IsZero() && sweep.Before(next) {
-			next = sweep
-		}
+		next = earliest(next, c.nextSweep(), c.conditions.next())
 		if next.IsZero() || next.After(end) {
 			break
 		}
@@ -190,7 +186,7 @@ func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) 
 			return err
 		})
 		if err != nil || len(due) == 0 || slices.Equal(due, before) {
-			return fired, err
+			return fired, errors.Join(err, c.tellConditions(whole))
 		}
 		if _, err := c.step(ctx); err != nil {
 			return fired, err

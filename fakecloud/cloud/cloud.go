@@ -47,6 +47,8 @@ type Config struct {
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
 	LoadBalancerCIDR netip.Prefix
+	// LoadBalancerCIDR6 is where IPv6 addresses come from; not valid: nowhere.
+	LoadBalancerCIDR6 netip.Prefix
 	// Retention is how long a terminated instance stays readable; not at all
 	// when zero.
 	Retention time.Duration
@@ -72,6 +74,7 @@ type Cloud struct {
 	admissions admissions
 	keys       keys
 	addresses  addressSet
+	addresses6 addressSet // of the IPv6 pool
 
 	transitions transitions
 
@@ -91,6 +94,8 @@ type Cloud struct {
 	targeting map[string]map[string]bool
 	dirty     map[string]bool // in force, but with targets that could not be refreshed
 
+	conditions conditions
+
 	snapshots snapshots
 	// replacing is held while all of the state becomes another's: no change may
 	// be under way then.
@@ -106,7 +111,7 @@ func New(cfg Config) (*Cloud, error) {
 	if cfg.Retention < 0 {
 		return nil, fmt.Errorf("retention %s: cannot be negative", cfg.Retention)
 	}
-	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR); err != nil {
+	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR, cfg.LoadBalancerCIDR6); err != nil {
 		return nil, err
 	}
 	seen := map[string]bool{}
@@ -124,12 +129,18 @@ func New(cfg Config) (*Cloud, error) {
 		waits:  waits{byID: map[string]*wait{}},
 		keys:   keys{most: maxKeys, between: keysBetween},
 
+		addresses:  newAddressSet(everyIPv4),
+		addresses6: newAddressSet(countable(cfg.LoadBalancerCIDR6)),
+
 		snapshots: snapshots{dir: cfg.SnapshotDir},
 
 		inForce:   map[string]LoadBalancer{},
 		targeting: map[string]map[string]bool{},
 		dirty:     map[string]bool{},
+
+		conditions: conditions{asked: map[string]bool{}, told: map[string]time.Time{}},
 	}
+	cfg.DataPlane.Notify(c.conditionChanged)
 	return c, errors.Join(c.snapshots.tidy(), c.Reload(context.Background()))
 }
 
@@ -137,7 +148,7 @@ func New(cfg Config) (*Cloud, error) {
 // content has been replaced. No change may be under way.
 func (c *Cloud) Reload(ctx context.Context) error {
 	c.admissions.forget()
-	return c.store.Read(ctx, func(tx *store.Tx) error { return c.addresses.load(ctx, tx) })
+	return c.store.Read(ctx, func(tx *store.Tx) error { return c.loadAddresses(ctx, tx) })
 }
 
 // round tells one start from the next where the time does not: with the same

@@ -77,7 +77,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 
 func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
-	s := addressSet{pages: map[uint32]*page{}}
+	s := newAddressSet(everyIPv4)
 	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
 		a, err := s.takeLowest(new(store.Tx), pool)
 		require.NoError(t, err)
@@ -366,7 +366,7 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
 		},
 		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
-		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/8"} },
+		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/129"} },
 		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
 		"clientAffinitySeconds":          func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
 		"scheme":                         func(s *LoadBalancerSpec) { s.Scheme = "private" },
@@ -431,11 +431,14 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt}
+	pending := TargetHealth{
+		Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt,
+		History: []HealthChange{{Unhealthy, "instance is pending", other.UpdatedAt}},
+	}
 	assert.Equal(t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}}, health())
-	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch}
-	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy}}
-	assert.Equal(t, []TargetHealth{pending, healthy}, health())
+	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch, History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}}}
+	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
+	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
 	requireCode(t, NotFound, err)
 }

@@ -28,12 +28,12 @@ const (
 	maxPath                        = 1024
 )
 
-// CreateLoadBalancer gives the new balancer in state provisioning. Its address
-// is final.
+// CreateLoadBalancer gives the new balancer in state provisioning. Its addresses
+// are final.
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
-	err := together(checkAddressChoice(spec), checkListeners(spec.Listeners), rangesErr, spec.options().check(),
+	err := together(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.options().check(),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, err
@@ -60,7 +60,8 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, sp
 	ranges, rangesErr := parseRanges(spec.SourceRanges)
 	check, checkErr := spec.HealthCheck.checked()
 	address, reserved, addressErr := c.balancerAddress(ctx, tx, p, spec)
-	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), addressErr, checkTargets(ctx, tx, p, spec.Targets))
+	address6, address6Err := c.balancerAddress6(tx, spec)
+	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -70,7 +71,7 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, sp
 	}
 	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, State: rule.To,
+		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
 		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
 	}
@@ -137,7 +138,7 @@ func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	var errs []error
 	for i, s := range cidrs {
-		r, err := parseCIDR(fmt.Sprintf("sourceRanges.%d", i), s)
+		r, err := parseRange(fmt.Sprintf("sourceRanges.%d", i), s)
 		errs = append(errs, err)
 		if !slices.Contains(out, r) {
 			out = append(out, r)
@@ -308,7 +309,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 
 // merge checks the update and puts it on top of what is there.
 func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
-	errs := []error{checkSameAddress(lb, u)}
+	errs := []error{checkSameAddress(lb, u), checkSameFamilies(lb, u)}
 	if u.Name != nil {
 		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
 		lb.Name = *u.Name
@@ -401,68 +402,4 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		return LoadBalancer{}, err
 	}
 	return lb, c.unforceDeleted(context.WithoutCancel(ctx), id)
-}
-
-// LoadBalancerStats gives what each of the balancer's listeners and targets
-// carried since the process started.
-func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (LoadBalancerStats, error) {
-	lb, err := c.GetLoadBalancer(ctx, p, id)
-	if err != nil {
-		return LoadBalancerStats{}, err
-	}
-	carried := c.cfg.DataPlane.Stats(id)
-	var out LoadBalancerStats
-	for _, l := range lb.Listeners {
-		s := ListenerStats{Listener: l}
-		at := slices.IndexFunc(carried.Listeners, func(s ListenerStats) bool {
-			return s.Listener.Protocol == l.Protocol && s.Listener.Port == l.Port
-		})
-		if at >= 0 {
-			s = carried.Listeners[at]
-		}
-		out.Listeners = append(out.Listeners, s)
-	}
-	for _, t := range lb.Targets {
-		s := TargetStats{Target: t}
-		if at := slices.IndexFunc(carried.Targets, func(s TargetStats) bool { return s.Target == t }); at >= 0 {
-			s = carried.Targets[at]
-		}
-		out.Targets = append(out.Targets, s)
-	}
-	return out, nil
-}
-
-// LoadBalancerHealth tells of each of the balancer's targets whether it can
-// serve, in their order. One whose instance does not run cannot.
-func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
-	var lb LoadBalancer
-	var rows []db.InstanceStatesRow
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
-			return err
-		}
-		rows, err = tx.InstanceStates(ctx, listJSON(lb.Targets))
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	known := make(map[string]TargetHealth, len(rows))
-	for _, h := range c.cfg.DataPlane.Health(id) {
-		known[h.Target] = h
-	}
-	for _, row := range rows {
-		if InstanceState(row.State) != InstanceRunning {
-			known[row.ID] = TargetHealth{Target: row.ID, Health: Unhealthy, Reason: "instance is " + row.State, Since: fromMillis(row.UpdatedAt)}
-		}
-	}
-	out := make([]TargetHealth, 0, len(lb.Targets))
-	for _, t := range lb.Targets {
-		h, ok := known[t]
-		if !ok {
-			h = TargetHealth{Target: t, Health: Unknown, Reason: "the balancer does not forward to it yet"}
-		}
-		out = append(out, h)
-	}
-	return out, nil
 }

@@ -32,10 +32,12 @@ type fakePlane struct {
 	blocked map[int]bool
 	applied map[string]Forwarding
 	health  []TargetHealth
+	sick    map[string]bool // by balancer
+	changed func(id string)
 }
 
 func newFakePlane() *fakePlane {
-	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}}
+	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}, sick: map[string]bool{}}
 }
 
 func (p *fakePlane) Apply(f Forwarding) error {
@@ -54,6 +56,22 @@ func (p *fakePlane) Apply(f Forwarding) error {
 func (p *fakePlane) Remove(id string)               { delete(p.applied, id) }
 func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{} }
 func (p *fakePlane) Health(string) []TargetHealth   { return p.health }
+func (p *fakePlane) Notify(changed func(string))    { p.changed = changed }
+func (p *fakePlane) Condition(id string) string {
+	switch f, inForce := p.applied[id]; {
+	case inForce && p.sick[id]:
+		return "all are sick"
+	case inForce && len(f.Backends) == 0:
+		return fmt.Sprintf("none of %d targets runs", f.Targets)
+	}
+	return ""
+}
+
+// turn makes a balancer's targets sick, or well again.
+func (p *fakePlane) turn(id string) {
+	p.sick[id] = !p.sick[id]
+	p.changed(id)
+}
 
 // modelInstance and modelBalancer are all the model knows.
 type modelInstance struct {
@@ -193,6 +211,7 @@ func (w *world) settle() {
 			break
 		}
 	}
+	w.checkConditions()
 	now := w.clock.Now()
 	due := func(t time.Time) bool { return !t.IsZero() && !t.After(now) }
 	for again := true; again; {
@@ -293,7 +312,9 @@ func (w *world) check() {
 		require.NotNil(w.t, m, lb.ID)
 		require.Equal(w.t, m.state, string(lb.State))
 		require.ElementsMatch(w.t, slices.Collect(maps.Keys(m.targets)), lb.Targets)
-		require.Equal(w.t, m.state == "error", lb.StateReason != "")
+		if m.state != "active" { // Those may be told a little later.
+			require.Equal(w.t, m.state == "error", lb.StateReason != "")
+		}
 		w.checkForwarding(lb)
 	}
 	for id := range w.plane.applied {
@@ -368,6 +389,18 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 		require.ElementsMatch(w.t, running, f.Backends)
 	case LoadBalancerProvisioning, LoadBalancerDeleting:
 		require.False(w.t, forwards, "forwards while %s", lb.State)
+	}
+}
+
+// checkConditions wants each active balancer's reason to be its condition,
+// unless the balancer changed a moment ago.
+func (w *world) checkConditions() {
+	balancers, _, err := w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500})
+	require.NoError(w.t, err)
+	for _, lb := range balancers {
+		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause {
+			require.Equal(w.t, w.plane.Condition(lb.ID), lb.StateReason)
+		}
 	}
 }
 
@@ -653,7 +686,8 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 				port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 				w.plane.blocked[port] = !w.plane.blocked[port]
 			},
-			"": func(*rapid.T) { w.check() },
+			"sicken": func(t *rapid.T) { w.plane.turn(drawKey(t, w.balancers)) },
+			"":       func(*rapid.T) { w.check() },
 		})
 		w.clock.Advance(time.Minute)
 		w.settle()

@@ -3,6 +3,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -25,6 +26,8 @@ type Forwarding struct {
 	Listeners []Listener
 	// Backends are the targets that run.
 	Backends []Backend
+	// Targets is how many targets there are, those that do not run included.
+	Targets int
 	// Algorithm chooses among them; round robin when empty.
 	Algorithm Algorithm
 	// SourceRanges are who may connect; empty is everybody.
@@ -61,41 +64,62 @@ type DataPlane interface {
 	Stats(id string) LoadBalancerStats
 	// Health gives what is known of each backend of a balancer.
 	Health(id string) []TargetHealth
+	// Condition says why a balancer that is in force cannot serve clients now, in
+	// a sentence a person can act on; it is empty when it can.
+	Condition(id string) string
+	// Notify has changed called, from now on, when a balancer's condition may
+	// have changed by itself and not by Apply. It returns at once and does not
+	// call the data plane, whose locks may be held.
+	Notify(changed func(id string))
 }
 
-func forwardingOf(lb LoadBalancer, backends []Backend) Forwarding {
+func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	return Forwarding{
-		ID: lb.ID, Address: lb.Address, Listeners: lb.Listeners, Backends: backends,
+		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends, Targets: targets,
 		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}
 }
 
-// build brings a balancer's configuration into force, or tells why that fails.
-// It is called with planeMu held.
-func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error) {
-	var backends []Backend
-	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		backends, err = runningOf(ctx, tx, lb.Targets)
+// apply has the data plane forward to those targets that run now; the lock is
+// held.
+func (c *Cloud) apply(ctx context.Context, lb LoadBalancer) (failure, err error) {
+	var f Forwarding
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		backends, err := runningOf(ctx, tx, lb.Targets)
+		if err != nil {
+			return err
+		}
+		states, err := tx.InstanceStates(ctx, listJSON(lb.Targets))
+		there := slices.DeleteFunc(states, func(row db.InstanceStatesRow) bool { return InstanceState(row.State) == InstanceTerminated })
+		f = forwardingOf(lb, backends, len(there))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	failure = c.failBuild(lb)
-	if failure == nil {
-		failure = c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
+	failure = c.cfg.DataPlane.Apply(f)
+	c.conditionChanged(lb.ID)
+	return failure, nil
+}
+
+// build brings a balancer's configuration into force, or tells why that fails.
+// It is called with planeMu held.
+func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error) {
+	if failure := c.failBuild(lb); failure != nil {
+		return failure, nil
 	}
-	if failure == nil {
+	failure, err = c.apply(ctx, lb)
+	if failure == nil && err == nil {
 		c.force(lb)
 	}
-	return failure, nil
+	return failure, err
 }
 
 // recordBuild writes the outcome, unless the balancer has changed meanwhile:
 // then it is built again.
 func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalancer, failure error, now time.Time) error {
-	on, reason := Built, ""
+	on, reason := Built, c.cfg.DataPlane.Condition(built.ID)
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
@@ -172,15 +196,8 @@ func (c *Cloud) refreshDirty(ctx context.Context) error {
 
 // refresh forwards as before, to those targets that run now.
 func (c *Cloud) refresh(ctx context.Context, lb LoadBalancer) error {
-	var backends []Backend
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		backends, err = runningOf(ctx, tx, lb.Targets)
-		return err
-	})
-	if err == nil {
-		err = c.cfg.DataPlane.Apply(forwardingOf(lb, backends))
-	}
-	if err != nil {
+	failure, err := c.apply(ctx, lb)
+	if err := cmp.Or(failure, err); err != nil {
 		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", lb.ID, err)
 	}
 	return nil

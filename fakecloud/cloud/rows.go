@@ -166,6 +166,11 @@ func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (L
 	if row.AddressID != nil {
 		lb.AddressID = *row.AddressID
 	}
+	if row.Address6 != nil {
+		var err6 error
+		lb.Address6, err6 = netip.ParseAddr(*row.Address6)
+		err = errors.Join(err, err6)
+	}
 	if row.HealthCheck != nil {
 		err = errors.Join(err, json.Unmarshal([]byte(*row.HealthCheck), &lb.HealthCheck))
 	}
@@ -189,7 +194,7 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 
 func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
-		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID),
+		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID), Address6: addressOrNull(lb.Address6),
 		State: string(lb.State), StateReason: lb.StateReason, Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
 		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),

@@ -292,7 +292,7 @@ func readUntil(ctx context.Context, c *Cloud, p Project, over <-chan struct{}) e
 func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 	t.Helper()
 	ctx := t.Context()
-	var stored addressSet
+	stored := newAddressSet(everyIPv4)
 	require.NoError(t, c.store.Read(ctx, func(tx *store.Tx) error { return stored.load(ctx, tx) }))
 	require.Equal(t, stored.pages, c.addresses.pages)
 

@@ -173,7 +173,7 @@ type HealthChange struct {
 	At     time.Time
 }
 
-// LoadBalancer forwards from its address to the running ones of its targets.
+// LoadBalancer forwards from its addresses to the running ones of its targets.
 type LoadBalancer struct {
 	ID          string            `json:"id"`
 	Project     string            `json:"project"` // the project's ID
@@ -181,6 +181,7 @@ type LoadBalancer struct {
 	Region      string            `json:"region"`
 	Address     netip.Addr        `json:"address"`
 	AddressID   string            `json:"addressId,omitempty"` // if it is a reserved one
+	Address6    netip.Addr        `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	Listeners   []Listener        `json:"listeners"`
@@ -207,11 +208,14 @@ type LoadBalancerSpec struct {
 	// AddressID or Address chooses a reserved address, by its ID or its IP.
 	AddressID string
 	Address   string
-	Scheme    Scheme    // public when empty
-	Algorithm Algorithm // round robin when empty
-	Listeners []Listener
-	Targets   []string
-	// SourceRanges are CIDRs.
+	// IPFamilies are those to give it an address of; IPv4 alone when empty.
+	IPFamilies []IPFamily
+	Scheme     Scheme    // public when empty
+	Algorithm  Algorithm // round robin when empty
+	Listeners  []Listener
+	Targets    []string
+	// SourceRanges are CIDRs of either family. A family without any among some is
+	// kept out.
 	SourceRanges []string
 	Affinity     time.Duration
 	IdleTimeout  time.Duration
@@ -224,9 +228,11 @@ type LoadBalancerSpec struct {
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
 type LoadBalancerUpdate struct {
 	Name *string
-	// AddressID and Address may only be what they are.
+	// These may only be what they are.
 	AddressID    *string
 	Address      *string
+	Address6     *string
+	IPFamilies   *[]IPFamily
 	Scheme       *Scheme
 	Algorithm    *Algorithm
 	Listeners    *[]Listener
@@ -266,7 +272,8 @@ type RouteSpec struct {
 // LoadBalancerStats is what a balancer carried since the process started.
 type LoadBalancerStats struct {
 	Listeners []ListenerStats
-	// Targets are those of now, in their order.
+	// Targets are those of now, in their order; of the data plane's own, some that
+	// were targets follow.
 	Targets []TargetStats
 }
 

@@ -111,6 +111,7 @@ func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 		c.refreshDirty(ctx),
 		someUntil(ending, instances, func(ids []string) error { return c.elapseInstances(ctx, ids) }),
 		someUntil(ending, balancers, func(ids []string) error { return c.turnBalancers(ctx, ids, false) }),
+		c.tellConditions(ctx),
 	)
 	if err != nil {
 		return time.Time{}, err
@@ -267,6 +268,7 @@ func (c *Cloud) dropBalancer(ctx context.Context, tx *store.Tx, id string, now t
 	if lb.AddressID == "" {
 		c.addresses.release(tx, lb.Address)
 	}
+	c.addresses6.release(tx, lb.Address6)
 	if err := giveBackAll(ctx, tx, id, now); err != nil {
 		return err
 	}
@@ -292,8 +294,15 @@ func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
 		}
 		return nil
 	})
-	if t := c.nextSweep(); next.IsZero() || !t.IsZero() && t.Before(next) {
-		next = t
+	return earliest(next, c.nextSweep(), c.conditions.next()), err
+}
+
+// earliest leaves out those that are zero.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if first.IsZero() || !t.IsZero() && t.Before(first) {
+			first = t
+		}
 	}
-	return next, err
+	return first
 }

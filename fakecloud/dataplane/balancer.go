@@ -39,6 +39,7 @@ type balancer struct {
 	counters   map[port]*counters   // of all ports there ever were
 	endpoints  map[string]*endpoint // by target: those there are, and not too many that were
 	watched    map[string]*watched  // by target
+	condition  string               // as it was told last
 
 	clients *affinity
 	flows   flows
@@ -195,6 +196,7 @@ func (b *balancer) reroute() {
 			ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout,
 		})
 	}
+	b.judge()
 }
 
 func (b *balancer) close() {

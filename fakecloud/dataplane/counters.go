@@ -72,8 +72,9 @@ func (b *balancer) meet(backends []cloud.Backend) {
 	}
 }
 
-// stats are those of the listeners and backends there are. The caller holds
-// Plane.mu.
+// stats are those of the listeners there are, of the backends, then of targets
+// that were some: one that is stopped may drain, and may come back. The caller
+// holds Plane.mu.
 func (b *balancer) stats() (out cloud.LoadBalancerStats) {
 	for _, l := range b.forwarding.Listeners {
 		c := b.counters[port{l.Protocol, l.Port}]
@@ -82,12 +83,21 @@ func (b *balancer) stats() (out cloud.LoadBalancerStats) {
 			Failed: c.failed.Load(), Broken: c.broken.Load(), Refused: c.refused.Load(), Bytes: c.bytes(),
 		})
 	}
-	for _, backend := range b.forwarding.Backends {
-		e := b.endpoints[backend.Target]
+	add := func(e *endpoint) {
 		out.Targets = append(out.Targets, cloud.TargetStats{
 			Target: e.name, Connections: e.connections.Load(), Active: e.active.Load(),
 			Failed: e.failed.Load(), Broken: e.broken.Load(), Bytes: e.bytes(),
 		})
+	}
+	now := make(map[string]bool, len(b.forwarding.Backends))
+	for _, backend := range b.forwarding.Backends {
+		now[backend.Target] = true
+		add(b.endpoints[backend.Target])
+	}
+	for name, e := range b.endpoints {
+		if !now[name] {
+			add(e)
+		}
 	}
 	return out
 }

@@ -33,7 +33,8 @@ type Plane struct {
 	mu        sync.Mutex
 	balancers map[string]*balancer
 	closed    bool
-	unheard   sync.Once // says that announcing fails
+	changed   func(id string) // hears of conditions; may be nil
+	unheard   sync.Once       // says that announcing fails
 }
 
 var _ cloud.DataPlane = (*Plane)(nil)
@@ -65,21 +66,26 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 	if err := p.hold(f.Address); err != nil {
 		return err
 	}
+	if err := p.hold(f.Address6); err != nil {
+		p.release(f.Address)
+		return err
+	}
 	added, err := b.bind(f)
 	if err != nil {
-		p.release(f.Address)
+		p.release(f.Address, f.Address6)
 		return err // b is unchanged; a new one holds nothing yet.
 	}
 	p.balancers[f.ID] = b
-	left := b.forwarding.Address
+	left := b.forwarding
 	b.put(f, added)
-	p.release(left)
+	p.release(left.Address, left.Address6)
 	return nil
 }
 
-// hold sees to it that this machine has an address.
+// hold sees to it that this machine has an address; one that is not valid is
+// none.
 func (p *Plane) hold(address netip.Addr) error {
-	if p.iface == "" {
+	if p.iface == "" || !address.IsValid() {
 		return nil
 	}
 	news, err := addAddress(p.iface, address)
@@ -94,19 +100,26 @@ func (p *Plane) hold(address netip.Addr) error {
 	return nil
 }
 
-// release takes an address off the interface, unless a balancer has it.
-func (p *Plane) release(address netip.Addr) {
-	if p.iface == "" || !address.IsValid() {
-		return
-	}
-	for _, b := range p.balancers {
-		if b.forwarding.Address == address {
-			return
+// release takes addresses off the interface, but for those that a balancer has.
+func (p *Plane) release(addresses ...netip.Addr) {
+	for _, address := range addresses {
+		if p.iface == "" || !address.IsValid() || p.has(address) {
+			continue
+		}
+		if err := removeAddress(p.iface, address); err != nil {
+			p.log.Warn("a load balancer's address stays on the network interface", "err", err)
 		}
 	}
-	if err := removeAddress(p.iface, address); err != nil {
-		p.log.Warn("a load balancer's address stays on the network interface", "err", err)
+}
+
+// has tells whether a balancer has an address.
+func (p *Plane) has(address netip.Addr) bool {
+	for _, b := range p.balancers {
+		if b.forwarding.Address == address || b.forwarding.Address6 == address {
+			return true
+		}
 	}
+	return false
 }
 
 // Remove implements cloud.DataPlane. It returns when all is closed.
@@ -125,7 +138,7 @@ func (p *Plane) end(b *balancer) {
 	b.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.release(b.forwarding.Address)
+	p.release(b.forwarding.Address, b.forwarding.Address6)
 }
 
 // Stats implements cloud.DataPlane.

@@ -23,6 +23,10 @@ func isShortage(err error) bool {
 
 func bindError(where place, err error) error {
 	at := netip.AddrPortFrom(where.address, uint16(where.number))
+	everywhere, option, cidr, such := "0.0.0.0", "", "--load-balancer-cidr", "one in 127.0.0.0/8"
+	if where.address.Is6() {
+		everywhere, option, cidr, such = "[::]", "6", "--load-balancer-cidr6", "::1/128"
+	}
 	switch {
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("cannot listen on %s: permission denied, low ports are privileged; "+
@@ -32,12 +36,15 @@ func bindError(where place, err error) error {
 		if where.protocol == cloud.UDP {
 			protocol = "u"
 		}
-		return fmt.Errorf("cannot listen on %s: another server holds port %d there, or on all addresses (0.0.0.0); "+
-			"find it with `ss -ln%sp 'sport = :%d'` and stop it, or use another port", at, at.Port(), protocol, at.Port())
+		return fmt.Errorf("cannot listen on %s: another server holds port %d there, or on all addresses (%s); "+
+			"find it with `ss -%sln%sp 'sport = :%d'` and stop it, or use another port", at, at.Port(), everywhere, option, protocol, at.Port())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("cannot listen on %s: this machine does not have that address; "+
-			"start fakecloud with a --load-balancer-cidr whose addresses it has, such as one in 127.0.0.0/8, "+
-			"or let it add them with --load-balancer-interface", at)
+			"start fakecloud with a %s whose addresses it has, such as %s, "+
+			"or let it add them with --load-balancer-interface", at, cidr, such)
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		return fmt.Errorf("cannot listen on %s: this machine has no IPv6; "+
+			"create the load balancer with the IP family ipv4 alone, or run fakecloud where the kernel has IPv6", at)
 	}
 	return fmt.Errorf("cannot listen on %s: %w", at, err)
 }

@@ -9,10 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
+
+// untilLocal bounds awaitLocal, which takes less than a millisecond of it.
+const untilLocal = 200 * time.Millisecond
 
 // addAddress gives an interface an address, as a network of its own. One that
 // is there already, from before a crash say, is fine, and no news.
@@ -23,11 +27,26 @@ func addAddress(iface string, address netip.Addr) (news bool, err error) {
 	}
 	switch {
 	case err == nil:
+		awaitLocal(address)
 		return true, nil
 	case errors.Is(err, syscall.EEXIST):
 		return false, nil
 	}
 	return false, interfaceError("add", iface, address, err)
+}
+
+// awaitLocal waits until what is sent to a new address stays here. The kernel
+// sees to that before it says that the address is there, of IPv4, and soon after,
+// of IPv6; but never while the interface is down.
+func awaitLocal(address netip.Addr) {
+	late := time.Now().Add(untilLocal)
+	for address.Is6() && time.Now().Before(late) {
+		routes, err := netlink.RouteGet(address.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // removeAddress takes it off again. One that is gone already is fine.
@@ -43,21 +62,35 @@ func removeAddress(iface string, address netip.Addr) error {
 }
 
 func hostAddress(a netip.Addr) *netlink.Addr {
-	return &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	host := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	if a.Is6() {
+		// Nothing can listen on an address while the kernel asks whether it is
+		// another's; this one is ours to give.
+		host.Flags = unix.IFA_F_NODAD
+	}
+	return host
 }
 
-// announce tells the neighbours who has an address now (a gratuitous ARP):
-// they may remember another, such as a container that ran before. It needs
-// CAP_NET_RAW; without it, they find out within the minute.
+// announce tells the neighbours who has an address now: they may remember
+// another, such as a container that ran before. It needs CAP_NET_RAW; without it,
+// they find out within the minute.
 func announce(iface string, address netip.Addr) error {
 	found, err := netlink.LinkByName(iface)
 	if err != nil {
 		return err
 	}
 	link := found.Attrs()
-	if !address.Is4() || len(link.HardwareAddr) != 6 || link.Flags&net.FlagLoopback != 0 {
+	switch {
+	case len(link.HardwareAddr) != 6 || link.Flags&net.FlagLoopback != 0:
 		return nil
+	case address.Is4():
+		return announceARP(link, address)
 	}
+	return advertise(link, address)
+}
+
+// announceARP sends a gratuitous ARP request.
+func announceARP(link *netlink.LinkAttrs, address netip.Addr) error {
 	arp := []byte{0, 1, 8, 0, 6, 4, 0, 1} // Ethernet, IPv4, the lengths of their addresses, a request
 	arp = append(append(arp, link.HardwareAddr...), address.AsSlice()...)
 	arp = append(append(arp, make([]byte, 6)...), address.AsSlice()...)
@@ -65,14 +98,40 @@ func announce(iface string, address netip.Addr) error {
 	all := unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link.Index, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("a raw socket, which needs CAP_NET_RAW: %w", err)
+		return errRaw(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	return unix.Sendto(fd, arp, unix.MSG_DONTWAIT, &all)
 }
 
+func errRaw(err error) error { return fmt.Errorf("a raw socket, which needs CAP_NET_RAW: %w", err) }
+
+// advertise sends an unsolicited neighbour advertisement (RFC 4861, 7.2.6).
+func advertise(link *netlink.LinkAttrs, address netip.Addr) error {
+	message := []byte{136, 0, 0, 0, 0x20, 0, 0, 0}                // Its type; the kernel adds the checksum; what it says overrides.
+	message = append(append(message, address.AsSlice()...), 2, 1) // The option "target link-layer address", 8 bytes.
+	message = append(message, link.HardwareAddr...)
+	all := unix.SockaddrInet6{Addr: netip.IPv6LinkLocalAllNodes().As16(), ZoneId: uint32(link.Index)}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+	if err != nil {
+		return errRaw(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// One that may have come over a router, with fewer hops to go, is not believed.
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet6{Addr: address.As16()}); err != nil {
+		return err
+	}
+	return unix.Sendto(fd, message, unix.MSG_DONTWAIT, &all)
+}
+
 func interfaceError(do, iface string, address netip.Addr, err error) error {
 	switch {
+	case address.Is6() && (errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EOPNOTSUPP)):
+		return fmt.Errorf("cannot %s %s: this machine has no IPv6 on network interface %s; "+
+			"allow it with `sysctl -w net.ipv6.conf.%s.disable_ipv6=0`, or create the load balancer with the IP family ipv4 alone", do, address, iface, iface)
 	case errors.As(err, new(netlink.LinkNotFoundError)):
 		return fmt.Errorf("cannot %s %s: there is no network interface %s; "+
 			"start fakecloud with a --load-balancer-interface that `ip link` lists", do, address, iface)

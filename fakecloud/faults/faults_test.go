@@ -69,6 +69,8 @@ func (p *fakePlane) Remove(id string) {
 
 func (p *fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
 func (p *fakePlane) Health(string) []cloud.TargetHealth   { return nil }
+func (p *fakePlane) Condition(string) string              { return "" }
+func (p *fakePlane) Notify(func(string))                  {}
 
 func (p *fakePlane) forwarding() []string {
 	p.mu.Lock()

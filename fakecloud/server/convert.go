@@ -52,6 +52,7 @@ func instanceOf(in cloud.Instance) api.Instance {
 func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
 		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
+		IPFamilies: each(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: ipv6Of(lb.Address6),
 		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
 		// Events from before there was a choice tell of none.
 		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
@@ -65,6 +66,16 @@ func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }
+
+func ipv6Of(a netip.Addr) *string {
+	if !a.IsValid() {
+		return nil
+	}
+	s := a.String()
+	return &s
+}
+
+func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
 
 func listenerOf(l cloud.Listener) api.Listener {
 	return api.Listener{
@@ -106,12 +117,16 @@ func secondsOf(n *int) *time.Duration {
 }
 
 func healthOf(h cloud.TargetHealth) api.TargetHealth {
-	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason)}
+	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason), History: each(h.History, changeOf)}
 	if !h.Since.IsZero() {
 		since := h.Since.UTC()
 		out.Since = &since
 	}
 	return out
+}
+
+func changeOf(c cloud.HealthChange) api.HealthChange {
+	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: text(c.Reason), At: c.At.UTC()}
 }
 
 func routeOf(r cloud.Route) api.Route {
@@ -122,10 +137,22 @@ func routeOf(r cloud.Route) api.Route {
 	}
 }
 
-func statsOf(s cloud.ListenerStats) api.ListenerStats {
+func statsOf(s cloud.LoadBalancerStats) api.LoadBalancerStats {
+	return api.LoadBalancerStats{Listeners: each(s.Listeners, listenerStatsOf), Targets: each(s.Targets, targetStatsOf)}
+}
+
+func targetStatsOf(s cloud.TargetStats) api.TargetStats {
+	return api.TargetStats{
+		InstanceID: s.Target, Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
+		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out,
+	}
+}
+
+func listenerStatsOf(s cloud.ListenerStats) api.ListenerStats {
 	return api.ListenerStats{
 		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
-		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed, RefusedConnections: s.Refused,
+		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
+		BrokenConnections: s.Broken, RefusedConnections: s.Refused,
 		BytesIn: s.In, BytesOut: s.Out,
 	}
 }

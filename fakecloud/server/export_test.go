@@ -15,3 +15,6 @@ func (s *Server) Readers() (open, cutOff int64) {
 
 // SetCountsAge sets how old the metrics' counts of resources may be.
 func (s *Server) SetCountsAge(d time.Duration) { s.countsAge = d }
+
+// SetMaxCounted sets how many listeners and targets have metrics.
+func (s *Server) SetMaxCounted(n int) { s.maxCounted = n }

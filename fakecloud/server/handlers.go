@@ -188,7 +188,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		return
 	}
 	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
-		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address),
+		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address), IPFamilies: each(value(body.IPFamilies), toFamily),
 		Scheme: cloud.Scheme(value(body.Scheme)), Algorithm: cloud.Algorithm(value(body.Algorithm)),
 		Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
 		SourceRanges: value(body.SourceRanges), Affinity: seconds(value(body.ClientAffinitySeconds)), HealthCheck: toCheck(body.HealthCheck),
@@ -235,9 +235,13 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		return
 	}
 	u := cloud.LoadBalancerUpdate{
-		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
+		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address, Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
 		SourceRanges: body.SourceRanges, Affinity: secondsOf(body.ClientAffinitySeconds), IdleTimeout: secondsOf(body.IdleTimeoutSeconds),
 		Drain: secondsOf(body.DrainSeconds), HealthCheck: toCheck(body.HealthCheck), Tags: (*map[string]string)(body.Tags),
+	}
+	if body.IPFamilies != nil {
+		f := each(*body.IPFamilies, toFamily)
+		u.IPFamilies = &f
 	}
 	if body.Listeners != nil {
 		l := each(*body.Listeners, toListener)
@@ -265,7 +269,7 @@ func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id
 		s.fail(w, r, err)
 		return
 	}
-	s.reply(w, r, http.StatusOK, api.LoadBalancerStats{Listeners: each(stats.Listeners, statsOf)})
+	s.reply(w, r, http.StatusOK, statsOf(stats))
 }
 
 // GetLoadBalancerHealth implements api.ServerInterface.

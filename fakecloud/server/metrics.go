@@ -58,7 +58,7 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 		faultHits: counter("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
 	}
 	m.registry.MustRegister(m.requests, m.duration, m.in, m.out, m.inFlight, m.throttled, m.faultHits,
-		&collector{server: s, stats: stats}, buildInfo(),
+		&collector{server: s, stats: stats}, &balancerCollector{server: s}, buildInfo(),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
 	return m

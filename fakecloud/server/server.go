@@ -71,13 +71,14 @@ type Server struct {
 	docs       map[string]docsFile
 	hub        hub
 	countsAge  time.Duration
+	maxCounted int
 }
 
 var _ api.ServerInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge}
+	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

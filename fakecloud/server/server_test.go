@@ -572,7 +572,8 @@ func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
 	assert.Contains(t, *broken.StateReason, "another server holds port")
 	require.NoError(t, blocker.Close())
 	healed := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	assert.Nil(t, healed.StateReason)
+	require.NotNil(t, healed.StateReason)
+	assert.Contains(t, *healed.StateReason, "it has no targets", "what stood in the way does no more")
 	assert.Equal(t, broken.Version+1, healed.Version, "tries that change nothing make no version")
 }
 
@@ -734,7 +735,9 @@ func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	stopped := r.awaitInstance(t, in.ID, api.InstanceStopped)
 	health, err := r.LoadBalancerHealth(ctx, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt}}, health.Targets)
+	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt, History: []api.HealthChange{
+		{Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), At: stopped.UpdatedAt},
+	}}}, health.Targets)
 }
 
 func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason string) {

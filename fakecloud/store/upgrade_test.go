@@ -39,6 +39,8 @@ var rows = []string{
 		('i-3', 'p-1', 'worker-1', 'nebula-1', 'nebula-1a', 'small', 'terminated', 'it''s gone', NULL, '{}', 4, 1700000000008, 1700000000009, NULL)`,
 	`INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at) VALUES
 		('lb-1', 'p-1', 'web', 'nebula-1', '127.30.64.1', 'active', '', '[{"protocol":"tcp","port":8080,"target_port":30080}]', '{}', 1, 1700000000010, 1700000000011, NULL)`,
+	`INSERT INTO load_balancers (id, project_id, name, region, address, address6, state, state_reason, listeners, tags, version, created_at, updated_at, due_at) VALUES
+		('lb-2', 'p-1', 'both', 'nebula-1', '127.30.64.2', 'fd00:30::1', 'active', '', '[{"protocol":"udp","port":53,"target_port":30053}]', '{}', 1, 1700000000010, 1700000000011, NULL)`,
 	`INSERT INTO load_balancer_targets (load_balancer_id, position, instance_id) VALUES ('lb-1', 0, 'i-2'), ('lb-1', 1, 'i-1')`,
 	`INSERT INTO events (project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES
 		('p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}'),

@@ -113,8 +113,11 @@ func (c *client) exchange() (served *life, err error) {
 		return nil, fmt.Errorf("no target is called %x", number)
 	}
 	how := clientResets
-	if n := c.random.IntN(8); n < int(clientResets) {
-		how = ending(n)
+	switch c.random.IntN(8) {
+	case 0:
+		how = clientEnds
+	case 1:
+		how = targetEnds
 	}
 	start := c.random.IntN(maxBody)
 	body := c.noise[start:][:c.random.IntN(maxBody-start)]
@@ -137,8 +140,8 @@ func (c *client) exchange() (served *life, err error) {
 	if how == clientResets {
 		return served, conn.SetLinger(0)
 	}
-	if n, err := conn.Read(number[:]); n != 0 || err != io.EOF {
-		return served, fmt.Errorf("%d bytes too many, and the end is %w", n, err)
+	if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
+		return served, errors.Join(err, fmt.Errorf("%d bytes came after the answer", len(rest)))
 	}
 	return served, nil
 }

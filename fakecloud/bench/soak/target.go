@@ -166,8 +166,8 @@ func (t *target) serve(c *net.TCPConn, number uint32) {
 		return
 	}
 	if ending(header[0]) == clientEnds {
-		if n, err := c.Read(header[:]); n != 0 || err != io.EOF {
-			return
+		if n, err := io.Copy(io.Discard, c); n != 0 || err != nil {
+			return // The client gets no answer, and tells.
 		}
 	}
 	if _, err := c.Write(body); err != nil || ending(header[0]) != clientResets {

@@ -64,7 +64,7 @@ func (q *Queries) DeleteTargets(ctx context.Context, loadBalancerID string) erro
 }
 
 const getLoadBalancer = `-- name: GetLoadBalancer :one
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain FROM load_balancers WHERE id = ?
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6 FROM load_balancers WHERE id = ?
 `
 
 func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer, error) {
@@ -92,13 +92,14 @@ func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer,
 		&i.Algorithm,
 		&i.IdleTimeout,
 		&i.Drain,
+		&i.Address6,
 	)
 	return i, err
 }
 
 const insertLoadBalancer = `-- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, address_id, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO load_balancers (id, project_id, name, region, address, address_id, address6, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertLoadBalancerParams struct {
@@ -108,6 +109,7 @@ type InsertLoadBalancerParams struct {
 	Region       string
 	Address      string
 	AddressID    *string
+	Address6     *string
 	State        string
 	StateReason  string
 	Scheme       string
@@ -133,6 +135,7 @@ func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancer
 		arg.Region,
 		arg.Address,
 		arg.AddressID,
+		arg.Address6,
 		arg.State,
 		arg.StateReason,
 		arg.Scheme,
@@ -168,7 +171,7 @@ func (q *Queries) InsertTarget(ctx context.Context, arg InsertTargetParams) erro
 }
 
 const listLoadBalancers = `-- name: ListLoadBalancers :many
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain FROM load_balancers
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6 FROM load_balancers
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?4 AS TEXT)) AS s))
@@ -230,6 +233,7 @@ func (q *Queries) ListLoadBalancers(ctx context.Context, arg ListLoadBalancersPa
 			&i.Algorithm,
 			&i.IdleTimeout,
 			&i.Drain,
+			&i.Address6,
 		); err != nil {
 			return nil, err
 		}

@@ -135,6 +135,7 @@ type LoadBalancer struct {
 	Algorithm    string
 	IdleTimeout  int64
 	Drain        int64
+	Address6     *string
 }
 
 type LoadBalancerTarget struct {

@@ -3,6 +3,8 @@ SELECT CAST(address AS TEXT) AS address FROM instances WHERE address IS NOT NULL
 UNION ALL
 SELECT address FROM load_balancers
 UNION ALL
+SELECT CAST(address6 AS TEXT) FROM load_balancers WHERE address6 IS NOT NULL
+UNION ALL
 SELECT ip FROM addresses;
 
 -- name: AddressHolder :one

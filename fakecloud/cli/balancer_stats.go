@@ -1,0 +1,270 @@
+// This file answers: what do a load balancer's listeners and targets carry?
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// minInterval keeps --watch from being a load of its own.
+const minInterval = 100 * time.Millisecond
+
+const statsHeader = "LISTENER +ID CONNS ACTIVE FAILED BROKEN REFUSED IN OUT"
+
+func (a *app) balancersStats() *cobra.Command {
+	var watch bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use: "stats NAME|ID", Short: "Show what each listener and target carried since the cloud started", Args: cobra.ExactArgs(1),
+		Long: `Show what each listener and each target carried since the cloud started. Bytes
+count as they are forwarded; in is towards the targets. Failed is what no target
+could be reached for (of a target: each attempt), broken what ended by a reset,
+a timeout or the end of draining, refused what source ranges or the connection
+limit kept out.
+
+With --watch, rates per second stand beside the totals, and errors are the sum of
+failed, broken and refused; -o wide has each. On a terminal the tables are redrawn,
+elsewhere lines with a time are added, and -o json gives one object a line.`,
+		Example: `  fakecloud load-balancers stats web
+  fakecloud load-balancers stats web --watch --interval 5s
+  fakecloud load-balancers stats web --watch -o json | jq -c '[.at, .listeners[0].connections]'`,
+		ValidArgsFunction: a.completeBalancers(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case !watch && cmd.Flags().Changed("interval"):
+				return misuse("--interval is how often --watch looks: give --watch too")
+			case interval < minInterval:
+				return misuse("--interval %s: want %s at least", interval, minInterval)
+			}
+			c, err := a.client()
+			if err != nil {
+				return usageError{err}
+			}
+			lb, err := resolveBalancer(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			if watch {
+				return a.watchStats(cmd, c, lb.ID, interval)
+			}
+			stats, err := c.LoadBalancerStats(cmd.Context(), lb.ID)
+			if err != nil {
+				return err
+			}
+			return a.printStats(cmd, c, stats)
+		},
+	}
+	a.addOutput(cmd)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on looking, and show rates per second, until interrupted")
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "how often --watch looks")
+	return cmd
+}
+
+func (a *app) printStats(cmd *cobra.Command, c *client.Client, stats *api.LoadBalancerStats) error {
+	if a.output != "table" {
+		return a.print(cmd.OutOrStdout(), stats, "", nil)
+	}
+	names := instanceNames{client: c}
+	out := cmd.OutOrStdout()
+	text, err := a.statsTable(carriersOf(cmd.Context(), stats, &names), statsHeader, terminalWidth(out))
+	if err == nil {
+		_, err = io.WriteString(out, text)
+	}
+	return err
+}
+
+// statsTable has the listeners, then under a header of their own, but in the same
+// columns, the targets.
+func (a *app) statsTable(all []carrier, header string, width int) (string, error) {
+	var rows [][]string
+	columns := strings.Fields(strings.ReplaceAll(header, "+", ""))
+	for i, c := range all {
+		if c.kind == aTarget && (i == 0 || all[i-1].kind != aTarget) {
+			rows = append(rows, make([]string, len(columns)), append([]string{"TARGET"}, columns[1:]...))
+		}
+		rows = append(rows, c.cells(header))
+	}
+	header, rows = a.narrowed(header, rows)
+	var out strings.Builder
+	if err := table(&out, strings.Fields(header), rows, width); err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	for line := range strings.Lines(out.String()) {
+		text.WriteString(strings.TrimRight(line, " \n") + "\n") // The empty row is spaces.
+	}
+	return text.String(), nil
+}
+
+const aListener, aTarget = "listener", "target"
+
+// carrier is a listener or a target, and what it carried.
+type carrier struct {
+	kind, id, name          string
+	connections, active     int64
+	failed, broken, refused int64
+	in, out                 int64
+	rates                   *rates // nil when not known
+}
+
+// rates are per second.
+type rates struct{ connections, in, out float64 }
+
+// since gives the carrier rates since it carried what it did before, unless it
+// has begun anew: the cloud was restarted.
+func (c carrier) since(before carrier, over time.Duration) carrier {
+	if over <= 0 || c.connections < before.connections || c.in < before.in || c.out < before.out {
+		return c
+	}
+	perSecond := func(n int64) float64 { return float64(n) / over.Seconds() }
+	c.rates = &rates{perSecond(c.connections - before.connections), perSecond(c.in - before.in), perSecond(c.out - before.out)}
+	return c
+}
+
+func carriersOf(ctx context.Context, stats *api.LoadBalancerStats, names *instanceNames) []carrier {
+	var all []carrier
+	var ids []string
+	for _, l := range stats.Listeners {
+		name := fmt.Sprintf("%d/%s", l.Port, l.Protocol)
+		all = append(all, carrier{
+			kind: aListener, id: name, name: name, connections: l.Connections, active: l.ActiveConnections,
+			failed: l.FailedConnections, broken: l.BrokenConnections, refused: l.RefusedConnections, in: l.BytesIn, out: l.BytesOut,
+		})
+	}
+	for _, t := range stats.Targets {
+		ids = append(ids, t.InstanceID)
+	}
+	names.learn(ctx, ids)
+	for _, t := range stats.Targets {
+		all = append(all, carrier{
+			kind: aTarget, id: t.InstanceID, name: names.of(t.InstanceID), connections: t.Connections, active: t.ActiveConnections,
+			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut,
+		})
+	}
+	return all
+}
+
+// cells are those of a table with that header.
+func (c carrier) cells(header string) []string {
+	var row []string
+	for column := range strings.FieldsSeq(header) {
+		row = append(row, c.cell(strings.TrimPrefix(column, "+")))
+	}
+	return row
+}
+
+func (c carrier) cell(column string) string {
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	perSecond := c.rates
+	if perSecond == nil && strings.HasSuffix(column, "/S") {
+		return "-"
+	}
+	switch column {
+	case "TYPE":
+		return c.kind
+	case "ID":
+		if c.kind == aListener {
+			return "-"
+		}
+		return c.id
+	case "CONNS":
+		return number(c.connections)
+	case "CONNS/S":
+		return short(perSecond.connections)
+	case "ACTIVE":
+		return number(c.active)
+	case "ERRORS":
+		return number(c.failed + c.broken + c.refused)
+	case "FAILED":
+		return number(c.failed)
+	case "BROKEN":
+		return number(c.broken)
+	case "REFUSED":
+		if c.kind == aTarget {
+			return "-"
+		}
+		return number(c.refused)
+	case "IN":
+		return readable(float64(c.in))
+	case "IN/S":
+		return readable(perSecond.in)
+	case "OUT":
+		return readable(float64(c.out))
+	case "OUT/S":
+		return readable(perSecond.out)
+	}
+	return c.name // LISTENER, TARGET or NAME.
+}
+
+// short has one decimal where it would have but one digit; 0 is 0.
+func short(v float64) string {
+	decimals := 0
+	if v != 0 && v < 9.95 {
+		decimals = 1
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}
+
+// readable is a number of bytes in at most seven characters.
+func readable(v float64) string {
+	if v < 1023.5 {
+		return strconv.FormatFloat(v, 'f', 0, 64) + "B"
+	}
+	units := []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for v /= 1024; v >= 1023.5 && len(units) > 1; v /= 1024 {
+		units = units[1:]
+	}
+	return short(v) + units[0]
+}
+
+// instanceNames are names by ID.
+type instanceNames struct {
+	client *client.Client
+	known  map[string]string
+}
+
+// learn looks for those that are not known yet. Where they are not to be had,
+// IDs serve.
+func (n *instanceNames) learn(ctx context.Context, ids []string) {
+	missing := map[string]string{}
+	for _, id := range ids {
+		if n.known[id] == "" {
+			missing[id] = id
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	items, err := n.client.ListInstances(ctx, client.InstanceFilter{})
+	if err != nil {
+		return
+	}
+	if n.known == nil {
+		n.known = map[string]string{}
+	}
+	for id := range missing {
+		n.known[id] = id // Not looked for again, if none has it.
+	}
+	for _, in := range items {
+		if missing[in.ID] != "" {
+			n.known[in.ID] = in.Name
+		}
+	}
+}
+
+func (n *instanceNames) of(id string) string {
+	if name := n.known[id]; name != "" {
+		return name
+	}
+	return id
+}

@@ -1,0 +1,126 @@
+// This file answers: what do balancers carry, and how well are their targets?
+
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// LoadBalancerStats gives what each of the balancer's listeners and targets
+// carried since the process started.
+func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (LoadBalancerStats, error) {
+	lb, err := c.GetLoadBalancer(ctx, p, id)
+	if err != nil {
+		return LoadBalancerStats{}, err
+	}
+	return c.carried(lb), nil
+}
+
+// carried are a balancer's counters, in the order of its listeners and targets:
+// zeros for those that the data plane does not know yet.
+func (c *Cloud) carried(lb LoadBalancer) LoadBalancerStats {
+	stats := c.cfg.DataPlane.Stats(lb.ID)
+	byTarget := make(map[string]TargetStats, len(stats.Targets))
+	for _, s := range stats.Targets {
+		byTarget[s.Target] = s
+	}
+	var out LoadBalancerStats
+	for _, l := range lb.Listeners {
+		s := ListenerStats{Listener: l}
+		at := slices.IndexFunc(stats.Listeners, func(s ListenerStats) bool {
+			return s.Listener.Protocol == l.Protocol && s.Listener.Port == l.Port
+		})
+		if at >= 0 {
+			s = stats.Listeners[at]
+		}
+		out.Listeners = append(out.Listeners, s)
+	}
+	for _, t := range lb.Targets {
+		s := byTarget[t]
+		s.Target = t
+		out.Targets = append(out.Targets, s)
+	}
+	return out
+}
+
+// LoadBalancerHealth tells of each of the balancer's targets whether it can
+// serve, in their order. One whose instance does not run cannot, and nothing is
+// known of how it was while it ran.
+func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
+	var lb LoadBalancer
+	var rows []db.InstanceStatesRow
+	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+			return err
+		}
+		rows, err = tx.InstanceStates(ctx, listJSON(lb.Targets))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]TargetHealth, len(rows))
+	for _, h := range c.cfg.DataPlane.Health(id) {
+		known[h.Target] = h
+	}
+	for _, row := range rows {
+		if InstanceState(row.State) != InstanceRunning {
+			now := HealthChange{Health: Unhealthy, Reason: "instance is " + row.State, At: fromMillis(row.UpdatedAt)}
+			known[row.ID] = TargetHealth{Target: row.ID, Health: now.Health, Reason: now.Reason, Since: now.At, History: []HealthChange{now}}
+		}
+	}
+	out := make([]TargetHealth, 0, len(lb.Targets))
+	for _, t := range lb.Targets {
+		h, ok := known[t]
+		if !ok {
+			h = TargetHealth{Target: t, Health: Unknown, Reason: "the balancer does not forward to it yet"}
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// InForce is a balancer that forwards, as the data plane was last told of it.
+type InForce struct {
+	ID, Project, Name string // the project's ID
+	// Listeners and Targets are how many it has.
+	Listeners, Targets int
+
+	cloud *Cloud
+	lb    LoadBalancer
+}
+
+// InForce gives the balancers of all projects that forward, the oldest first. It
+// does not ask the store.
+func (c *Cloud) InForce() []InForce {
+	c.planeMu.Lock()
+	all := make([]InForce, 0, len(c.inForce))
+	for _, lb := range c.inForce {
+		all = append(all, InForce{ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets), cloud: c, lb: lb})
+	}
+	c.planeMu.Unlock()
+	slices.SortFunc(all, func(a, b InForce) int {
+		return cmp.Or(a.lb.CreatedAt.Compare(b.lb.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+// Stats are the balancer's counters.
+func (f InForce) Stats() LoadBalancerStats { return f.cloud.carried(f.lb) }
+
+// Health counts its targets by their health; those whose instances do not run
+// are unhealthy.
+func (f InForce) Health() map[Health]int {
+	known := f.cloud.cfg.DataPlane.Health(f.ID)
+	counts := map[Health]int{Healthy: 0, Unhealthy: max(f.Targets-len(known), 0), Unknown: 0}
+	for _, h := range known {
+		counts[h.Health]++
+	}
+	return counts
+}

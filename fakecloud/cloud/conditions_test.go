@@ -1,0 +1,193 @@
+package cloud
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// activeBalancer is one whose only target runs.
+func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
+	t.Helper()
+	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	require.NoError(t, err)
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
+	})
+	require.NoError(t, err)
+	advance(t, c, 500*time.Millisecond)
+	return balancerNow(t, c, p, lb), in
+}
+
+func balancerNow(t *testing.T, c *Cloud, p Project, lb LoadBalancer) LoadBalancer {
+	t.Helper()
+	now, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	return now
+}
+
+func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, in := activeBalancer(t, c, p)
+	assert.Equal(t, LoadBalancerActive, lb.State)
+	assert.Empty(t, lb.StateReason)
+
+	plane.turn(lb.ID)
+	advance(t, c, 0)
+	sick := balancerNow(t, c, p, lb)
+	assert.Equal(t, "all are sick", sick.StateReason)
+	assert.Equal(t, LoadBalancerActive, sick.State)
+	assert.Equal(t, lb.Version+1, sick.Version)
+	events, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+	last := events[len(events)-1]
+	assert.Equal(t, []any{Updated, lb.ID, "active", "active", "all are sick"}, []any{last.Type, last.ID, last.From, last.To, last.Reason})
+	version := lb.Version
+	_, err = c.DeleteLoadBalancer(WithRequest(t.Context(), &Request{IfMatch: &version}), p, lb.ID)
+	requireCode(t, PreconditionFailed, err)
+
+	plane.turn(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
+	_, err = c.StopInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "none of 1 targets runs", balancerNow(t, c, p, lb).StateReason)
+	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	advance(t, c, time.Second)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
+
+	// An update is for another state, which has no condition.
+	updated, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
+	require.NoError(t, err)
+	assert.Empty(t, updated.StateReason)
+	plane.turn(lb.ID)
+	require.NoError(t, c.tellConditions(t.Context()))
+	assert.Equal(t, updated, balancerNow(t, c, p, lb))
+	advance(t, c, time.Second)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason, "told as it became active")
+}
+
+func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := activeBalancer(t, c, p)
+	start := c.now()
+	for range 301 { // 3 s
+		plane.turn(lb.ID)
+		advance(t, c, 0)
+		advance(t, c, 10*time.Millisecond)
+	}
+	wrote := balancerNow(t, c, p, lb).Version - lb.Version
+	assert.GreaterOrEqual(t, wrote, int64(2), "it is told all the same")
+	assert.LessOrEqual(t, wrote, 1+int64(c.now().Sub(start)/conditionPause))
+	next, err := c.step(t.Context())
+	require.NoError(t, err)
+	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
+	advance(t, c, conditionPause)
+	assert.Equal(t, plane.Condition(lb.ID), balancerNow(t, c, p, lb).StateReason)
+	next, err = c.step(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, next, "nothing is left to be told")
+}
+
+func TestAConditionThatIsNoOtherIsNotWritten(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := activeBalancer(t, c, p)
+	plane.turn(lb.ID)
+	plane.turn(lb.ID)
+	plane.changed("lb-of-which-nobody-knows")
+	advance(t, c, conditionPause)
+	assert.Equal(t, lb, balancerNow(t, c, p, lb))
+}
+
+// What a crash or a snapshot leaves behind is put right.
+func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
+	clock, dir := clockwork.NewFakeClockAt(epoch), t.TempDir()
+	s := openStore(t, filepath.Join(dir, "cloud.db"))
+	start := func(plane *fakePlane) (*Cloud, Project) {
+		c, p := newCloud(t, func(cfg *Config) {
+			cfg.Store, cfg.Clock, cfg.DataPlane, cfg.SnapshotDir = s, clock, plane, filepath.Join(dir, "snapshots")
+		})
+		require.NoError(t, c.restore(t.Context()))
+		advance(t, c, 0)
+		return c, p
+	}
+	plane := newFakePlane()
+	c, p := start(plane)
+	lb, _ := activeBalancer(t, c, p)
+	_, err := c.SaveSnapshot(t.Context(), "well")
+	require.NoError(t, err)
+	plane.turn(lb.ID)
+	advance(t, c, 0)
+	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
+
+	c, p = start(newFakePlane())
+	assert.Empty(t, balancerNow(t, c, p, lb).StateReason, "all are well now")
+	c, p = start(plane)
+	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
+	_, err = c.RestoreSnapshot(t.Context(), "well")
+	require.NoError(t, err)
+	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
+	advance(t, c, conditionPause)
+	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
+}
+
+func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	require.NoError(t, err)
+	_, err = c.Advance(t.Context(), by(400*time.Millisecond))
+	require.NoError(t, err)
+	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
+	plane.turn(lb.ID)
+	_, err = c.Advance(t.Context(), by(0))
+	require.NoError(t, err)
+	told := balancerNow(t, c, p, lb)
+	assert.Equal(t, "all are sick", told.StateReason)
+	plane.turn(lb.ID)
+	moved, err := c.Advance(t.Context(), by(time.Hour))
+	require.NoError(t, err)
+	assert.True(t, moved.Complete)
+	again := balancerNow(t, c, p, lb)
+	assert.Equal(t, "none of 0 targets runs", again.StateReason)
+	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")
+}
+
+func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := activeBalancer(t, c, p)
+	other, _ := newBalancer(t, c, p)
+	advance(t, c, time.Second)
+	well := balancerNow(t, c, p, other)
+	row := func(listeners string) {
+		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
+			return tx.UpdateLoadBalancer(t.Context(), db.UpdateLoadBalancerParams{
+				ID: lb.ID, Name: lb.Name, State: string(lb.State), Listeners: listeners, Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm),
+				SourceRanges: "[]", Tags: "{}", Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(),
+			})
+		}))
+	}
+	row(`{"no": "list"}`)
+	plane.turn(lb.ID)
+	plane.turn(other.ID)
+	_, err := c.step(t.Context())
+	require.ErrorContains(t, err, lb.ID)
+	assert.Equal(t, well.Version+1, balancerNow(t, c, p, other).Version, "the other one is told")
+	row(toJSON(lb.Listeners))
+	advance(t, c, conditionPause)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
+}

@@ -1,0 +1,122 @@
+// This file answers: which load balancers have an IPv6 address, and which one?
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// IPFamily is a family of addresses that a balancer can have one of.
+type IPFamily string
+
+// The families. Every balancer has an IPv4 address.
+const (
+	IPv4 IPFamily = "ipv4"
+	IPv6 IPFamily = "ipv6"
+)
+
+// IPFamilies are those that the balancer has an address of.
+func (lb *LoadBalancer) IPFamilies() []IPFamily {
+	if lb.Address6.IsValid() {
+		return []IPFamily{IPv4, IPv6}
+	}
+	return []IPFamily{IPv4}
+}
+
+// checkPool6 refuses a prefix that IPv6 addresses cannot be taken from; an
+// invalid one is no pool.
+func checkPool6(p netip.Prefix) error {
+	if !p.IsValid() {
+		return nil
+	}
+	a := p.Addr()
+	switch {
+	case !a.Is6() || a.Is4In6() || a.IsMulticast() || p == netip.PrefixFrom(netip.IPv6Unspecified(), 128):
+		return fmt.Errorf("IPv6 load balancer CIDR %q: want a prefix of IPv6 unicast addresses, such as ::1/128 or fd00:30::/64", p)
+	case a.IsLinkLocalUnicast():
+		return fmt.Errorf("IPv6 load balancer CIDR %q: link-local addresses lead nowhere without a zone: want others, such as ::1/128 or fd00:30::/64", p)
+	case p != p.Masked():
+		return fmt.Errorf("IPv6 load balancer CIDR %q has host bits set: did you mean %s?", p, p.Masked())
+	}
+	return nil
+}
+
+// countable is that part of an IPv6 pool which an addressSet keeps account of:
+// the first 2^32 addresses of it, if it has more.
+func countable(pool netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(pool.Addr(), max(pool.Bits(), 96))
+}
+
+// checkFamilies refuses families that no balancer can have; none given are the
+// default.
+func (c *Cloud) checkFamilies(families []IPFamily) error {
+	for i, f := range families {
+		if f != IPv4 && f != IPv6 {
+			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).at(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
+		}
+		if slices.Contains(families[:i], f) {
+			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).at(fmt.Sprintf("ipFamilies.%d", i), "is given before")
+		}
+	}
+	if len(families) > 0 && !slices.Contains(families, IPv4) {
+		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").at("ipFamilies", "must hold ipv4")
+	}
+	if slices.Contains(families, IPv6) && !c.cfg.LoadBalancerCIDR6.IsValid() {
+		return refuse(InvalidRequest, "this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128").
+			at("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
+	}
+	return nil
+}
+
+// balancerAddress6 takes the lowest free IPv6 address, if the new balancer is to
+// have one; else it is not valid.
+func (c *Cloud) balancerAddress6(tx *store.Tx, spec LoadBalancerSpec) (netip.Addr, error) {
+	if !slices.Contains(spec.IPFamilies, IPv6) {
+		return netip.Addr{}, nil
+	}
+	return c.addresses6.takeLowest(tx, c.cfg.LoadBalancerCIDR6)
+}
+
+// loadAddresses replaces what is known of the addresses taken by what is stored.
+func (c *Cloud) loadAddresses(ctx context.Context, tx *store.Tx) error {
+	if err := c.addresses.load(ctx, tx); err != nil {
+		return err
+	}
+	return c.addresses6.load(ctx, tx)
+}
+
+// checkSameFamilies refuses an update that names other families, or another IPv6
+// address, than a balancer's own.
+func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
+	has := "no IPv6 address"
+	if lb.Address6.IsValid() {
+		has = "the IPv6 address " + lb.Address6.String()
+	}
+	final := func(field string) error {
+		return refuse(InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has, field).at(field, "is final")
+	}
+	var errs []error
+	if u.IPFamilies != nil && !sameSet(*u.IPFamilies, lb.IPFamilies()) {
+		errs = append(errs, final("ipFamilies"))
+	}
+	if u.Address6 != nil {
+		if a, err := netip.ParseAddr(*u.Address6); err != nil || a != lb.Address6 {
+			errs = append(errs, final("ipv6Address"))
+		}
+	}
+	return together(errs...)
+}
+
+// parseRange reads a source range of either family.
+func parseRange(field, s string) (netip.Prefix, error) {
+	cidr, err := netip.ParsePrefix(s)
+	if err != nil || cidr.Addr().Is4In6() {
+		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).at(field, "is no IPv4 or IPv6 CIDR")
+	}
+	return withoutHostBits(field, cidr)
+}

@@ -1,0 +1,225 @@
+package cloud
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// with6 gives a cloud a pool of IPv6 addresses.
+func with6(pool string) func(*Config) {
+	return func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.MustParsePrefix(pool) }
+}
+
+var bothFamilies = []IPFamily{IPv4, IPv6}
+
+func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, error) {
+	t.Helper()
+	return c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		Name: name, IPFamilies: bothFamilies, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+	})
+}
+
+func TestIPv6PoolsThatCannotWork(t *testing.T) {
+	for pool, says := range map[string]string{
+		"127.0.0.0/8": "IPv6 unicast", "::ffff:10.0.0.0/120": "IPv6 unicast", "ff02::/16": "IPv6 unicast", "::/128": "IPv6 unicast",
+		"fe80::/64": "link-local", "fd00::1/64": "did you mean fd00::/64?",
+	} {
+		require.ErrorContains(t, checkPool6(netip.MustParsePrefix(pool)), says, pool)
+	}
+	for _, pool := range []string{"::1/128", "fd00::/127", "fd00::/64", "fd00::/8", "2001:db8::ff00/120"} {
+		require.NoError(t, checkPool6(netip.MustParsePrefix(pool)), pool)
+	}
+}
+
+func TestTheFirstIPv6AddressesOfPools(t *testing.T) {
+	for pool, want := range map[string][]string{
+		"::1/128":            {"::1", ""},
+		"fd00::2/127":        {"fd00::2", "fd00::3", ""},
+		"fd00::4/126":        {"fd00::5", "fd00::6", "fd00::7", ""},
+		"fd00::/64":          {"fd00::1", "fd00::2"},
+		"fc00::/7":           {"fc00::1", "fc00::2"},
+		"fd00::7:0:0/96":     {"fd00::7:0:1", "fd00::7:0:2"},
+		"2001:db8::ff00/120": {"2001:db8::ff01", "2001:db8::ff02"},
+	} {
+		prefix := netip.MustParsePrefix(pool)
+		set := newAddressSet(countable(prefix))
+		for _, w := range want {
+			a, err := set.takeLowest(new(store.Tx), prefix)
+			if w == "" {
+				requireCode(t, AddressPoolExhausted, err)
+				continue
+			}
+			require.NoError(t, err)
+			assert.Equal(t, w, a.String())
+		}
+	}
+}
+
+// Whatever is taken and given up, and whatever there is outside of the pool, the
+// lowest free address is the one that a search from the start would find.
+func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := netip.MustParsePrefix(rapid.SampledFrom([]string{"fd00::/64", "fd00::/121", "fd00::ff8/125", "fd00::10/127"}).Draw(t, "pool"))
+		set := newAddressSet(countable(pool))
+		taken := map[netip.Addr]bool{}
+		lowest := func() netip.Addr {
+			a := pool.Addr()
+			for pool.Bits() < 127 && a == pool.Addr() || taken[a] {
+				a = a.Next()
+			}
+			return a
+		}
+		for range rapid.IntRange(1, 200).Draw(t, "changes") {
+			if rapid.IntRange(0, 2).Draw(t, "release") == 0 {
+				a := withNumber(pool.Addr(), number(pool.Addr())+uint32(rapid.IntRange(0, 20).Draw(t, "host")))
+				set.release(new(store.Tx), a)
+				delete(taken, a)
+				set.release(new(store.Tx), withNumber(netip.MustParseAddr("fd01::"), number(a))) // Another pool's.
+				continue
+			}
+			want := lowest()
+			got, err := set.takeLowest(new(store.Tx), pool)
+			if !pool.Contains(want) {
+				requireCode(t, AddressPoolExhausted, err)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			taken[got] = true
+		}
+	})
+}
+
+func TestBalancersWithBothFamilies(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/126")(cfg); cfg.DataPlane = plane })
+	lb, err := createBoth(t, c, p, "web")
+	require.NoError(t, err)
+	assert.Equal(t, "fd00::1", lb.Address6.String())
+	assert.Equal(t, bothFamilies, lb.IPFamilies())
+	advance(t, c, time.Minute)
+	assert.Equal(t, lb.Address6, plane.applied[lb.ID].Address6)
+	assert.Equal(t, lb.Address, plane.applied[lb.ID].Address)
+	four, _ := newBalancer(t, c, p)
+	assert.False(t, four.Address6.IsValid())
+	assert.Equal(t, []IPFamily{IPv4}, four.IPFamilies())
+
+	six, other := lb.Address6.String(), "fd00::2"
+	reversed, only4 := []IPFamily{IPv6, IPv4}, []IPFamily{IPv4}
+	same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
+	require.NoError(t, err)
+	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	for field, u := range map[string]LoadBalancerUpdate{"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4}} {
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+	}
+	requireRefusedAt(t, InvalidRequest, "ipFamilies", func() error {
+		_, err := c.UpdateLoadBalancer(t.Context(), p, four.ID, LoadBalancerUpdate{IPFamilies: &reversed})
+		return err
+	})
+
+	for _, name := range []string{"two", "three"} {
+		_, err = createBoth(t, c, p, name)
+		require.NoError(t, err)
+	}
+	_, err = createBoth(t, c, p, "four")
+	requireCode(t, AddressPoolExhausted, err)
+	_, err = c.DeleteLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	_, err = createBoth(t, c, p, "four")
+	requireCode(t, AddressPoolExhausted, err)
+	advance(t, c, time.Minute)
+	again, err := createBoth(t, c, p, "four")
+	require.NoError(t, err)
+	assert.Equal(t, lb.Address6, again.Address6, "its first one has given it up")
+	assert.Equal(t, lb.Address, again.Address, "what failed has kept neither")
+}
+
+// What was given stays given, whichever pool the cloud is started with later.
+func TestIPv6AddressesOutliveThePool(t *testing.T) {
+	c, p := newCloud(t, with6("fd00::/120"))
+	first, err := createBoth(t, c, p, "first")
+	require.NoError(t, err)
+	restart := func(change func(*Config)) {
+		cfg := c.cfg
+		change(&cfg)
+		var err error
+		c, err = New(cfg)
+		require.NoError(t, err)
+	}
+	restart(with6("fd00::/64"))
+	second, err := createBoth(t, c, p, "second")
+	require.NoError(t, err)
+	assert.Equal(t, "fd00::2", second.Address6.String())
+	restart(with6("fd01::/64"))
+	third, err := createBoth(t, c, p, "third")
+	require.NoError(t, err)
+	assert.Equal(t, "fd01::1", third.Address6.String())
+	restart(func(cfg *Config) { cfg.LoadBalancerCIDR6 = netip.Prefix{} })
+	_, err = createBoth(t, c, p, "fourth")
+	requireCode(t, InvalidRequest, err)
+	require.ErrorContains(t, err, "--load-balancer-cidr6")
+	kept, err := c.GetLoadBalancer(t.Context(), p, first.ID)
+	require.NoError(t, err)
+	assert.Equal(t, first.Address6, kept.Address6)
+
+	// Not even a mistake of ours gives one twice: the store has the last word.
+	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
+		twice := first
+		twice.ID, twice.Name, twice.Address = "lb-x", "x", netip.MustParseAddr("127.30.64.99")
+		return insertLoadBalancer(t.Context(), tx, twice)
+	})
+	require.ErrorContains(t, err, "UNIQUE constraint failed: load_balancers.address6")
+}
+
+func TestFamiliesThatNoBalancerHas(t *testing.T) {
+	c, p := newCloud(t, with6("fd00::/64"))
+	for _, wrong := range []struct {
+		families []IPFamily
+		field    string
+	}{{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"}, {[]IPFamily{IPv4, IPv4}, "ipFamilies.1"}} {
+		requireRefusedAt(t, InvalidRequest, wrong.field, func() error {
+			_, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+				Name: "web", IPFamilies: wrong.families, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+			})
+			return err
+		})
+	}
+}
+
+func TestSourceRangesOfBothFamilies(t *testing.T) {
+	ranges, err := parseRanges([]string{"10.0.0.0/8", "fd00::/8", "::1/128", "0.0.0.0/0", "::/0", "fd00::/8"})
+	require.NoError(t, err)
+	assert.Len(t, ranges, 5)
+	for _, wrong := range []string{"fd00::1/8", "::ffff:10.0.0.0/104", "fe80::%eth0/64", "10.0.0.1/8", "fd00::", "x"} {
+		_, err := parseRanges([]string{"fd00::/8", wrong})
+		requireRefusedAt(t, InvalidRequest, "sourceRanges.1", func() error { return err })
+	}
+}
+
+func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/64")(cfg); cfg.DataPlane, cfg.SnapshotDir = plane, t.TempDir() })
+	first, err := createBoth(t, c, p, "first")
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	_, err = c.SaveSnapshot(t.Context(), "one")
+	require.NoError(t, err)
+	_, err = createBoth(t, c, p, "second")
+	require.NoError(t, err)
+	_, err = c.DeleteLoadBalancer(t.Context(), p, first.ID)
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	_, err = c.RestoreSnapshot(t.Context(), "one")
+	require.NoError(t, err)
+	assert.Equal(t, first.Address6, plane.applied[first.ID].Address6, "it forwards again")
+	other, err := createBoth(t, c, p, "other")
+	require.NoError(t, err)
+	assert.Equal(t, "fd00::2", other.Address6.String(), "the first is taken again, the second free again")
+}

@@ -1,0 +1,171 @@
+package dataplane_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// sixOn lets an interface of the test's own namespace have IPv6 addresses.
+func sixOn(t *testing.T, iface string, on bool) {
+	t.Helper()
+	value := "1"
+	if on {
+		value = "0"
+	}
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/disable_ipv6", []byte(value), 0)
+	if err != nil {
+		t.Skipf("this machine has no IPv6, or leaves it to others whether %s has: %v", iface, err)
+	}
+}
+
+// added6 lists an interface's IPv6 addresses but those it has by itself.
+func added6(t *testing.T, iface string) []string {
+	t.Helper()
+	link, err := netlink.LinkByName(iface)
+	require.NoError(t, err)
+	all, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	require.NoError(t, err)
+	var out []string
+	for _, a := range all {
+		if !a.IP.IsLoopback() && !a.IP.IsLinkLocalUnicast() {
+			assert.Zero(t, a.Flags&unix.IFA_F_TENTATIVE, "nothing could listen on %s yet", a.IPNet)
+			out = append(out, a.IPNet.String())
+		}
+	}
+	return out
+}
+
+func TestIPv6AddressesComeAndGoWithTheirBalancers(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	link, err := netlink.LinkByName("lo")
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(link))
+	sixOn(t, "lo", true)
+	p := dataplane.New(dataplane.Options{Interface: "lo"})
+	defer p.Close()
+	f := forwarding(backend(t, two, 0, says("two")), []string{two}, 80)
+	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	answers := func(a netip.Addr) {
+		t.Helper()
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), patience)
+		require.NoError(t, err)
+		defer func() { _ = c.Close() }()
+		line := make([]byte, 4)
+		_, err = c.Read(line)
+		require.NoError(t, err)
+		assert.Equal(t, "two\n", string(line))
+	}
+	require.NoError(t, p.Apply(f))
+	require.NoError(t, p.Apply(f), "again")
+	answers(f.Address)
+	answers(f.Address6)
+	assert.Equal(t, []string{"198.51.100.1/32"}, added(t))
+	assert.Equal(t, []string{"2001:db8::1/128"}, added6(t, "lo"))
+
+	blocker, err := net.Listen("tcp6", "[::]:81")
+	require.NoError(t, err)
+	defer func() { _ = blocker.Close() }()
+	blocked := forwarding(1, nil, 81)
+	blocked.ID, blocked.Address, blocked.Address6 = "lb-2", netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
+	err = p.Apply(blocked)
+	require.ErrorContains(t, err, "another server holds port 81 there, or on all addresses ([::])")
+	require.ErrorContains(t, err, "`ss -6lntp 'sport = :81'`")
+	assert.Len(t, added(t), 1, "what cannot be bound takes neither address")
+	assert.Len(t, added6(t, "lo"), 1)
+
+	f.Address6 = netip.MustParseAddr("2001:db8::3")
+	require.NoError(t, p.Apply(f))
+	answers(f.Address6)
+	assert.Equal(t, []string{"2001:db8::3/128"}, added6(t, "lo"))
+	f.Address6 = netip.Addr{}
+	require.NoError(t, p.Apply(f))
+	assert.Empty(t, added6(t, "lo"))
+	assert.Len(t, added(t), 1)
+
+	f.Address6 = netip.MustParseAddr("2001:db8::1")
+	require.NoError(t, p.Apply(f))
+	p.Close()
+	assert.Empty(t, added(t))
+	assert.Empty(t, added6(t, "lo"))
+}
+
+func TestInterfaceWithoutIPv6IsTold(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	link, err := netlink.LinkByName("lo")
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(link))
+	sixOn(t, "lo", false)
+	p := dataplane.New(dataplane.Options{Interface: "lo"})
+	defer p.Close()
+	f := forwarding(1, nil, 80)
+	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	err = p.Apply(f)
+	require.ErrorContains(t, err, "this machine has no IPv6 on network interface lo")
+	require.ErrorContains(t, err, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0")
+	assert.Empty(t, added(t), "the IPv4 address is not kept either")
+}
+
+func TestNeighboursHearOfNewIPv6Addresses(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}))
+	links := map[string]*netlink.LinkAttrs{}
+	for _, name := range []string{"theirs", "ours"} { // In this order, ours has a carrier from the start.
+		link, err := netlink.LinkByName(name)
+		require.NoError(t, err)
+		sixOn(t, name, true)
+		require.NoError(t, netlink.LinkSetUp(link))
+		links[name] = link.Attrs()
+	}
+	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(ear) }()
+	ipv6 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IPV6))
+	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: ipv6, Ifindex: links["theirs"].Index}))
+	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+
+	var log bytes.Buffer
+	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	defer p.Close()
+	f := forwarding(1, nil, 80)
+	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
+	require.NoError(t, p.Apply(f))
+	assert.Empty(t, log.String())
+
+	// The kernel has things of its own to say.
+	buf := make([]byte, 2048)
+	said := func(n int) bool { return n == 72 && buf[6] == unix.IPPROTO_ICMPV6 && buf[40] == 136 }
+	n := 0
+	for late := time.Now().Add(patience); !said(n) && time.Now().Before(late); {
+		if n, _, err = unix.Recvfrom(ear, buf, 0); err != nil {
+			require.ErrorIs(t, err, unix.EINTR)
+		}
+	}
+	require.True(t, said(n))
+	assert.Equal(t, byte(255), buf[7], "or nobody believes it")
+	assert.Equal(t, f.Address6.AsSlice(), buf[8:24])
+	assert.Equal(t, netip.IPv6LinkLocalAllNodes().AsSlice(), buf[24:40])
+	assert.Equal(t, byte(0x20), buf[44], "overrides, and is no answer")
+	assert.Equal(t, f.Address6.AsSlice(), buf[48:64])
+	assert.Equal(t, append([]byte{2, 1}, links["ours"].HardwareAddr...), buf[64:72])
+}

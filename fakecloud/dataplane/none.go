@@ -1,0 +1,76 @@
+// This file answers: what is a data plane that forwards nothing?
+
+package dataplane
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// None is a data plane for who wants the control plane only: it listens nowhere,
+// checks nothing, and says so in each balancer's condition. Safe for concurrent
+// use; the zero value is ready.
+type None struct {
+	mu  sync.Mutex
+	all map[string]cloud.Forwarding // what would be in force
+}
+
+var _ cloud.DataPlane = (*None)(nil)
+
+// Apply implements cloud.DataPlane. It never fails.
+func (n *None) Apply(f cloud.Forwarding) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.all == nil {
+		n.all = map[string]cloud.Forwarding{}
+	}
+	n.all[f.ID] = f
+	return nil
+}
+
+// Remove implements cloud.DataPlane.
+func (n *None) Remove(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.all, id)
+}
+
+// Stats implements cloud.DataPlane: nothing is carried.
+func (*None) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
+
+// Health implements cloud.DataPlane.
+func (n *None) Health(id string) []cloud.TargetHealth {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []cloud.TargetHealth
+	for _, backend := range n.all[id].Backends {
+		out = append(out, cloud.TargetHealth{
+			Target: backend.Target, Health: cloud.Unknown,
+			Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none",
+		})
+	}
+	return out
+}
+
+// Condition implements cloud.DataPlane.
+func (n *None) Condition(id string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f, ok := n.all[id]
+	if !ok {
+		return ""
+	}
+	where := f.Address.String()
+	if f.Address6.IsValid() {
+		where += " or " + f.Address6.String()
+	}
+	return fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where)
+}
+
+// Notify implements cloud.DataPlane: nothing changes by itself.
+func (*None) Notify(func(id string)) {}
+
+// Close does nothing: there is nothing to end.
+func (*None) Close() {}

@@ -1,0 +1,283 @@
+// This file answers: do the counters of balancers come through, over the API and
+// /metrics?
+
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// countingPlane forwards nothing, and counts what it is told to have.
+type countingPlane struct {
+	mu     sync.Mutex
+	stats  map[string]cloud.LoadBalancerStats
+	health map[string][]cloud.TargetHealth
+	asked  map[string]int // how often for stats
+}
+
+func newCountingPlane() *countingPlane {
+	return &countingPlane{stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{}}
+}
+
+func (p *countingPlane) Apply(cloud.Forwarding) error { return nil }
+func (p *countingPlane) Condition(string) string      { return "" }
+func (p *countingPlane) Notify(func(string))          {}
+func (p *countingPlane) Remove(string)                {}
+
+func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[id]++
+	return p.stats[id]
+}
+
+func (p *countingPlane) Health(id string) []cloud.TargetHealth {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.health[id]
+}
+
+func (p *countingPlane) set(id string, stats cloud.LoadBalancerStats, health ...cloud.TargetHealth) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats[id], p.health[id] = stats, health
+}
+
+// counted is a balancer of two listeners and three targets, one of which does
+// not run, and what its plane says of it.
+func counted(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBalancer, targets []string) {
+	t.Helper()
+	var given []api.Target
+	for range 3 {
+		in, err := r.CreateInstance(t.Context(), api.InstanceCreate{})
+		require.NoError(t, err)
+		r.awaitInstance(t, in.ID, api.InstanceRunning)
+		targets, given = append(targets, in.ID), append(given, api.Target{InstanceID: in.ID})
+	}
+	_, err := r.StopInstance(t.Context(), targets[2])
+	require.NoError(t, err)
+	r.awaitInstance(t, targets[2], api.InstanceStopped)
+	made, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Targets: &given, Listeners: []api.Listener{
+		{Protocol: "tcp", Port: 8080, TargetPort: 80}, {Protocol: "udp", Port: 53, TargetPort: 53},
+	}})
+	require.NoError(t, err)
+	p.set(made.ID, cloud.LoadBalancerStats{
+		Listeners: []cloud.ListenerStats{
+			{Listener: cloud.Listener{Protocol: cloud.UDP, Port: 53}, Connections: 9, Bytes: cloud.Bytes{In: 90, Out: 900}},
+			{Listener: cloud.Listener{Protocol: cloud.TCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3, Broken: 4, Refused: 5, Bytes: cloud.Bytes{In: 6, Out: 7}},
+		},
+		Targets: []cloud.TargetStats{{Target: targets[1], Connections: 11, Active: 12, Failed: 13, Broken: 14, Bytes: cloud.Bytes{In: 15, Out: 16}}},
+	},
+		cloud.TargetHealth{Target: targets[0], Health: cloud.Healthy, Since: at(1), History: []cloud.HealthChange{{Health: cloud.Healthy, At: at(1)}, {Health: cloud.Unknown, Reason: "not checked yet", At: at(0)}}},
+		cloud.TargetHealth{Target: targets[1], Health: cloud.Unknown, Reason: "not checked yet", Since: at(0)})
+	return r.awaitBalancer(t, made.ID, api.LoadBalancerActive), targets
+}
+
+func at(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
+
+func countingRig(t *testing.T) (*rig, *countingPlane) {
+	t.Helper()
+	p := newCountingPlane()
+	return newRigOf(t, func(cfg *cloud.Config) { cfg.DataPlane = p }), p
+}
+
+func TestStatsAndHealthAreThePlanes(t *testing.T) {
+	r, p := countingRig(t)
+	lb, targets := counted(t, r, p)
+	stats, err := r.LoadBalancerStats(t.Context(), lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, &api.LoadBalancerStats{
+		Listeners: []api.ListenerStats{
+			{Protocol: "tcp", Port: 8080, Connections: 1, ActiveConnections: 2, FailedConnections: 3, BrokenConnections: 4, RefusedConnections: 5, BytesIn: 6, BytesOut: 7},
+			{Protocol: "udp", Port: 53, Connections: 9, BytesIn: 90, BytesOut: 900},
+		},
+		Targets: []api.TargetStats{
+			{InstanceID: targets[0]},
+			{InstanceID: targets[1], Connections: 11, ActiveConnections: 12, FailedConnections: 13, BrokenConnections: 14, BytesIn: 15, BytesOut: 16},
+			{InstanceID: targets[2]},
+		},
+	}, stats)
+
+	health, err := r.LoadBalancerHealth(t.Context(), lb.ID)
+	require.NoError(t, err)
+	stopped, err := r.GetInstance(t.Context(), targets[2])
+	require.NoError(t, err)
+	assert.Equal(t, []api.TargetHealth{
+		{InstanceID: targets[0], Health: api.TargetHealthy, Since: ptr(at(1)), History: []api.HealthChange{
+			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: ptr("not checked yet"), At: at(0)},
+		}},
+		{InstanceID: targets[1], Health: api.TargetUnknown, Reason: ptr("not checked yet"), Since: ptr(at(0)), History: []api.HealthChange{}},
+		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt, History: []api.HealthChange{
+			{Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), At: stopped.UpdatedAt},
+		}},
+	}, health.Targets)
+}
+
+func TestBalancersHaveMetrics(t *testing.T) {
+	r, p := countingRig(t)
+	lb, targets := counted(t, r, p)
+	name := func(metric, labels string, rest ...string) string {
+		var more string
+		for _, l := range rest {
+			more += "," + l
+		}
+		if labels != "" {
+			labels += ","
+		}
+		return fmt.Sprintf("fakecloud_load_balancer_%s{%sload_balancer=%s%s}", metric, labels, lb.ID, more)
+	}
+	port, project := "port=8080,project="+lb.Project+",protocol=tcp", "project="+lb.Project
+	one, other := "target="+targets[0], "target="+targets[1]
+	want := map[string]float64{
+		name("info", "", "name=web", project):                       1,
+		name("connections_total", "", port):                         1,
+		name("active_connections", "", port):                        2,
+		name("failed_connections_total", "", port):                  3,
+		name("broken_connections_total", "", port):                  4,
+		name("refused_connections_total", "", port):                 5,
+		name("bytes_total", "direction=in", port):                   6,
+		name("bytes_total", "direction=out", port):                  7,
+		name("targets", "health=healthy", project):                  1,
+		name("targets", "health=unknown", project):                  1,
+		name("targets", "health=unhealthy", project):                1,
+		name("target_connections_total", "", project, one):          0,
+		name("target_connections_total", "", project, other):        11,
+		name("target_active_connections", "", project, other):       12,
+		name("target_failed_connections_total", "", project, other): 13,
+		name("target_broken_connections_total", "", project, other): 14,
+		name("target_bytes_total", "direction=in", project, other):  15,
+		name("target_bytes_total", "direction=out", project, other): 16,
+		"fakecloud_load_balancer_left_out{of=listeners}":            0,
+		"fakecloud_load_balancer_left_out{of=targets}":              0,
+	}
+	got := samples(t, r.url)
+	for name, v := range want {
+		found, ok := got[name]
+		assert.True(t, ok, name)
+		assert.Equal(t, v, found, name)
+	}
+	assert.EqualValues(t, 9, got[name("connections_total", "", "port=53,"+project+",protocol=udp")])
+
+	_, err := r.DeleteLoadBalancer(t.Context(), lb.ID)
+	require.NoError(t, err)
+	r.srv.SetCountsAge(0)
+	for name := range samples(t, r.url) {
+		assert.NotContains(t, name, lb.ID, "what forwards no more has no series")
+	}
+}
+
+// What many balancers have is cut, and said to be; looking again soon asks the
+// data plane nothing.
+func TestBalancersMetricsAreBounded(t *testing.T) {
+	r, p := countingRig(t)
+	first, _ := counted(t, r, p)
+	var later []api.LoadBalancer
+	for _, targets := range [][]api.Target{first.Targets, {}} {
+		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+			Name: fmt.Sprintf("b%d", len(later)), Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 80}}, Targets: &targets,
+		})
+		require.NoError(t, err)
+		later = append(later, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive))
+	}
+	r.srv.SetMaxCounted(3)
+	r.srv.SetCountsAge(time.Hour)
+	seen := func(samples map[string]float64, metric, id string) (n int) {
+		for name := range samples {
+			if strings.HasPrefix(name, "fakecloud_load_balancer_"+metric+"{") && strings.Contains(name, "load_balancer="+id) {
+				n++
+			}
+		}
+		return n
+	}
+	got := samples(t, r.url)
+	assert.EqualValues(t, 1, got["fakecloud_load_balancer_left_out{of=listeners}"], "2+1 fit, the third's do not")
+	assert.EqualValues(t, 3, got["fakecloud_load_balancer_left_out{of=targets}"])
+	assert.Equal(t, 2, seen(got, "connections_total", first.ID))
+	assert.Equal(t, 1, seen(got, "connections_total", later[0].ID))
+	assert.Equal(t, 0, seen(got, "connections_total", later[1].ID))
+	assert.Equal(t, 3, seen(got, "target_connections_total", first.ID))
+	assert.Equal(t, 0, seen(got, "target_connections_total", later[0].ID))
+	assert.Equal(t, 0, seen(got, "targets", later[0].ID), "nor is their health asked for")
+	assert.Equal(t, 3, seen(got, "targets", later[1].ID), "what fits after what does not is shown")
+
+	p.set(first.ID, cloud.LoadBalancerStats{})
+	assert.Equal(t, got[fmt.Sprintf("fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID, first.Project)],
+		samples(t, r.url)[fmt.Sprintf("fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID, first.Project)])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	assert.Equal(t, 1, p.asked[first.ID])
+}
+
+// With the real data plane: what clients sent is counted, by listener and by
+// target, while the connection is still open, and stays counted when the target is
+// stopped.
+func TestTrafficIsCountedAsItFlows(t *testing.T) {
+	r := newRig(t)
+	target, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = target.Close() })
+	go func() {
+		for {
+			c, err := target.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Address: ptr("127.0.0.1")})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target.Addr().(*net.TCPAddr).Port}}
+	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}})
+	require.NoError(t, err)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(c, "hello")
+	require.NoError(t, err)
+	_, err = io.ReadFull(c, make([]byte, 5))
+	require.NoError(t, err)
+
+	listener := api.ListenerStats{Protocol: "tcp", Port: listeners[0].Port, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5}
+	of := api.TargetStats{InstanceID: in.ID, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5}
+	await := func() {
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			stats, err := r.LoadBalancerStats(t.Context(), lb.ID)
+			if assert.NoError(c, err) {
+				assert.Equal(c, &api.LoadBalancerStats{Listeners: []api.ListenerStats{listener}, Targets: []api.TargetStats{of}}, stats)
+			}
+		}, patience, 5*time.Millisecond)
+	}
+	await()
+	require.NoError(t, c.Close())
+	listener.ActiveConnections, of.ActiveConnections = 0, 0
+	await()
+
+	_, err = r.StopInstance(t.Context(), in.ID)
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceStopped)
+	await() // Counters that went back would be rates later on.
+	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
+	require.NoError(t, err)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	await()
+}

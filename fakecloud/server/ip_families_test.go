@@ -1,0 +1,131 @@
+package server_test
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+func newRig6(t *testing.T) *rig {
+	t.Helper()
+	return newRigOf(t, func(cfg *cloud.Config) { cfg.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
+}
+
+func TestFamiliesThatCannotBeHad(t *testing.T) {
+	const create = `{"name":"web","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}],"ipFamilies":`
+	r := newRig(t)
+	for given, says := range map[string]string{
+		`["ipv4","ipv6"]}`: "cannot hold ipv6: the cloud has no --load-balancer-cidr6",
+		`["ipv6"]}`:        "must hold ipv4",
+		`[]}`:              "minimum number of items is 1",
+		`["ipv4","ipv4"]}`: "duplicate",
+	} {
+		_, p := r.call(t, "POST", "/v1/load-balancers", create+given)
+		assert.Equal(t, api.InvalidRequest, p.Code, given)
+		assert.Contains(t, fields(p)["ipFamilies"], says, given)
+	}
+	_, p := r.call(t, "POST", "/v1/load-balancers", create+`["ipv5"]}`)
+	assert.Equal(t, "must be ipv4 or ipv6", fields(p)["ipFamilies.0"])
+	_, p = r.call(t, "POST", "/v1/load-balancers", create+`["ipv4"],"sourceRanges":["fd00::1/8"]}`)
+	assert.Equal(t, "has host bits set: did you mean fd00::/8?", fields(p)["sourceRanges.0"])
+}
+
+func TestBothFamiliesOverTheAPI(t *testing.T) {
+	r, ctx := newRig6(t), t.Context()
+	both := api.IPFamilies{api.IPv4, api.IPv6}
+	body := api.LoadBalancerCreate{Name: "web", Listeners: oneListener, IPFamilies: &both, SourceRanges: &api.SourceRanges{"fd00::/8", "10.0.0.0/8"}}
+	body.Listeners = []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 1}}
+	lb, err := r.CreateLoadBalancer(ctx, body)
+	require.NoError(t, err)
+	assert.Equal(t, both, lb.IPFamilies)
+	assert.Equal(t, ptr("::1"), lb.IPv6Address)
+	assert.Equal(t, *body.SourceRanges, lb.SourceRanges)
+	plain, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
+	require.NoError(t, err)
+	assert.Equal(t, api.IPFamilies{api.IPv4}, plain.IPFamilies)
+	assert.Nil(t, plain.IPv6Address)
+	body.Name = "another"
+	_, err = r.CreateLoadBalancer(ctx, body)
+	require.True(t, client.HasCode(err, api.AddressPoolExhausted), err)
+
+	version := lb.Version
+	for _, u := range []api.LoadBalancerUpdate{{IPFamilies: &api.IPFamilies{api.IPv4}}, {IPv6Address: ptr("::2")}} {
+		_, err = r.UpdateLoadBalancer(ctx, lb.ID, u)
+		require.True(t, client.HasCode(err, api.InvalidRequest), err)
+		require.ErrorContains(t, err, "is final")
+	}
+	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{IPFamilies: &both, IPv6Address: ptr("0:0::1")})
+	require.NoError(t, err, "the present one is no change, however it is written")
+	assert.LessOrEqual(t, same.Version, version+1, "it may have been built meanwhile")
+
+	_, err = r.DeleteLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { _, err := r.GetLoadBalancer(ctx, lb.ID); return client.IsNotFound(err) }, patience, 2*time.Millisecond)
+	var told []string
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
+		if e.ID == lb.ID {
+			require.NotNil(t, e.LoadBalancer)
+			told = append(told, value(e.LoadBalancer.IPv6Address, "none"))
+		}
+		return nil
+	}))
+	assert.NotEmpty(t, told)
+	assert.NotContains(t, told, "none", "its events show it")
+	next, err := r.CreateLoadBalancer(ctx, body)
+	require.NoError(t, err)
+	assert.Equal(t, ptr("::1"), next.IPv6Address, "given back")
+}
+
+func TestBothFamiliesLeadToTheTargets(t *testing.T) {
+	free, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no IPv6 on loopback: %v", err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	require.NoError(t, free.Close())
+	r, ctx := newRig6(t), t.Context()
+	target, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = target.Close() })
+	go func() {
+		for {
+			c, err := target.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "hello")
+			_ = c.Close()
+		}
+	}()
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
+	require.NoError(t, err)
+	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "web", IPFamilies: &api.IPFamilies{api.IPv4, api.IPv6}, Targets: &api.Targets{{InstanceID: in.ID}},
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}},
+	})
+	require.NoError(t, err)
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	for _, address := range []string{lb.Address, *lb.IPv6Address} {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(port)), patience)
+		require.NoError(t, err)
+		heard, err := io.ReadAll(c)
+		require.NoError(t, err)
+		assert.Equal(t, "hello", string(heard))
+		require.NoError(t, c.Close())
+	}
+	stats, err := r.LoadBalancerStats(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Len(t, stats.Listeners, 1)
+	assert.EqualValues(t, 2, stats.Listeners[0].Connections, "both count as one listener's")
+}

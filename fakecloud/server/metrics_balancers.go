@@ -1,0 +1,167 @@
+// This file answers: what does /metrics tell of load balancers?
+
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// defaultMaxCounted is how many listeners, and how many targets, have series.
+// Whoever looks needs no token, so what a look costs has bounds, whatever the
+// projects have.
+const defaultMaxCounted = 5_000
+
+// balancerCollector reads the data plane's counters when somebody looks. Series
+// carry the balancer's ID, as a name can be changed, and used again, without
+// that its counters begin anew; load_balancer_info has the names.
+type balancerCollector struct {
+	server *Server
+
+	mu   sync.Mutex
+	last []prometheus.Metric // as of then
+	then time.Time
+}
+
+var bounded = fmt.Sprintf(" Of at most %d; the oldest balancers come first.", defaultMaxCounted)
+
+func balancerDesc(name, help string, labels ...string) *prometheus.Desc {
+	return desc("load_balancer_"+name, help, append([]string{"project", "load_balancer"}, labels...)...)
+}
+
+func listenerDesc(name, help string, labels ...string) *prometheus.Desc {
+	return balancerDesc(name, help+bounded, append([]string{"protocol", "port"}, labels...)...)
+}
+
+func targetDesc(name, help string, labels ...string) *prometheus.Desc {
+	return balancerDesc("target_"+name, help+bounded, append([]string{"target"}, labels...)...)
+}
+
+var (
+	balancerInfoDesc = balancerDesc("info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name.", "name")
+	leftOutDesc      = desc("load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of")
+
+	listenerConnectionsDesc = listenerDesc("connections_total", "Connections accepted from clients, by listener.")
+	listenerActiveDesc      = listenerDesc("active_connections", "Connections that are open, by listener.")
+	listenerFailedDesc      = listenerDesc("failed_connections_total", "Connections closed because no target could be reached, by listener.")
+	listenerBrokenDesc      = listenerDesc("broken_connections_total", "Connections that ended otherwise than by both sides' closing, by listener.")
+	listenerRefusedDesc     = listenerDesc("refused_connections_total", "Connections from outside of the source ranges or beyond the limit, by listener; they are not among those accepted.")
+	listenerBytesDesc       = listenerDesc("bytes_total", "Payload forwarded from clients (in) and to them (out), by listener.", "direction")
+
+	targetsDesc           = balancerDesc("targets", "Targets by their health; those whose instances do not run are unhealthy. Only of balancers whose targets have series.", "health")
+	targetConnectionsDesc = targetDesc("connections_total", "Connections that a target took.")
+	targetActiveDesc      = targetDesc("active_connections", "Connections to a target that are open.")
+	targetFailedDesc      = targetDesc("failed_connections_total", "Attempts to connect to a target that failed.")
+	targetBrokenDesc      = targetDesc("broken_connections_total", "Connections to a target that ended otherwise than by both sides' closing.")
+	targetBytesDesc       = targetDesc("bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction")
+)
+
+// Describe implements prometheus.Collector.
+func (c *balancerCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		balancerInfoDesc, leftOutDesc,
+		listenerConnectionsDesc, listenerActiveDesc, listenerFailedDesc, listenerBrokenDesc, listenerRefusedDesc, listenerBytesDesc,
+		targetsDesc, targetConnectionsDesc, targetActiveDesc, targetFailedDesc, targetBrokenDesc, targetBytesDesc,
+	} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *balancerCollector) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.then.IsZero() || time.Since(c.then) >= c.server.countsAge {
+		c.last, c.then = c.count(), time.Now()
+	}
+	for _, m := range c.last {
+		out <- m
+	}
+}
+
+// series are metrics that have some labels in common.
+type series struct {
+	labels []string
+	all    *[]prometheus.Metric
+}
+
+// of gives series with more labels.
+func (s series) of(labels ...string) series {
+	return series{append(s.labels[:len(s.labels):len(s.labels)], labels...), s.all}
+}
+
+func (s series) gauge(d *prometheus.Desc, v int64, labels ...string) {
+	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), s.of(labels...).labels...))
+}
+
+func (s series) counter(d *prometheus.Desc, v int64, labels ...string) {
+	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), s.of(labels...).labels...))
+}
+
+func (c *balancerCollector) count() []prometheus.Metric {
+	var all []prometheus.Metric
+	listeners, targets := budget{left: c.server.maxCounted}, budget{left: c.server.maxCounted}
+	for _, lb := range c.server.cloud.InForce() {
+		s := series{[]string{lb.Project, lb.ID}, &all}
+		withListeners, withTargets := listeners.spend(lb.Listeners), targets.spend(lb.Targets)
+		if !withListeners && !withTargets {
+			continue
+		}
+		s.gauge(balancerInfoDesc, 1, lb.Name)
+		stats := lb.Stats()
+		if withListeners {
+			for _, l := range stats.Listeners {
+				s.of(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port)).listener(l)
+			}
+		}
+		if withTargets {
+			for _, t := range stats.Targets {
+				s.of(t.Target).target(t)
+			}
+			for health, n := range lb.Health() {
+				s.gauge(targetsDesc, int64(n), string(health))
+			}
+		}
+	}
+	series{nil, &all}.gauge(leftOutDesc, int64(listeners.over), "listeners")
+	series{nil, &all}.gauge(leftOutDesc, int64(targets.over), "targets")
+	return all
+}
+
+func (s series) listener(l cloud.ListenerStats) {
+	s.counter(listenerConnectionsDesc, l.Connections)
+	s.gauge(listenerActiveDesc, l.Active)
+	s.counter(listenerFailedDesc, l.Failed)
+	s.counter(listenerBrokenDesc, l.Broken)
+	s.counter(listenerRefusedDesc, l.Refused)
+	s.counter(listenerBytesDesc, l.In, "in")
+	s.counter(listenerBytesDesc, l.Out, "out")
+}
+
+func (s series) target(t cloud.TargetStats) {
+	s.counter(targetConnectionsDesc, t.Connections)
+	s.gauge(targetActiveDesc, t.Active)
+	s.counter(targetFailedDesc, t.Failed)
+	s.counter(targetBrokenDesc, t.Broken)
+	s.counter(targetBytesDesc, t.In, "in")
+	s.counter(targetBytesDesc, t.Out, "out")
+}
+
+// budget is how many more there may be; over counts those that there are not.
+type budget struct{ left, over int }
+
+// spend takes all n, or none.
+func (b *budget) spend(n int) bool {
+	if n > b.left {
+		b.over += n
+		return false
+	}
+	b.left -= n
+	return true
+}
