@@ -46,6 +46,7 @@ func TestClosedPlanesLeaveNoFiles(t *testing.T) {
 		f.Listeners[1].TargetPort, f.Listeners[2].TargetPort = shut, freePort(t)
 		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: d, TargetPort: udp})
 		f.HealthCheck = overHTTP(well.port)
+		f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Minute, time.Minute // A slow machine is no reason.
 		require.NoError(t, p.Apply(f))
 		awaitHealth(t, p, 0, cloud.Healthy)
 		for i := range rounds {

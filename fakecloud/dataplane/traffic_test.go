@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -86,7 +87,7 @@ func (d *traffic) keepBusy(i int, listeners []cloud.Listener) error {
 		since, port := d.history.now(), listeners[random.IntN(len(listeners))].Port
 		c, target, err := d.begin(port)
 		if err != nil {
-			if !d.history.mayRefuse(since, listenerName(port)) {
+			if !d.history.mayRefuse(since, listenerName(port)) && !(d.drains && d.anyOut(since)) {
 				return fmt.Errorf("port %d should have answered: %w", port, err)
 			}
 			d.rounds[i].Add(1)
@@ -102,6 +103,12 @@ func (d *traffic) keepBusy(i int, listeners []cloud.Listener) error {
 		}
 		d.broken.Add(1)
 	}
+}
+
+// anyOut tells whether a target was left out since a change: a connection that
+// began as it left may be broken before it is known whose it is.
+func (d *traffic) anyOut(since int) bool {
+	return slices.ContainsFunc(d.all, func(b cloud.Backend) bool { return d.history.wasOut(since, b.Target) })
 }
 
 // begin connects, and gives who answers.

@@ -38,11 +38,8 @@ func main() {
 		err = errors.Join(err, errors.New("interrupted"))
 	}
 	stop()
-	if err == nil {
-		r.print(os.Stdout)
-		err = r.verdict()
-	}
-	if err != nil {
+	r.print(os.Stdout)
+	if err := errors.Join(err, r.verdict()); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
 	}
