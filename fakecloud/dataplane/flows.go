@@ -24,6 +24,7 @@ type flow struct {
 	end    *time.Timer // breaks it when it has drained long enough
 
 	passing atomic.Int32 // directions that are open
+	ended   atomic.Int32 // directions at the end of their stream
 	broken  atomic.Bool
 }
 
