@@ -4,6 +4,7 @@ package dataplane_test
 
 import (
 	"io"
+	"os"
 	"testing"
 	"time"
 
@@ -45,4 +46,26 @@ func TestIdleConnectionsAreReset(t *testing.T) {
 			awaitNone(t, p)
 		})
 	}
+}
+
+func TestConnectionsOfRemovedBalancersAreReset(t *testing.T) {
+	inAllWeathers(t, func(t *testing.T, w weather) {
+		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+			requireCut(t, from, to, func() { p.Remove("lb-1") })
+		})
+	})
+}
+
+// A connection breaks while one direction is being written and the other read:
+// whichever learns of it first, the end that is left sees no orderly end.
+func TestResetWhileTheWriterWaits(t *testing.T) {
+	inAllWeathers(t, func(t *testing.T, w weather) {
+		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+			require.NoError(t, from.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+			require.ErrorIs(t, newNoise(11, 64<<10).write(from, 1<<30), os.ErrDeadlineExceeded)
+			require.NoError(t, to.reset())
+			from.requireReset(t)
+			awaitNone(t, p)
+		})
+	})
 }

@@ -24,6 +24,7 @@ type flow struct {
 	end    *time.Timer // breaks it when it has drained long enough
 
 	passing atomic.Int32 // directions that are open
+	ended   atomic.Int32 // directions at the end of their stream
 	broken  atomic.Bool
 }
 
@@ -119,9 +120,9 @@ func (s *flows) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f := range s.all {
-		_ = f.client.Close()
+		reset(f.client)
 		if f.target != nil {
-			_ = f.target.Close()
+			reset(f.target)
 		}
 	}
 	s.all = nil

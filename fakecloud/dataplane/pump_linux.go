@@ -66,6 +66,22 @@ func (p *pump) run() (*net.TCPConn, error) {
 	}
 }
 
+// gone tells whether a connection at whose end of stream we are, and which we
+// still write to, has broken: the kernel tells of that only once, perhaps
+// whoever writes, and then it looks like an orderly end to who reads.
+func gone(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	var yes bool
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		yes = err == nil && info.State == unix.BPF_TCP_CLOSE
+	})
+	return yes || err != nil // An error: we have cut it meanwhile.
+}
+
 // read takes what is there; false if there is nothing yet.
 func (f *flowing) read(fd uintptr) bool {
 	f.hold(f.n >= chunk)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/pires/go-proxyproto"
@@ -90,6 +91,13 @@ func (l *listener) serve(r *route, f *flow) {
 // finishes.
 func (l *listener) pass(f *flow, p *pump) {
 	broke, err := p.run()
+	if err == nil {
+		// Asked before the other direction can have ended this connection itself.
+		lost := f.ended.Load() == 0 && gone(p.from)
+		if f.ended.Add(1) == 1 && lost {
+			broke, err = p.from, syscall.ECONNRESET // Who writes to it was told of it.
+		}
+	}
 	if err == nil {
 		broke, err = p.to, p.to.CloseWrite()
 	}
