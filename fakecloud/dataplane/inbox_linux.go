@@ -14,8 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// width is how many datagrams are taken at a time.
-const width = 32
+const (
+	// width is how many datagrams are taken at a time.
+	width = 16
+	// maxBatches bounds the memory for datagrams under way, a batch being a
+	// megabyte: who finds none takes its datagrams a little later.
+	maxBatches = 16
+)
 
 // inbox takes datagrams from a socket and passes them on, without a copy
 // between and without allocating. It holds memory for them only while there are
@@ -68,6 +73,19 @@ type outlet = syscall.RawConn
 
 func outletOf(c *net.UDPConn) (outlet, error) { return c.SyscallConn() }
 
+// inUse has one for each batch that somebody holds.
+var inUse = make(chan struct{}, maxBatches)
+
+func takeBatch() *batch {
+	inUse <- struct{}{} // Nobody who holds one waits for another.
+	return batches.Get().(*batch)
+}
+
+func (b *batch) giveBack() {
+	batches.Put(b)
+	<-inUse
+}
+
 func newInbox(c *net.UDPConn) (*inbox, error) {
 	socket, err := c.SyscallConn()
 	if err != nil {
@@ -88,7 +106,7 @@ func (in *inbox) receive() (int, error) {
 
 func (in *inbox) readSome(fd uintptr) bool {
 	if in.batch == nil {
-		in.batch = batches.Get().(*batch)
+		in.batch = takeBatch()
 		in.n = width // Whoever had it may have used all.
 	}
 	for i := range in.n {
@@ -187,7 +205,7 @@ func (in *inbox) writeSome(fd uintptr) bool {
 // drop gives back what datagrams are held in.
 func (in *inbox) drop() {
 	if in.batch != nil {
-		batches.Put(in.batch)
+		in.giveBack()
 		in.batch = nil
 	}
 }

@@ -77,7 +77,7 @@ func gone(c *net.TCPConn) bool {
 	var yes bool
 	err = raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		yes = err == nil && info.State == unix.BPF_TCP_CLOSE
+		yes = err == nil && info.State == unix.BPF_TCP_CLOSE // The kernel's TCP_CLOSE.
 	})
 	return yes || err != nil // An error: we have cut it meanwhile.
 }
