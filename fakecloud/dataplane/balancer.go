@@ -133,7 +133,7 @@ func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
 }
 
 func open(ctx context.Context, at place) (io.Closer, error) {
-	var config net.ListenConfig
+	config := listenConfig
 	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
 	address := netip.AddrPortFrom(at.address, uint16(at.number)).String()
 	if at.protocol == cloud.UDP {

@@ -182,8 +182,8 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 	if how.Protocol == cloud.CheckHTTP {
 		err = get(ctx, at, how)
 	} else {
-		var conn *net.TCPConn
-		if conn, err = dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, at); err == nil {
+		var conn net.Conn
+		if conn, err = dialer.DialContext(ctx, "tcp", at.String()); err == nil {
 			_ = conn.Close()
 		}
 	}

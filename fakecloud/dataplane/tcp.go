@@ -157,8 +157,10 @@ func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TC
 	return nil, target{}
 }
 
+// dialer leaves out keep-alives: a client that vanishes is found out on its own
+// side, and a target by its health checks.
 var dialer = func() *net.Dialer {
-	var d net.Dialer
+	d := net.Dialer{KeepAlive: -1}
 	d.SetMultipathTCP(false)
 	return &d
 }()
@@ -167,12 +169,12 @@ var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2
 
 // connect dials a target and tells it, if it is to know, who the client is.
 func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
-	ctx, cancel := context.WithDeadline(l.balancer.ctx, earlier(late, time.Now().Add(dialTimeout)))
-	defer cancel()
-	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, at)
+	// Not DialTCP: that binds, which keeps a port of this machine from all targets.
+	dialled, err := dialer.DialContext(until{l.balancer.ctx, earlier(late, time.Now().Add(dialTimeout))}, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
+	conn := dialled.(*net.TCPConn)
 	if version := proxyVersions[proxy]; version != 0 {
 		// A new connection's buffer has room for a header: this does not wait.
 		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).WriteTo(conn); err != nil {
@@ -182,6 +184,17 @@ func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyP
 	}
 	return conn, nil
 }
+
+// until is a context with a deadline that only those heed who ask for it, as a
+// dialler does: without the timer and the cancelling that context.WithDeadline
+// has, which a connection is too short for.
+type until struct {
+	context.Context
+	late time.Time
+}
+
+// Deadline implements context.Context.
+func (u until) Deadline() (time.Time, bool) { return u.late, true }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

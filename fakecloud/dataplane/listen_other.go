@@ -1,0 +1,7 @@
+//go:build !linux
+
+package dataplane
+
+import "net"
+
+var listenConfig net.ListenConfig
