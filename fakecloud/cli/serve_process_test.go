@@ -40,7 +40,7 @@ func TestServeTheControlPlaneOnly(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // It learns of the instance a little later.
 		health, err := p.client.LoadBalancerHealth(t.Context(), lb.ID)
 		if assert.NoError(c, err) {
-			assert.Equal(c, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnknown, Reason: &reason}}, health.Targets)
+			assert.Equal(c, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnknown, Reason: &reason, History: []api.HealthChange{}}}, health.Targets)
 		}
 	}, patience, 2*time.Millisecond)
 	stats, err := p.client.LoadBalancerStats(t.Context(), lb.ID)
