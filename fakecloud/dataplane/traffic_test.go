@@ -87,7 +87,7 @@ func (d *traffic) keepBusy(i int, listeners []cloud.Listener) error {
 		since, port := d.history.now(), listeners[random.IntN(len(listeners))].Port
 		c, target, err := d.begin(port)
 		if err != nil {
-			if !d.history.mayRefuse(since, listenerName(port)) && !(d.drains && d.anyOut(since)) {
+			if !d.history.mayRefuse(since, listenerName(port)) && (!d.drains || !d.anyOut(since)) {
 				return fmt.Errorf("port %d should have answered: %w", port, err)
 			}
 			d.rounds[i].Add(1)
