@@ -102,7 +102,7 @@ type ClientInterface interface {
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
 	//
 	// Corresponds with GET /metrics (the `GetMetrics` operationId).
 	GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -853,7 +853,7 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 	return c.Client.Do(req)
 }
 
-// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
 //
 // Corresponds with GET /metrics (the `GetMetrics` operationId).
 func (c *Client) GetMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6639,7 +6639,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealthWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetHealthResponse, error)
 
-	// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token.
+	// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11143,7 +11143,7 @@ func (c *ClientWithResponses) GetHealthWithResponse(ctx context.Context, reqEdit
 	return ParseGetHealthResponse(rsp)
 }
 
-// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token.
+// GetMetricsWithResponse The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -2896,7 +2896,7 @@ type ServerInterface interface {
 	// GetHealth Is the process alive? Needs no token.
 	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
-	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token.
+	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
 	// (GET /metrics)
 	GetMetrics(w http.ResponseWriter, r *http.Request)
 	// GetSpec This document. Needs no token.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -175,6 +177,33 @@ func TestBalancersHaveMetrics(t *testing.T) {
 	r.srv.SetCountsAge(0)
 	for name := range samples(t, r.url) {
 		assert.NotContains(t, name, lb.ID, "what forwards no more has no series")
+	}
+}
+
+// Who is elsewhere learns what projects have with an admin's token only.
+func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
+	r, p := countingRig(t)
+	lb, _ := counted(t, r, p)
+	viewer, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		from, secret string
+		sees         bool
+	}{
+		{"127.0.0.1:4000", "", true}, {"[::1]:4000", "", true}, {"[::ffff:127.0.0.1]:4000", "", true},
+		{"10.0.0.7:4000", "", false}, {"10.0.0.7:4000", "nonsense", false}, {"10.0.0.7:4000", viewer.Secret, false},
+		{"10.0.0.7:4000", secret, true}, {"nowhere", "", false},
+	} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		req.RemoteAddr = c.from
+		if c.secret != "" {
+			req.Header.Set("Authorization", "Bearer "+c.secret)
+		}
+		answer := httptest.NewRecorder()
+		r.srv.ServeHTTP(answer, req)
+		assert.Equal(t, http.StatusOK, answer.Code, "%+v", c)
+		assert.Contains(t, answer.Body.String(), "fakecloud_requests_total")
+		assert.Equal(t, c.sees, strings.Contains(answer.Body.String(), lb.ID), "%+v", c)
 	}
 }
 

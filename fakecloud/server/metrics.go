@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -30,7 +31,8 @@ type StoreStats struct {
 // for when somebody looks.
 type metrics struct {
 	registry  *prometheus.Registry
-	handler   http.Handler
+	handler   http.Handler // what anybody may see
+	whole     http.Handler // with what projects have
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
 	in, out   *prometheus.CounterVec
@@ -58,10 +60,16 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 		faultHits: counter("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
 	}
 	m.registry.MustRegister(m.requests, m.duration, m.in, m.out, m.inFlight, m.throttled, m.faultHits,
-		&collector{server: s, stats: stats}, &balancerCollector{server: s}, buildInfo(),
+		&collector{server: s, stats: stats}, buildInfo(),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
+	balancers := prometheus.NewRegistry()
+	balancers.MustRegister(&balancerCollector{server: s})
+	m.handler, m.whole = serving(m.registry), serving(prometheus.Gatherers{m.registry, balancers})
 	return m
+}
+
+func serving(from prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
 }
 
 func buildInfo() prometheus.Collector {
@@ -91,7 +99,21 @@ func (m *metrics) fault(e faults.Effect) {
 
 // GetMetrics implements api.ServerInterface.
 func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
+	if seesProjects(r) {
+		s.metrics.whole.ServeHTTP(w, r)
+		return
+	}
 	s.metrics.handler.ServeHTTP(w, r)
+}
+
+// seesProjects tells whether a caller may know what projects have: one on this
+// machine, or an admin.
+func seesProjects(r *http.Request) bool {
+	if who := callOf(r).who; who != nil && who.Role == cloud.Admin {
+		return true
+	}
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
 // collector reads, when somebody looks, what others count.
