@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// minInterval keeps a careless check from flooding its target, and clients
-	// that meet a broken target from doing so.
+	// minInterval keeps a careless check from flooding its target.
 	minInterval = 10 * time.Millisecond
+	// suspectPause keeps clients that a target fails from having it flooded.
+	suspectPause = 100 * time.Millisecond
 	// maxHistory is how many changes of a target's health are remembered.
 	maxHistory = 16
 )
@@ -116,7 +117,7 @@ func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck)
 			v = verdict{} // The next decides alone.
 		}
 		b.note(w, v.after(err == nil, how), err)
-		if !b.rest(minInterval) {
+		if !b.rest(min(interval, suspectPause)) {
 			return
 		}
 		select {

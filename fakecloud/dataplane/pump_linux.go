@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -170,8 +171,14 @@ func (f *flowing) drop() {
 // pipe is where the kernel keeps what it moves from one socket to another.
 type pipe struct{ out, in int }
 
-// spare are pipes not in use.
-var spare = make(chan *pipe, 32)
+// maxPipes bounds the kernel's memory for what slow readers have still to take, a
+// stretch each. Who finds no pipe is copied for.
+const maxPipes = 64
+
+var (
+	spare = make(chan *pipe, maxPipes/2) // pipes not in use
+	pipes atomic.Int64                   // all there are
+)
 
 // takePipe returns nil if there is none to be had.
 func takePipe() *pipe {
@@ -181,7 +188,8 @@ func takePipe() *pipe {
 	default:
 	}
 	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+	if pipes.Add(1) > maxPipes || unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
+		pipes.Add(-1)
 		return nil
 	}
 	// It stays smaller if the user has many already.
@@ -199,4 +207,5 @@ func (p *pipe) giveBack(empty bool) {
 	}
 	_ = unix.Close(p.in)
 	_ = unix.Close(p.out)
+	pipes.Add(-1)
 }
