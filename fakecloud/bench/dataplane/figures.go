@@ -118,7 +118,7 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 	for name, err := range s.missing {
 		r.Shown[name] = firstOf(err)
 	}
-	if holds, ok := f.holds(r.Ratios, samples[fakecloud]); ok && judge {
+	if holds, ok := f.holds(s.asked, samples, r.Ratios); ok && judge {
 		r.Holds = &holds
 	}
 	return r
@@ -146,20 +146,29 @@ func (f figure) aimed() string {
 }
 
 // holds compares with the peer that does best; ok is false if there is nothing
-// to compare.
-func (f figure) holds(ratios map[string]float64, ours sample) (holds, ok bool) {
-	all := []float64{}
-	for _, ratio := range ratios {
-		all = append(all, ratio)
+// to compare. One peer of two says nothing of the other: unless all that were
+// asked for have been measured, and none failed a client, there is no verdict.
+// That ours fails clients needs no peer.
+func (f figure) holds(asked []string, samples map[string]sample, ratios map[string]float64) (holds, ok bool) {
+	ours := samples[fakecloud]
+	if f.aim == 0 {
+		return false, false
 	}
-	if f.peers == nil && ours != nil {
+	if ours == nil || ours[failed] > 0 {
+		return false, true
+	}
+	var all []float64
+	if f.peers == nil {
 		all = append(all, ours[f.key])
 	}
+	for _, name := range asked {
+		ratio, measured := ratios[name]
+		if !measured || samples[name][failed] > 0 {
+			return false, false
+		}
+		all = append(all, ratio)
+	}
 	switch {
-	case f.aim == 0:
-		return false, false
-	case ours == nil || ours[failed] > 0:
-		return false, true
 	case len(all) == 0:
 		return false, false
 	case f.atMost:

@@ -36,6 +36,7 @@ type stage struct {
 	client     *client.Client
 	instances  []string // IDs, of those that the backends are
 	contenders []*contender
+	asked      []string         // peers that are to be measured
 	missing    map[string]error // why one is not measured
 	balancers  []string         // addresses of those made for the restart
 	dir        string
@@ -63,6 +64,7 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 		if !slices.Contains(b.peers, p.name) || !slices.Contains(f.peers, p.name) {
 			continue
 		}
+		s.asked = append(s.asked, p.name)
 		c, err := p.start(ctx, s.dir)
 		if err != nil {
 			s.missing[p.name] = err
