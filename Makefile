@@ -69,7 +69,7 @@ fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	done
 
 .PHONY: soak
-soak: ## Send a million small connections through a load balancer, ten minutes at most (SOAK="-connections 100000 -for 2m …")
+soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: the last line says which (SOAK="-connections 100000 -for 2m …")
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/soak $(SOAK)
 
 .PHONY: lint

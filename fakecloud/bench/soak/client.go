@@ -70,7 +70,7 @@ func (c *client) run(ctx context.Context) {
 func (c *client) connect() {
 	crashes := c.crashes.Load()
 	served, err := c.exchange()
-	if c.made.Add(1)%changeEvery == 0 {
+	if c.made.Add(1)%int64(c.changeEvery) == 0 {
 		select {
 		case c.due <- struct{}{}:
 		default: // The last one is still to come.

@@ -1,7 +1,8 @@
 // soak sends a million small connections, and datagrams between them, through
 // load balancers on loopback, while targets come, go and crash. It fails if a
-// connection failed for which no crash accounts, or if files, goroutines or
-// memory were not given back. `make soak` calls it.
+// connection failed for which no crash accounts, if datagrams flow no more, or if
+// files, goroutines or memory were not given back. It makes what its time allows,
+// and says in its last line if that was not all. `make soak` calls it.
 //
 // Clients, balancers and targets share one process, so that whatever is left
 // over is counted, whoever left it.
@@ -15,16 +16,18 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"syscall"
 	"time"
 )
 
 func main() {
-	o := options{progress: os.Stderr}
-	flag.IntVar(&o.connections, "connections", 1_000_000, "how many connections to make")
+	o := options{changeEvery: 500, progress: os.Stderr}
+	flag.IntVar(&o.connections, "connections", 1_000_000, "how many connections to make, if -for allows")
 	flag.IntVar(&o.datagrams, "datagrams", 200_000, "how many datagrams to send, spread over the connections")
+	flag.IntVar(&o.sessions, "sessions", 300, "how many clients keep a session of datagrams open, so that crashes meet many; at most 500")
 	flag.IntVar(&o.clients, "clients", 64, "how many clients connect at a time, each from an address of its own; at most 250")
-	flag.DurationVar(&o.limit, "for", 10*time.Minute, "stop after so long, however many were made")
+	flag.DurationVar(&o.limit, "for", 10*time.Minute, "stop after so long, however many were made; that is no failure, and said")
 	flag.DurationVar(&o.every, "every", 5*time.Second, "how often to say how far it is")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the changes and of what is sent; their times differ all the same")
 	flag.Parse()
@@ -38,16 +41,30 @@ func main() {
 		err = errors.Join(err, errors.New("interrupted"))
 	}
 	stop()
+	if errors.Is(err, errStuck) {
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+	}
 	r.print(os.Stdout)
-	if err := errors.Join(err, r.verdict()); err != nil {
+	err = errors.Join(err, r.verdict())
+	fmt.Printf("\n%s\n", r.closing(err))
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
 	}
 }
 
+const (
+	// maxClients is how many addresses of theirs end in another number.
+	maxClients = 250
+	// maxSessions leaves room for other sessions: a listener has 1024.
+	maxSessions = 500
+)
+
 // options say how long a soak is.
 type options struct {
 	connections, datagrams, clients int
+	sessions                        int
+	changeEvery                     int // connections
 	limit, every                    time.Duration
 	seed                            uint64
 	progress                        io.Writer
@@ -59,8 +76,10 @@ func (o options) check() error {
 		return fmt.Errorf("-connections %d: there must be one at least", o.connections)
 	case o.datagrams < 0:
 		return fmt.Errorf("-datagrams %d: cannot be fewer than none", o.datagrams)
-	case o.clients < 1 || o.clients > 250:
-		return fmt.Errorf("-clients %d: choose from 1 to 250", o.clients)
+	case o.clients < 1 || o.clients > maxClients:
+		return fmt.Errorf("-clients %d: choose from 1 to %d", o.clients, maxClients)
+	case o.sessions < 0 || o.sessions > maxSessions:
+		return fmt.Errorf("-sessions %d: choose from 0 to %d", o.sessions, maxSessions)
 	case o.limit <= 0 || o.every <= 0:
 		return errors.New("-for and -every must be above 0")
 	case flag.NArg() > 0:

@@ -91,9 +91,11 @@ func (f figures) beyond(were figures, when string) error {
 
 // report is what a soak found.
 type report struct {
-	took                      time.Duration
+	limit, took               time.Duration
+	wanted                    int64 // connections
 	made, crashed, failed     int64
 	clients, told, lost       int64
+	sessions, open            int64 // open at a crash, when they were fewest
 	changes, crashes          int64
 	before, begin, end, after figures // without balancers; warm; done; without them again
 	errs                      []error
@@ -114,7 +116,7 @@ func (r report) memory() error {
 func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "%d connections in %v (%.0f/s): %d failed, %d crashed with a target\n",
 		r.made, r.took.Round(time.Second), float64(r.made)/r.took.Seconds(), r.failed, r.crashed)
-	fmt.Fprintf(w, "%d datagrams: %d lost\n%d changes of targets, %d crashes\n\n", r.told, r.lost, r.changes, r.crashes)
+	fmt.Fprintf(w, "%d datagrams: %d lost\n%d changes of targets, %d crashes, each with %d sessions open or more\n\n", r.told, r.lost, r.changes, r.crashes, r.open)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, strings.Join([]string{"", "files", "goroutines", "heap MiB", "resident MiB", ""}, "\t"))
 	for _, row := range []struct {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,13 +22,14 @@ import (
 
 const (
 	targets = 5
-	// changeEvery is how many connections there are to a change of the targets in
-	// force, crashEvery how many of these to a crash.
-	changeEvery = 500
-	crashEvery  = 5
+	// crashEvery is how many changes of the targets in force there are to a crash.
+	crashEvery = 5
 	// sessionIdle is how long the balancer of datagrams keeps a silent session:
 	// not long, because the soak waits for the last.
 	sessionIdle = time.Second
+	// grace is how long all may take to end. Who waits for a connection or a
+	// session has given up before.
+	grace = time.Minute
 	// maxErrors is how many failures are told.
 	maxErrors = 10
 )
@@ -57,10 +59,13 @@ type soak struct {
 	began   time.Time
 	due     chan struct{} // a change is
 	crashes atomic.Int64  // twice as many, and one more while a target crashes
-	changes int64         // of the targets in force
+	changes atomic.Int64  // of the targets in force
+	silence chan error    // Datagrams flow no more.
 
 	begun, made, crashed, failed atomic.Int64 // connections
 	told, lost                   atomic.Int64 // datagrams
+	spoken, heard                atomic.Int64 // those of the crowd, and answers
+	open                         atomic.Int64 // the crowd's sessions at a crash, when they were fewest
 
 	mu   sync.Mutex
 	errs []error // the first failures
@@ -75,22 +80,60 @@ func (s *soak) fail(err error) {
 	}
 }
 
-// run soaks. An error means that it could not; what it found is the report's.
-func run(ctx context.Context, o options) (r report, err error) {
-	r.before = look()
-	s := &soak{options: o, plane: dataplane.New(dataplane.Options{}), began: time.Now(), due: make(chan struct{}, 1)}
-	err = s.start()
-	if err == nil {
-		err = s.work(ctx, &r)
+// errStuck: something waits for what does not come. Its goroutines are still
+// there.
+var errStuck = errors.New("stuck")
+
+// run soaks. An error means that it could not, or not to its end; what it found
+// is the report's.
+func run(ctx context.Context, o options) (report, error) {
+	s := &soak{options: o, plane: dataplane.New(dataplane.Options{}), began: time.Now(), due: make(chan struct{}, 1), silence: make(chan error, 1)}
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	finished := make(chan error, 1)
+	var r report
+	go func() { finished <- s.run(ctx, cancel, &r) }()
+	var late <-chan time.Time
+	for ending := ctx.Done(); ; {
+		select {
+		case err := <-finished:
+			return s.found(r), err
+		case err := <-s.silence:
+			return s.found(report{}), fmt.Errorf("%w: %w", errStuck, err)
+		case <-ending:
+			ending, late = nil, time.After(grace)
+		case <-late:
+			return s.found(report{}), fmt.Errorf("%w: there is no end %v after the last connection", errStuck, grace)
+		}
 	}
+}
+
+// run cancels when the last connection has been made.
+func (s *soak) run(ctx context.Context, cancel func(), r *report) error {
+	r.before = look()
+	err := s.start()
+	if err == nil {
+		err = s.work(ctx, r)
+	}
+	cancel()
 	s.plane.Close()
 	for _, t := range s.targets {
 		t.crash()
 	}
 	r.after = settled(r.before)
-	r.took, r.made, r.crashed, r.failed = time.Since(s.began), s.made.Load(), s.crashed.Load(), s.failed.Load()
-	r.clients, r.told, r.lost, r.changes, r.crashes, r.errs = int64(s.clients), s.told.Load(), s.lost.Load(), s.changes, s.crashes.Load()/2, s.errs
-	return r, err
+	return err
+}
+
+// found adds what was counted to what was measured.
+func (s *soak) found(r report) report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.limit, r.took, r.wanted = s.limit, time.Since(s.began), int64(s.connections)
+	r.made, r.crashed, r.failed, r.errs = s.made.Load(), s.crashed.Load(), s.failed.Load(), slices.Clone(s.errs)
+	r.clients, r.sessions, r.open = int64(s.clients), int64(s.sessions), s.open.Load()
+	r.told, r.lost = s.told.Load()+s.spoken.Load(), s.lost.Load()+s.spoken.Load()-s.heard.Load()
+	r.changes, r.crashes = s.changes.Load(), s.crashes.Load()/2
+	return r
 }
 
 // start has targets and balancers listen.
@@ -161,24 +204,42 @@ func (s *soak) work(ctx context.Context, r *report) (err error) {
 	return nil
 }
 
-// stage runs the clients until so many connections have been made, and then
-// waits until the balancers have none.
+// stage runs the clients, and the crowd, until so many connections have been
+// made, and then waits until the balancers have none.
 func (s *soak) stage(ctx context.Context, last int64) error {
 	s.last = last
 	s.begun.Store(s.made.Load())
+	all, err := s.gather()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan struct{})
-	var changer, clients sync.WaitGroup
+	var changer, clients, talk sync.WaitGroup
 	var failure error
-	changer.Go(func() { failure = s.change(done) })
+	changer.Go(func() { failure = s.change(all, done) })
+	talk.Go(func() {
+		if err := all.converse(ctx, time.Tick(speakEvery)); err != nil {
+			s.silence <- err
+		}
+	})
 	for i := range s.clients {
 		clients.Go(func() { newClient(s, i).run(ctx) })
 	}
 	clients.Wait()
 	close(done)
 	changer.Wait()
+	cancel()
+	talk.Wait()
+	all.leave()
 	if failure != nil {
 		return failure
 	}
+	return s.drain()
+}
+
+func (s *soak) drain() error {
 	for deadline := time.Now().Add(patience); s.active() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.active(), patience)
@@ -197,10 +258,10 @@ func (s *soak) active() (n int64) {
 }
 
 // change adds and removes targets until done is closed. Now and then one that is
-// in force crashes, and comes back with the next change; there is always one
-// more in force.
-func (s *soak) change(done <-chan struct{}) error {
-	random := rand.New(rand.NewPCG(s.seed, uint64(s.changes)))
+// in force crashes, while the crowd has sessions, and comes back with the next
+// change; there is always one more in force.
+func (s *soak) change(all *crowd, done <-chan struct{}) error {
+	random := rand.New(rand.NewPCG(s.seed, uint64(s.changes.Load())))
 	var dead *target
 	for {
 		select {
@@ -216,15 +277,13 @@ func (s *soak) change(done <-chan struct{}) error {
 		for _, i := range random.Perm(targets)[:2+random.IntN(targets-1)] {
 			using = append(using, s.targets[i])
 		}
-		s.changes++
-		if err := s.apply(using, s.changes); err != nil {
+		turn := s.changes.Add(1)
+		if err := s.apply(using, turn); err != nil {
 			return err
 		}
-		if s.changes%crashEvery == 0 {
+		if turn%crashEvery == 0 {
 			dead = using[0]
-			s.crashes.Add(1)
-			dead.crash()
-			s.crashes.Add(1)
+			all.witness(dead.crash)
 		}
 	}
 }
@@ -245,24 +304,44 @@ func (s *soak) tellProgress(ctx context.Context) {
 		case <-tick:
 		}
 		made := s.made.Load()
-		f := measure()
+		f, found := measure(), s.found(report{})
 		fmt.Fprintf(s.progress, "%s %d connections (%.0f/s), %d failed, %d crashed with a target; %d datagrams, %d lost; %d files, %d goroutines, %.0f MiB resident\n",
 			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), s.failed.Load(), s.crashed.Load(),
-			s.told.Load(), s.lost.Load(), f.files, f.goroutines, f.resident)
+			found.told, found.lost, f.files, f.goroutines, f.resident)
 		last = made
 	}
 }
 
-// verdict says what is wrong with what a soak found; nil if nothing is.
+// verdict says what is wrong with what a soak found; nil if nothing is. That
+// its time was over before all was made is nothing wrong: closing says so.
 func (r report) verdict() error {
 	var errs []error
+	if r.made == 0 {
+		errs = append(errs, errors.New("no connection was made"))
+	}
 	if r.failed > 0 {
 		errs = append(errs, fmt.Errorf("%d failures that no crash accounts for, among them:\n%w", r.failed, errors.Join(r.errs...)))
 	}
 	// With a crash, each client may lose the one that finds out about it.
-	if most := r.crashes*r.clients + r.told/maxLoss; r.lost > most {
+	if most := r.crashes*(r.clients+lastWords*r.sessions) + r.told/maxLoss; r.lost > most {
 		errs = append(errs, fmt.Errorf("%d of %d datagrams were lost; crashes account for %d at most", r.lost, r.told, most))
+	}
+	if r.crashes > 0 && r.open < r.sessions/2 {
+		errs = append(errs, fmt.Errorf("only %d of %d sessions were open when a target crashed", r.open, r.sessions))
 	}
 	errs = append(errs, r.end.beyond(r.begin, "after the connections"), r.after.beyond(r.before, "after the balancers"))
 	return errors.Join(append(errs, r.memory())...)
+}
+
+// closing are the last words on a soak: whether it passed, and whether all of it
+// was made. err says what was wrong.
+func (r report) closing(err error) string {
+	switch all := fmt.Sprintf("%d of %d connections", r.made, r.wanted); {
+	case err != nil:
+		return "FAILED after " + all
+	case r.made < r.wanted:
+		return fmt.Sprintf("NOT ALL WAS MADE: stopped by -for %v after %s; nothing failed", r.limit, all)
+	default:
+		return "PASSED: " + all
+	}
 }
