@@ -827,7 +827,7 @@ type AuditSumList struct {
 	Items []AuditSum `json:"items"`
 }
 
-// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 type ClientAffinitySeconds = int
 
 // Clock Example: {"mode":"virtual","now":"2026-11-21T10:00:00Z"}
@@ -1329,10 +1329,10 @@ type ListenerStats struct {
 	// BytesOut From targets to clients.
 	BytesOut int64 `json:"bytesOut"`
 
-	// Connections Accepted from clients.
+	// Connections Accepted from clients; of UDP, sessions, which last until both sides have been silent for some time.
 	Connections int64 `json:"connections"`
 
-	// FailedConnections Accepted but closed because no target could be reached.
+	// FailedConnections Accepted but closed because no target could be reached; of UDP, datagrams that could not be sent on, and those are not among the connections.
 	FailedConnections int64    `json:"failedConnections"`
 	Port              int      `json:"port"`
 	Protocol          Protocol `json:"protocol"`
@@ -1359,7 +1359,7 @@ type LoadBalancer struct {
 	// address alone while the targets stay the same.
 	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
 
@@ -1453,7 +1453,7 @@ type LoadBalancerCreate struct {
 	AddressID *string                `json:"addressId,omitempty"`
 	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been
@@ -1545,7 +1545,7 @@ type LoadBalancerUpdate struct {
 	// address alone while the targets stay the same.
 	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has been silent for so long; 0 does not.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been

@@ -34,6 +34,7 @@ type sticky struct {
 	client netip.Addr
 	target string
 	seen   time.Time
+	open   int // its connections, during which it is not silent
 }
 
 func newAffinity(clock clockwork.Clock, limit int) *affinity {
@@ -46,14 +47,18 @@ func (a *affinity) keepFor(d time.Duration) {
 	defer a.mu.Unlock()
 	a.keep = d
 	a.on.Store(d > 0)
+	if d <= 0 {
+		clear(a.entries)
+		a.order.Init()
+	}
 	a.expire()
 }
 
 // stick gives the place of the client's target among those it may have. If it
-// has none there, or one that refused somebody lately, the choice that it would
-// have without becomes its target: at once, so that connections that begin
-// together end up together.
-func (a *affinity) stick(client netip.Addr, among []target, choice int) int {
+// has none there, or one that refused somebody lately while others did not, the
+// choice that it would have without becomes its target: at once, so that
+// connections that begin together end up together.
+func (a *affinity) stick(client netip.Addr, among []target, choice int, refused *refusals) int {
 	if !a.on.Load() {
 		return choice
 	}
@@ -62,7 +67,8 @@ func (a *affinity) stick(client netip.Addr, among []target, choice int) int {
 	a.expire()
 	if e := a.entries[client]; e != nil {
 		own := slices.IndexFunc(among, func(t target) bool { return t.name == e.Value.(*sticky).target })
-		if own >= 0 && !among[own].refusedLately() {
+		// The choice has refused somebody only if all have.
+		if own >= 0 && (!refused.lately(among[own].endpoint) || refused.lately(among[choice].endpoint)) {
 			choice = own
 		}
 	}
@@ -70,15 +76,15 @@ func (a *affinity) stick(client netip.Addr, among []target, choice int) int {
 	return choice
 }
 
-// remember notes that a connection of the client began at the target.
-func (a *affinity) remember(client netip.Addr, target string) {
+// begun notes that a connection of the client to the target has begun.
+func (a *affinity) begun(client netip.Addr, target string) {
 	if !a.on.Load() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.expire()
-	a.put(client, target)
+	a.put(client, target).open++
 }
 
 // ended notes that a connection of the client to the target has ended. A
@@ -93,28 +99,39 @@ func (a *affinity) ended(client netip.Addr, target string) {
 	if e := a.entries[client]; e != nil {
 		target = e.Value.(*sticky).target
 	}
-	a.put(client, target)
+	s := a.put(client, target)
+	s.open = max(0, s.open-1) // It may have begun when nobody counted.
 }
 
-func (a *affinity) put(client netip.Addr, target string) {
-	if a.keep <= 0 {
-		return
+// put notes a client's target, and that the client was heard now.
+func (a *affinity) put(client netip.Addr, target string) *sticky {
+	e := a.entries[client]
+	if e == nil {
+		if len(a.entries) >= a.limit {
+			a.forget(a.order.Front())
+		}
+		e = a.order.PushBack(&sticky{client: client})
+		a.entries[client] = e
 	}
-	s := &sticky{client, target, a.clock.Now()}
-	if e := a.entries[client]; e != nil {
-		e.Value = s
-		a.order.MoveToBack(e)
-		return
-	}
-	a.entries[client] = a.order.PushBack(s)
-	if len(a.entries) > a.limit {
-		a.forget(a.order.Front())
-	}
+	a.order.MoveToBack(e)
+	s := e.Value.(*sticky)
+	s.target, s.seen = target, a.clock.Now()
+	return s
 }
 
+// expire forgets who has been silent for too long.
 func (a *affinity) expire() {
-	for e := a.order.Front(); e != nil && a.clock.Since(e.Value.(*sticky).seen) >= a.keep; e = a.order.Front() {
-		a.forget(e)
+	for e := a.order.Front(); e != nil; e = a.order.Front() {
+		s := e.Value.(*sticky)
+		switch {
+		case a.clock.Since(s.seen) < a.keep:
+			return
+		case s.open > 0: // It is not silent, and looked at again when it may be.
+			s.seen = a.clock.Now()
+			a.order.MoveToBack(e)
+		default:
+			a.forget(e)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ func TestAffinityProperties(t *testing.T) {
 		client netip.Addr
 		target string
 		at     time.Time
+		open   int
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		clock := clockwork.NewFakeClock()
@@ -24,8 +25,18 @@ func TestAffinityProperties(t *testing.T) {
 		table := newAffinity(clock, limit)
 		var keep time.Duration
 		var model []heard // the longest silent first
+		// Who has a connection is heard all the time.
 		expire := func() {
-			model = slices.DeleteFunc(model, func(h heard) bool { return clock.Since(h.at) >= keep })
+			var talking []heard
+			model = slices.DeleteFunc(model, func(h heard) bool {
+				due := clock.Since(h.at) >= keep
+				if due && h.open > 0 && keep > 0 {
+					h.at = clock.Now()
+					talking = append(talking, h)
+				}
+				return due
+			})
+			model = append(model, talking...)
 		}
 		find := func(c netip.Addr) string {
 			expire()
@@ -34,12 +45,20 @@ func TestAffinityProperties(t *testing.T) {
 			}
 			return ""
 		}
-		hear := func(c netip.Addr, target string) {
-			model = slices.DeleteFunc(model, func(h heard) bool { return h.client == c })
-			if model = append(model, heard{c, target, clock.Now()}); len(model) > limit {
+		hear := func(c netip.Addr, target string, opened int) {
+			expire()
+			if keep == 0 {
+				return
+			}
+			now := heard{client: c, target: target, at: clock.Now()}
+			if i := slices.IndexFunc(model, func(h heard) bool { return h.client == c }); i >= 0 {
+				now.open = model[i].open
+				model = slices.Delete(model, i, i+1)
+			}
+			now.open = max(0, now.open+opened)
+			if model = append(model, now); len(model) > limit {
 				model = model[1:]
 			}
-			expire()
 		}
 		client := rapid.Map(rapid.IntRange(1, 6), func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) })
 		name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
@@ -61,13 +80,13 @@ func TestAffinityProperties(t *testing.T) {
 				if own := find(c); slices.Contains(names, own) {
 					want = own
 				}
-				assert.Equal(t, want, names[table.stick(c, among, 0)])
-				hear(c, want)
+				assert.Equal(t, want, names[table.stick(c, among, 0, &refusals{})])
+				hear(c, want, 0)
 			},
-			"settle": func(t *rapid.T) {
+			"begin": func(t *rapid.T) {
 				c, n := client.Draw(t, "client"), name.Draw(t, "target")
-				table.remember(c, n)
-				hear(c, n)
+				table.begun(c, n)
+				hear(c, n, 1)
 			},
 			"end": func(t *rapid.T) {
 				c, n := client.Draw(t, "client"), name.Draw(t, "target")
@@ -75,7 +94,7 @@ func TestAffinityProperties(t *testing.T) {
 				if own := find(c); own != "" {
 					n = own
 				}
-				hear(c, n)
+				hear(c, n, -1)
 			},
 			"": func(t *rapid.T) {
 				assert.LessOrEqual(t, len(table.entries), limit)

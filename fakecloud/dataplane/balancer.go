@@ -80,6 +80,7 @@ type listener struct {
 	socket   io.Closer // *net.TCPListener or *net.UDPConn
 	route    atomic.Pointer[route]
 	turn     atomic.Uint64 // round robin
+	refusals refusals
 	*counters
 }
 
@@ -228,6 +229,16 @@ func (l *listener) run() {
 	case *net.UDPConn:
 		newRelay(l, socket).run()
 	}
+}
+
+// claim counts one more connection as active, unless there are as many as there
+// may be.
+func (l *listener) claim(r *route) bool {
+	if now := l.active.Add(1); r.listener.ConnectionLimit > 0 && now > int64(r.listener.ConnectionLimit) {
+		l.active.Add(-1)
+		return false
+	}
+	return true
 }
 
 // admits says whether a client may connect.

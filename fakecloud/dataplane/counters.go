@@ -4,7 +4,6 @@ package dataplane
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
@@ -28,28 +27,21 @@ func (c *counters) bytes() cloud.Bytes { return cloud.Bytes{In: c.in.Load(), Out
 type endpoint struct {
 	name string
 	counters
-	busy atomic.Int64 // its connections and sessions, those being opened included
-	// When it last refused a connection or datagram; 0 once that is forgiven.
-	refusal atomic.Int64
+	busy    atomic.Int64  // its connections and sessions, those being opened included
+	suspect chan struct{} // has one when the target is to be asked at once
 }
 
-// refusalMemory is how long a target that refused a client comes last: until
-// then the next client would in all likelihood be refused, too.
-const refusalMemory = 10 * time.Second
+func newEndpoint(name string) *endpoint {
+	return &endpoint{name: name, suspect: make(chan struct{}, 1)}
+}
 
-func (e *endpoint) refuse() { e.refusal.Store(time.Now().UnixNano()) }
-
-// refusedLately forgives what is long ago.
-func (e *endpoint) refusedLately() bool {
-	at := e.refusal.Load()
-	if at == 0 {
-		return false
+// doubt has a target asked soon whether it is well, if it has a health check: it
+// may have died.
+func (e *endpoint) doubt() {
+	select {
+	case e.suspect <- struct{}{}:
+	default:
 	}
-	if time.Since(time.Unix(0, at)) < refusalMemory {
-		return true
-	}
-	e.refusal.CompareAndSwap(at, 0)
-	return false
 }
 
 // meet remembers all targets there are, and forgets some that were if those are
@@ -59,7 +51,7 @@ func (b *balancer) meet(backends []cloud.Backend) {
 	for _, backend := range backends {
 		now[backend.Target] = true
 		if b.endpoints[backend.Target] == nil {
-			b.endpoints[backend.Target] = &endpoint{name: backend.Target}
+			b.endpoints[backend.Target] = newEndpoint(backend.Target)
 		}
 	}
 	for name, e := range b.endpoints {

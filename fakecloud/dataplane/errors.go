@@ -7,18 +7,28 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// isShortage tells whether this process or machine has run out of something, such
-// as files or ports, so that no target is to blame.
+// blames tells whether an error is a target's, or of the way there, and not for
+// want of something here, such as ports, or of a datagram that is too large.
+func blames(err error) bool {
+	return is(err, os.ErrDeadlineExceeded, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT,
+		syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN)
+}
+
+// isShortage tells whether there is too little of something for any target to be
+// reached.
 func isShortage(err error) bool {
-	return slices.ContainsFunc([]error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EADDRINUSE,
-	}, func(e error) bool { return errors.Is(err, e) })
+	return is(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM)
+}
+
+func is(err error, any ...error) bool {
+	return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })
 }
 
 func bindError(where place, err error) error {

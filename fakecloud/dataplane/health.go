@@ -22,7 +22,7 @@ const (
 	// minInterval keeps a careless check from flooding its target.
 	minInterval = 10 * time.Millisecond
 	// suspectPause keeps clients that a target fails from having it flooded.
-	suspectPause = 100 * time.Millisecond
+	suspectPause = time.Second
 	// maxHistory is how many changes of a target's health are remembered.
 	maxHistory = 16
 )
@@ -31,7 +31,6 @@ const (
 type watched struct {
 	backend cloud.Backend
 	stop    context.CancelFunc
-	suspect chan struct{}      // has one when it is to be asked at once
 	health  cloud.TargetHealth // guarded by Plane.mu
 }
 
@@ -55,7 +54,7 @@ func (b *balancer) watch(f cloud.Forwarding) {
 		}
 		ctx, stop := context.WithCancel(b.ctx)
 		w := &watched{
-			backend: backend, stop: stop, suspect: make(chan struct{}, 1),
+			backend: backend, stop: stop,
 			health: cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()},
 		}
 		if f.HealthCheck != nil {
@@ -68,7 +67,8 @@ func (b *balancer) watch(f cloud.Forwarding) {
 		b.watched[backend.Target] = w
 		if f.HealthCheck != nil {
 			how := *f.HealthCheck
-			b.running.Go(func() { b.check(ctx, w, how) })
+			suspect := b.endpoints[backend.Target].suspect
+			b.running.Go(func() { b.check(ctx, w, how, suspect) })
 		}
 	}
 }
@@ -80,26 +80,12 @@ func (w *watched) remember() {
 	w.health.History = append([]cloud.HealthChange{is}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
 }
 
-// suspect has a target asked at once that a client's connection or datagram was
-// refused or broken off by. If that goes wrong too, it is unhealthy without
-// waiting for more checks.
-func (b *balancer) suspect(target string) {
-	b.plane.mu.Lock()
-	defer b.plane.mu.Unlock()
-	if w := b.watched[target]; w != nil {
-		select {
-		case w.suspect <- struct{}{}:
-		default:
-		}
-	}
-}
-
 func sameCheck(a, b *cloud.HealthCheck) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
 // check asks a target at intervals, the first time now, and when it is suspect.
-func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck) {
+func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck, suspect <-chan struct{}) {
 	interval := max(how.Interval, minInterval)
 	timeout := how.Timeout
 	if timeout <= 0 || timeout > interval {
@@ -108,25 +94,25 @@ func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var v verdict
-	for suspect := false; ; {
+	doubts, pause := suspect, (<-chan time.Time)(nil)
+	for doubted := false; ; {
 		err := ask(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
 		if ctx.Err() != nil {
 			return
 		}
-		if suspect && err != nil {
-			v = verdict{} // The next decides alone.
-		}
-		b.note(w, v.after(err == nil, how), err)
-		if !b.rest(min(interval, suspectPause)) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			suspect = false
-		case <-w.suspect:
-			suspect = true
+		b.note(w, v.after(err, doubted, how), err)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pause:
+				doubts, pause = suspect, nil
+			case <-ticker.C:
+				doubted, waiting = false, false
+			case <-doubts:
+				doubted, waiting = true, false
+				doubts, pause = nil, time.After(suspectPause)
+			}
 		}
 	}
 }
@@ -159,10 +145,19 @@ type verdict struct {
 	against int          // checks in a row that say otherwise
 }
 
-// after counts one more check. The first decides alone.
-func (v *verdict) after(ok bool, how cloud.HealthCheck) cloud.Health {
+// after counts one more check. The first decides alone. So does one that was made
+// because a client met with a failure, if nobody listens there any more; what
+// else such a one says counts for nothing, so that clients can neither hasten a
+// verdict nor put it off.
+func (v *verdict) after(err error, doubted bool, how cloud.HealthCheck) cloud.Health {
+	if doubted && v.health != "" {
+		if v.health == cloud.Healthy && errors.Is(err, syscall.ECONNREFUSED) {
+			*v = verdict{health: cloud.Unhealthy}
+		}
+		return v.health
+	}
 	seen, threshold := cloud.Unhealthy, how.UnhealthyThreshold
-	if ok {
+	if err == nil {
 		seen, threshold = cloud.Healthy, how.HealthyThreshold
 	}
 	v.against++
@@ -190,12 +185,22 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("connection refused by %s", at)
+		return failedCheck{fmt.Sprintf("connection refused by %s", at), err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("no answer from %s within %s", at, timeout)
+		return failedCheck{fmt.Sprintf("no answer from %s within %s", at, timeout), err}
 	}
 	return err
 }
+
+// failedCheck says what is wrong with a target as people read it.
+type failedCheck struct {
+	says string
+	error
+}
+
+func (f failedCheck) Error() string { return f.says }
+
+func (f failedCheck) Unwrap() error { return f.error }
 
 // asker sees what is at a target, not what that points at, and anew each time.
 var asker = &http.Client{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -76,9 +77,20 @@ func outletOf(c *net.UDPConn) (outlet, error) { return c.SyscallConn() }
 // inUse has one for each batch that somebody holds.
 var inUse = make(chan struct{}, maxBatches)
 
+// takeBatch waits until there is one.
 func takeBatch() *batch {
-	inUse <- struct{}{} // Nobody who holds one waits for another.
+	inUse <- struct{}{}
 	return batches.Get().(*batch)
+}
+
+// tryBatch gives nil when there is none.
+func tryBatch() *batch {
+	select {
+	case inUse <- struct{}{}:
+		return batches.Get().(*batch)
+	default:
+		return nil
+	}
 }
 
 func (b *batch) giveBack() {
@@ -98,16 +110,25 @@ func newInbox(c *net.UDPConn) (*inbox, error) {
 
 // receive waits until there are datagrams, takes them, and gives their number.
 func (in *inbox) receive() (int, error) {
-	if err := in.socket.Read(in.read); err != nil {
-		return 0, err
+	for {
+		if err := in.socket.Read(in.read); err != nil {
+			return 0, err
+		}
+		if in.batch != nil {
+			return in.n, in.readErr
+		}
+		// Here, and not while reading: who closes the socket waits for its readers,
+		// and may hold what those wait for who have a batch.
+		in.batch, in.n = takeBatch(), width
 	}
-	return in.n, in.readErr
 }
 
 func (in *inbox) readSome(fd uintptr) bool {
 	if in.batch == nil {
-		in.batch = takeBatch()
-		in.n = width // Whoever had it may have used all.
+		// Whoever had it may have used all.
+		if in.batch, in.n = tryBatch(), width; in.batch == nil {
+			return true
+		}
 	}
 	for i := range in.n {
 		in.vectors[i].SetLen(len(in.data[i]))
@@ -149,7 +170,11 @@ func (in *inbox) from(i int) netip.AddrPort {
 	if name.Family == unix.AF_INET {
 		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr), port)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16(name.Addr), port)
+	address := netip.AddrFrom16(name.Addr)
+	if name.Scope_id != 0 {
+		address = address.WithZone(strconv.FormatUint(uint64(name.Scope_id), 10))
+	}
+	return netip.AddrPortFrom(address, port)
 }
 
 // peer is the same, to send to.

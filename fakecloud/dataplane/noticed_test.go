@@ -19,8 +19,9 @@ func hourly(port int) *cloud.HealthCheck {
 	return &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
 }
 
-// mortal is a backend that greets with its name, of one letter, echoes, and can die as a
-// process does: its connections are reset, its port closes.
+// mortal is a backend that greets with its name, of one letter, echoes, and can
+// die as a process does: its port closes, and its connections end in good order
+// or, if it had not read all, are reset.
 type mortal struct {
 	net.Listener
 	conns chan *net.TCPConn
@@ -31,7 +32,7 @@ func newMortal(t *testing.T, host, name string, port int) *mortal {
 	l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
 	require.NoError(t, err)
 	m := &mortal{l, make(chan *net.TCPConn, 100)}
-	t.Cleanup(m.die)
+	t.Cleanup(func() { m.die(0) })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -46,12 +47,12 @@ func newMortal(t *testing.T, host, name string, port int) *mortal {
 	return m
 }
 
-func (m *mortal) die() {
+func (m *mortal) die(linger int) {
 	_ = m.Close()
 	for {
 		select {
 		case c := <-m.conns:
-			_ = c.SetLinger(0)
+			_ = c.SetLinger(linger)
 			_ = c.Close()
 		default:
 			return
@@ -60,35 +61,41 @@ func (m *mortal) die() {
 }
 
 func TestDeathMidConnectionIsNoticedAtOnce(t *testing.T) {
-	p, port := newPlane(t), freePort(t)
-	a := newMortal(t, two, "a", 0)
-	target := a.Addr().(*net.TCPAddr).Port
-	newMortal(t, three, "b", target)
-	f := forwarding(target, []string{two, three}, port)
-	f.HealthCheck = hourly(target)
-	require.NoError(t, p.Apply(f))
-	awaitHealth(t, p, 0, cloud.Healthy)
-	awaitHealth(t, p, 1, cloud.Healthy)
+	for how, linger := range map[string]int{"connections end": -1, "connections break": 0} {
+		t.Run(how, func(t *testing.T) {
+			p, port := newPlane(t), freePort(t)
+			a := newMortal(t, two, "a", 0)
+			target := a.Addr().(*net.TCPAddr).Port
+			newMortal(t, three, "b", target)
+			f := forwarding(target, []string{two, three}, port)
+			f.HealthCheck = hourly(target)
+			require.NoError(t, p.Apply(f))
+			awaitHealth(t, p, 0, cloud.Healthy)
+			awaitHealth(t, p, 1, cloud.Healthy)
 
-	var c net.Conn
-	for name := ""; name != "a"; {
-		c, name = greeted(t, four, port)
-	}
-	a.die()
-	_, err := c.Read(make([]byte, 1))
-	require.Error(t, err, "its client learns at once")
-	dead := awaitHealth(t, p, 0, cloud.Unhealthy)
-	assert.Contains(t, dead.Reason, "connection refused")
-	var states []cloud.Health
-	for _, was := range dead.History {
-		states = append(states, was.Health)
-	}
-	assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
-	assert.Equal(t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0])
-	require.Eventually(t, func() bool { return stats(p).Broken >= 1 }, patience, time.Millisecond)
-	assert.EqualValues(t, stats(p).Broken, p.Stats("lb-1").Targets[0].Broken)
-	for range 4 {
-		assert.Equal(t, "b", greeter(t, port))
+			var c net.Conn
+			for name := ""; name != "a"; {
+				c, name = greeted(t, four, port)
+			}
+			a.die(linger)
+			_, err := c.Read(make([]byte, 1))
+			require.Error(t, err, "its client learns at once")
+			dead := awaitHealth(t, p, 0, cloud.Unhealthy)
+			assert.Contains(t, dead.Reason, "connection refused")
+			var states []cloud.Health
+			for _, was := range dead.History {
+				states = append(states, was.Health)
+			}
+			assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
+			assert.Equal(t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0])
+			if linger == 0 {
+				require.Eventually(t, func() bool { return stats(p).Broken >= 1 }, patience, time.Millisecond)
+			}
+			assert.EqualValues(t, stats(p).Broken, p.Stats("lb-1").Targets[0].Broken)
+			for range 4 {
+				assert.Equal(t, "b", greeter(t, port))
+			}
+		})
 	}
 }
 
@@ -109,7 +116,7 @@ func TestRefusedConnectionIsNoticedAtOnce(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	awaitHealth(t, p, 1, cloud.Healthy)
-	a.die()
+	a.die(0)
 	for range 2 { // One of them is for the dead one, and goes on to the other.
 		assert.Equal(t, "b", greeter(t, port))
 	}

@@ -37,6 +37,7 @@ func who(t *testing.T, host string, port int) string {
 	all, err := io.ReadAll(c)
 	require.NoError(t, err)
 	require.NotEmpty(t, all)
+	require.NoError(t, c.Close())
 	return string(all[:len(all)-1])
 }
 

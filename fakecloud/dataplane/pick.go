@@ -20,11 +20,11 @@ func (l *listener) candidates(r *route, client netip.Addr) iter.Seq[target] {
 		if len(r.targets) == 0 {
 			return
 		}
-		o := order{route: r, client: client}
+		o := order{listener: l, route: r, client: client}
 		if r.algorithm != cloud.SourceHash {
 			o.turn = l.turn.Add(1) - 1
 		}
-		first := l.balancer.clients.stick(client, r.targets, o.first())
+		first := l.balancer.clients.stick(client, r.targets, o.first(), &l.refusals)
 		if !yield(r.targets[first]) {
 			return
 		}
@@ -38,9 +38,10 @@ func (l *listener) candidates(r *route, client netip.Addr) iter.Seq[target] {
 
 // order is how a route's targets rank for one client.
 type order struct {
-	route  *route
-	client netip.Addr
-	turn   uint64
+	listener *listener
+	route    *route
+	client   netip.Addr
+	turn     uint64
 }
 
 // rank of a target: the least comes first.
@@ -63,7 +64,7 @@ func (a rank) compare(b rank) int {
 func (o order) rank(i int) rank {
 	n := uint64(len(o.route.targets))
 	t := o.route.targets[i]
-	r := rank{refused: t.refusedLately(), turns: (uint64(i) + n - o.turn%n) % n}
+	r := rank{refused: o.listener.refusals.lately(t.endpoint), turns: (uint64(i) + n - o.turn%n) % n}
 	switch o.route.algorithm {
 	case cloud.LeastConnections:
 		r.by = uint64(max(0, t.busy.Load()))

@@ -93,7 +93,7 @@ func TestWhoRefusedLatelyComesLast(t *testing.T) {
 		for _, algorithm := range []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash} {
 			r := &route{algorithm: algorithm, targets: targets("a", "b", "c")}
 			l := newTestListener()
-			r.targets[1].refuse()
+			l.refusals.note(r.targets[1].endpoint)
 			for i := range 6 {
 				assert.Equal(t, "b", tries(l, r, clientNumber(i))[2], algorithm)
 			}

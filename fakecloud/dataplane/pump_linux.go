@@ -18,7 +18,7 @@ const (
 	// is cheaper.
 	chunk = 32 << 10
 	// stretch is how much the kernel is asked to move at a time.
-	stretch = 1 << 20
+	stretch = 256 << 10
 )
 
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
@@ -176,7 +176,7 @@ type pipe struct{ out, in int }
 const maxPipes = 64
 
 var (
-	spare = make(chan *pipe, maxPipes/2) // pipes not in use
+	spare = make(chan *pipe, maxPipes/4) // pipes not in use: they count as the user's
 	pipes atomic.Int64                   // all there are
 )
 

@@ -47,13 +47,12 @@ func (l *listener) accept(socket *net.TCPListener) {
 // admit serves a connection if its client may have one.
 func (l *listener) admit(conn *net.TCPConn) {
 	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-	limit := int64(r.listener.ConnectionLimit)
-	if !r.admits(client) || limit > 0 && l.active.Load() >= limit {
+	if !r.admits(client) || !l.claim(r) {
 		l.refused.Add(1)
 		reset(conn)
 		return
 	}
-	l.begin()
+	l.connections.Add(1)
 	f := &flow{at: l.at, from: client, client: conn}
 	l.balancer.running.Go(func() { l.serve(r, f) })
 }
@@ -94,8 +93,12 @@ func (l *listener) pass(f *flow, p *pump) {
 	if err == nil {
 		// Asked before the other direction can have ended this connection itself.
 		lost := f.ended.Load() == 0 && gone(p.from)
-		if f.ended.Add(1) == 1 && lost {
-			broke, err = p.from, syscall.ECONNRESET // Who writes to it was told of it.
+		if f.ended.Add(1) == 1 {
+			if lost {
+				broke, err = p.from, syscall.ECONNRESET // Who writes to it was told of it.
+			} else if p.from == f.target {
+				f.to.doubt() // A process that is killed ends its connections in good order.
+			}
 		}
 	}
 	if err == nil {
@@ -105,7 +108,7 @@ func (l *listener) pass(f *flow, p *pump) {
 		f.broken.Store(true)
 		f.cut()
 		if broke == f.target && !errors.Is(err, net.ErrClosed) {
-			l.balancer.suspect(f.to.name)
+			f.to.doubt()
 		}
 	}
 	if f.passing.Add(-1) == 0 {
@@ -139,26 +142,24 @@ func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TC
 		t.busy.Add(1)
 		conn, err := l.connect(r.at(t), late, r.listener.ProxyProtocol, client)
 		if err == nil {
-			l.balancer.clients.remember(from, t.name)
+			l.balancer.clients.begun(from, t.name)
 			return conn, t
 		}
 		t.busy.Add(-1)
 		l.balancer.log.Debug("target does not answer", "target", t.name, "at", r.at(t), "err", err)
-		if l.balancer.ctx.Err() != nil || isShortage(err) {
-			break
+		if blames(err) {
+			t.failed.Add(1)
+			t.doubt()
+			l.refusals.note(t.endpoint)
 		}
-		t.failed.Add(1)
-		t.refuse()
-		l.balancer.suspect(t.name)
-		if !time.Now().Before(late) {
+		if l.balancer.ctx.Err() != nil || isShortage(err) || !time.Now().Before(late) {
 			break
 		}
 	}
 	return nil, target{}
 }
 
-// dialer leaves out keep-alives: a client that vanishes is found out on its own
-// side, and a target by its health checks.
+// dialer leaves out keep-alives, which are for targets that can vanish.
 var dialer = func() *net.Dialer {
 	d := net.Dialer{KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -175,6 +176,9 @@ func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyP
 		return nil, err
 	}
 	conn := dialled.(*net.TCPConn)
+	if !at.Addr().IsLoopback() { // Else its end is always told.
+		_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
+	}
 	if version := proxyVersions[proxy]; version != 0 {
 		// A new connection's buffer has room for a header: this does not wait.
 		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).WriteTo(conn); err != nil {

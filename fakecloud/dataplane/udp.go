@@ -101,19 +101,15 @@ func (r *relay) relay(in *inbox, n int) {
 // pass sends a client's datagrams on: in its session, or in a new one if there
 // is none, or none whose target may be used.
 func (r *relay) pass(now *route, client netip.AddrPort, in *inbox, first, last int) {
-	if !now.admits(client.Addr()) {
+	if !now.admits(client.Addr().WithZone("")) {
 		r.refused.Add(int64(last - first))
 		return
 	}
 	r.mu.Lock()
-	s, sessions := r.sessions[client], len(r.sessions)
+	s := r.sessions[client]
 	r.mu.Unlock()
 	if s != nil && s.route != now && s.route.listener.TargetPort == now.listener.TargetPort && slices.Contains(now.targets, s.target) {
 		s.route = now
-	}
-	if limit := now.listener.ConnectionLimit; s == nil && limit > 0 && sessions >= limit {
-		r.refused.Add(int64(last - first))
-		return
 	}
 	if s != nil && s.route == now {
 		first += r.send(s, in, first, last)
@@ -125,29 +121,36 @@ func (r *relay) pass(now *route, client netip.AddrPort, in *inbox, first, last i
 
 // open begins a session with the first candidate that can be sent the datagrams.
 func (r *relay) open(now *route, client netip.AddrPort, in *inbox, first, last int) {
-	r.connections.Add(1)
+	r.endOf(client)
 	for t := range r.candidates(now, client.Addr()) {
 		upstream, forth, err := dialUDP(now.at(t))
 		if err != nil {
 			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", now.at(t), "err", err)
+			if blames(err) {
+				t.failed.Add(1)
+				r.refusals.note(t.endpoint)
+			}
 			if isShortage(err) {
 				break
 			}
-			t.failed.Add(1)
 			continue
+		}
+		if !r.claim(now) {
+			_ = upstream.Close()
+			r.refused.Add(int64(last - first))
+			return
 		}
 		s := &session{
 			client: client, peer: in.peer(first), target: t, route: now,
 			idle: cmp.Or(now.idle, r.balancer.plane.sessionIdle), upstream: upstream, forth: forth,
 		}
 		r.add(s)
-		r.balancer.clients.remember(client.Addr(), t.name)
 		r.balancer.running.Go(func() { r.answer(s) })
 		if first += r.send(s, in, first, last); first == last {
 			return
 		}
 	}
-	r.failed.Add(1)
+	r.failed.Add(int64(last - first))
 }
 
 func dialUDP(at netip.AddrPort) (*net.UDPConn, outlet, error) {
@@ -160,17 +163,15 @@ func dialUDP(at netip.AddrPort) (*net.UDPConn, outlet, error) {
 	return conn, forth, err
 }
 
-// add makes a session the client's only one, and makes room for it.
+// add makes a session its client's, and makes room for it. It has been claimed.
 func (r *relay) add(s *session) {
-	r.active.Add(1)
+	r.connections.Add(1)
 	s.target.begin()
 	s.target.busy.Add(1)
+	r.balancer.clients.begun(s.client.Addr(), s.target.name)
 	s.last.Store(int64(time.Since(r.began)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if old := r.sessions[s.client]; old != nil {
-		r.end(old)
-	}
 	if len(r.sessions) >= r.balancer.plane.maxSessions {
 		var silent *session
 		for _, other := range r.sessions {
@@ -184,28 +185,32 @@ func (r *relay) add(s *session) {
 }
 
 // send passes a client's datagrams to its target and gives the number of those
-// that were sent; fewer than all if that ended the session.
-func (r *relay) send(s *session, in *inbox, first, last int) int {
-	n, err := in.send(s.forth, nil, first, last)
-	s.last.Store(int64(time.Since(r.began)))
-	bytes := in.size(first, first+n)
-	r.in.Add(bytes)
-	s.target.in.Add(bytes)
-	if err != nil {
-		r.lose(s, err)
+// that are done with; fewer than all if that ended the session. One that cannot
+// be sent, as it is too large say, is dropped.
+func (r *relay) send(s *session, in *inbox, first, last int) (done int) {
+	for first+done < last {
+		n, err := in.send(s.forth, nil, first+done, last)
+		s.last.Store(int64(time.Since(r.began)))
+		bytes := in.size(first+done, first+done+n)
+		r.in.Add(bytes)
+		s.target.in.Add(bytes)
+		done += n
+		switch {
+		case err == nil:
+		case blames(err), errors.Is(err, net.ErrClosed):
+			r.lose(s, err)
+			return done
+		default:
+			r.failed.Add(1)
+			done++
+		}
 	}
-	return n
+	return done
 }
 
 // answer passes a session's answers back, from the balancer's address, until
 // the session ends.
 func (r *relay) answer(s *session) {
-	defer func() {
-		r.active.Add(-1)
-		s.target.active.Add(-1)
-		s.target.busy.Add(-1)
-		r.balancer.clients.ended(s.client.Addr(), s.target.name)
-	}()
 	in, err := newInbox(s.upstream)
 	if err != nil {
 		return // It is closed already.
@@ -213,7 +218,9 @@ func (r *relay) answer(s *session) {
 	defer in.drop()
 	for wait := s.idle; wait > 0; wait = s.idle - (time.Since(r.began) - time.Duration(s.last.Load())) {
 		_ = s.upstream.SetReadDeadline(time.Now().Add(wait))
-		if err := r.copyBack(s, in); !errors.Is(err, os.ErrDeadlineExceeded) {
+		err := r.copyBack(s, in)
+		in.drop() // Before anything is waited for.
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			r.lose(s, err)
 			return
 		}
@@ -243,23 +250,39 @@ func (r *relay) copyBack(s *session, in *inbox) error {
 // lose ends a session whose socket failed: the target, or the way there,
 // refused a datagram, unless the session had been ended before.
 func (r *relay) lose(s *session, err error) {
-	if !errors.Is(err, net.ErrClosed) {
-		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err)
-		s.target.failed.Add(1)
-		s.target.refuse()
-		r.balancer.suspect(s.target.name)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.sessions[s.client] == s && blames(err) {
+		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err)
+		r.broken.Add(1)
+		s.target.broken.Add(1)
+		s.target.failed.Add(1)
+		s.target.doubt()
+		r.refusals.note(s.target.endpoint)
+	}
 	r.end(s)
 }
 
-// end ends a session; its goroutine notices. The caller holds mu.
-func (r *relay) end(s *session) {
-	_ = s.upstream.Close()
-	if r.sessions[s.client] == s {
-		delete(r.sessions, s.client)
+// endOf ends a client's session, if it has one.
+func (r *relay) endOf(client netip.AddrPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[client]; s != nil {
+		r.end(s)
 	}
+}
+
+// end ends a session, once; its goroutine notices. The caller holds mu.
+func (r *relay) end(s *session) {
+	if r.sessions[s.client] != s {
+		return
+	}
+	delete(r.sessions, s.client)
+	_ = s.upstream.Close()
+	r.active.Add(-1)
+	s.target.active.Add(-1)
+	s.target.busy.Add(-1)
+	r.balancer.clients.ended(s.client.Addr(), s.target.name)
 }
 
 func (r *relay) endAll() {
