@@ -97,6 +97,7 @@ func (t *target) start() (err error) {
 	if t.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: t.backend.Address.AsSlice(), Port: t.udp}); err != nil {
 		return err
 	}
+	_ = t.socket.SetReadBuffer(1 << 20) // For what all of a crowd say at once, if the system allows.
 	t.tcp, t.udp = t.listener.Addr().(*net.TCPAddr).Port, t.socket.LocalAddr().(*net.UDPAddr).Port
 	var number uint32
 	number, t.life = t.lives.begin(t.backend.Target)
