@@ -24,10 +24,10 @@ const (
 	// maxSilent: if all have spoken so often in a row, five seconds long, and
 	// nobody was answered, datagrams flow no more.
 	maxSilent = 20
-	// lastWords is how many datagrams each sends in a row after a crash, and so
-	// how many it may lose with one: the first is refused while the next is on its
-	// way.
-	lastWords = 2
+	// lastWords is how often all speak at once after a crash, and so how many
+	// datagrams each may lose with one: the first are refused, of many sessions at
+	// once, while the next are on their way there.
+	lastWords = 3
 	// statement is how long a datagram is: short, so that those of all fit into
 	// the socket of the balancer.
 	statement = 64
@@ -80,18 +80,16 @@ func (c *crowd) leave() {
 	c.running.Wait()
 }
 
-// speak has all send some datagrams.
-func (c *crowd) speak(words int) {
+// speak has all send a datagram.
+func (c *crowd) speak() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, m := range c.members {
-		for range words {
-			number := m.sent.Add(1)
-			binary.BigEndian.PutUint64(m.says[4:], number)
-			c.spoken.Add(1)
-			if _, err := m.conn.Write(m.says[:]); err != nil {
-				c.fail(fmt.Errorf("datagram %d of session %d: %w", number, i, err))
-			}
+		number := m.sent.Add(1)
+		binary.BigEndian.PutUint64(m.says[4:], number)
+		c.spoken.Add(1)
+		if _, err := m.conn.Write(m.says[:]); err != nil {
+			c.fail(fmt.Errorf("datagram %d of session %d: %w", number, i, err))
 		}
 	}
 }
@@ -133,7 +131,7 @@ func (m *member) understand(answer []byte) (number uint64, err error) {
 // settle has all speak and waits for their answers, but not for one that is
 // lost. It gives how many have a session for certain.
 func (c *crowd) settle() (open int64) {
-	c.speak(1)
+	c.speak()
 	for deadline := time.Now().Add(lossAfter); ; time.Sleep(time.Millisecond) {
 		open = 0
 		for _, m := range c.members {
@@ -156,7 +154,9 @@ func (c *crowd) witness(crash func()) {
 	c.crashes.Add(1)
 	crash()
 	c.crashes.Add(1)
-	c.speak(lastWords)
+	for range lastWords {
+		c.speak()
+	}
 }
 
 // converse has all speak at each tick until ctx ends. It gives an error when
@@ -176,7 +176,7 @@ func (c *crowd) converse(ctx context.Context, tick <-chan time.Time) error {
 		if silent > maxSilent {
 			return fmt.Errorf("no datagram has been answered for %v, though a target lived all the while", maxSilent*speakEvery)
 		}
-		c.speak(1)
+		c.speak()
 	}
 	return nil
 }

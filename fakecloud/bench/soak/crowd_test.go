@@ -113,7 +113,7 @@ func TestOthersAnswersAreFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := crowdBefore(t, spoil)
-			c.speak(1)
+			c.speak()
 			require.Eventually(t, func() bool { return c.failed.Load() == 8 }, patience, time.Millisecond)
 			assert.ErrorContains(t, c.found(report{}).errs[0], "was answered with")
 			assert.Zero(t, c.heard.Load())

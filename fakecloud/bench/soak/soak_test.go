@@ -112,14 +112,14 @@ func TestWrongAnswersAreFailures(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	fine := report{
-		made: 10, told: 200, lost: 24, clients: 2, crashes: 1, sessions: 10, open: 5,
+		made: 10, told: 200, lost: 34, clients: 2, crashes: 1, sessions: 10, open: 5,
 		before: figures{10, 3, 1, 10}, begin: figures{20, 10, 1, 20}, end: figures{20, 10, 8.5, 60}, after: figures{10, 3, 1, 30},
 	}
 	require.NoError(t, fine.verdict())
 	for want, spoil := range map[string]func(*report){
 		"1 failures that no crash accounts for, among them:\nbecause": func(r *report) { r.failed, r.errs = 1, []error{errors.New("because")} },
 		"no connection was made": func(r *report) { r.made = 0 },
-		"25 of 200 datagrams were lost; crashes account for 24 at most": func(r *report) { r.lost++ },
+		"35 of 200 datagrams were lost; crashes account for 34 at most": func(r *report) { r.lost++ },
 		"only 4 of 10 sessions were open when a target crashed":         func(r *report) { r.open-- },
 		"21 files are open after the connections, 20 were before":       func(r *report) { r.end.files++ },
 		"4 goroutines run after the balancers, 3 did before":            func(r *report) { r.after.goroutines++ },
