@@ -2212,13 +2212,15 @@ type TargetHealth struct {
 	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health TargetHealthState `json:"health"`
 
-	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does.
+	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does, and is empty while `since` is absent.
 	History    []HealthChange `json:"history"`
 	InstanceID string         `json:"instanceId"`
 
 	// Reason Example: instance is stopped
-	Reason *string    `json:"reason,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Since Absent where that is not known, as of a target whose instance does not run.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 // TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
