@@ -86,7 +86,8 @@ func (c *Cloud) conditionChanged(id string) {
 }
 
 // tellConditions makes the reasons of active balancers what their conditions
-// are.
+// are. One whose condition is not known keeps its reason: it would only be told
+// the same again a moment later, after a restart say.
 func (c *Cloud) tellConditions(ctx context.Context) error {
 	var errs []error
 	for some := range slices.Chunk(c.conditions.take(c.now()), shared) {
@@ -113,8 +114,11 @@ func (c *Cloud) tellSome(ctx context.Context, ids []string) error {
 			case errors.Is(err, sql.ErrNoRows):
 			case err != nil:
 				return err
-			case LoadBalancerState(row.State) == LoadBalancerActive && row.StateReason != c.cfg.DataPlane.Condition(id):
-				differ = append(differ, id)
+			case LoadBalancerState(row.State) != LoadBalancerActive:
+			default:
+				if reason, known := c.cfg.DataPlane.Condition(id); known && row.StateReason != reason {
+					differ = append(differ, id)
+				}
 			}
 		}
 		return nil
@@ -145,8 +149,8 @@ func (c *Cloud) tellCondition(ctx context.Context, tx *store.Tx, id string, now 
 	if err != nil {
 		return err
 	}
-	reason := c.cfg.DataPlane.Condition(id)
-	if lb.State != LoadBalancerActive || lb.StateReason == reason {
+	reason, known := c.cfg.DataPlane.Condition(id)
+	if !known || lb.State != LoadBalancerActive || lb.StateReason == reason {
 		return nil
 	}
 	lb.StateReason = reason

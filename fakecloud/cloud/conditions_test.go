@@ -95,7 +95,8 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
 	advance(t, c, conditionPause)
-	assert.Equal(t, plane.Condition(lb.ID), balancerNow(t, c, p, lb).StateReason)
+	reason, _ := plane.Condition(lb.ID)
+	assert.Equal(t, reason, balancerNow(t, c, p, lb).StateReason)
 	next, err = c.step(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, next, "nothing is left to be told")
@@ -142,6 +143,60 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
 	advance(t, c, conditionPause)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
+}
+
+// A restart is no news of a balancer that was unserved, and is.
+func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
+	clock, s := clockwork.NewFakeClockAt(epoch), openStore(t, filepath.Join(t.TempDir(), "cloud.db"))
+	start := func(plane *fakePlane) (*Cloud, Project) {
+		return newCloud(t, func(cfg *Config) { cfg.Store, cfg.Clock, cfg.DataPlane = s, clock, plane })
+	}
+	plane := newFakePlane()
+	c, p := start(plane)
+	lb, _ := activeBalancer(t, c, p)
+	plane.turn(lb.ID)
+	advance(t, c, 0)
+	sick := balancerNow(t, c, p, lb)
+	assert.Equal(t, "all are sick", sick.StateReason)
+	before, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+
+	plane = newFakePlane()
+	plane.forget(lb.ID)
+	c, p = start(plane)
+	require.NoError(t, c.restore(t.Context()))
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb), "nothing is known of its targets")
+	plane.turn(lb.ID)
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb), "it is as it was")
+	after, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	plane.forget(lb.ID)
+	plane.turn(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb))
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
+}
+
+func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := newBalancer(t, c, p)
+	plane.forget(lb.ID)
+	plane.turn(lb.ID)
+	advance(t, c, time.Second)
+	active := balancerNow(t, c, p, lb)
+	assert.Equal(t, LoadBalancerActive, active.State)
+	assert.Empty(t, active.StateReason)
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
 }
 
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {

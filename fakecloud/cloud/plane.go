@@ -65,11 +65,12 @@ type DataPlane interface {
 	// Health gives what is known of each backend of a balancer.
 	Health(id string) []TargetHealth
 	// Condition says why a balancer that is in force cannot serve clients now, in
-	// a sentence a person can act on; it is empty when it can.
-	Condition(id string) string
+	// a sentence a person can act on; it is empty when it can. It is not known
+	// while it depends on targets that are yet to be asked whether they are well.
+	Condition(id string) (reason string, known bool)
 	// Notify has changed called, from now on, when a balancer's condition may
-	// have changed by itself and not by Apply. It returns at once and does not
-	// call the data plane, whose locks may be held.
+	// have changed, or become known, by itself and not by Apply. It returns at
+	// once and does not call the data plane, whose locks may be held.
 	Notify(changed func(id string))
 }
 
@@ -119,7 +120,8 @@ func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error)
 // recordBuild writes the outcome, unless the balancer has changed meanwhile:
 // then it is built again.
 func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalancer, failure error, now time.Time) error {
-	on, reason := Built, c.cfg.DataPlane.Condition(built.ID)
+	reason, _ := c.cfg.DataPlane.Condition(built.ID) // None until it is known.
+	on := Built
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}

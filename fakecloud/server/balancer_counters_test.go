@@ -33,10 +33,10 @@ func newCountingPlane() *countingPlane {
 	return &countingPlane{stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{}}
 }
 
-func (p *countingPlane) Apply(cloud.Forwarding) error { return nil }
-func (p *countingPlane) Condition(string) string      { return "" }
-func (p *countingPlane) Notify(func(string))          {}
-func (p *countingPlane) Remove(string)                {}
+func (p *countingPlane) Apply(cloud.Forwarding) error    { return nil }
+func (p *countingPlane) Condition(string) (string, bool) { return "", true }
+func (p *countingPlane) Notify(func(string))             {}
+func (p *countingPlane) Remove(string)                   {}
 
 func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
