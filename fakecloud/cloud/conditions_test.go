@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -219,6 +220,33 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	again := balancerNow(t, c, p, lb)
 	assert.Equal(t, "none of 0 targets runs", again.StateReason)
 	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")
+}
+
+// The data plane may take its time to answer, and whoever writes waits for a
+// write that is under way.
+func TestNoWriteWaitsForACondition(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	asked := 0
+	plane.asked = func() {
+		asked++
+		wrote := make(chan error, 1)
+		go func() { wrote <- c.store.Write(context.Background(), func(*store.Tx) error { return nil }) }()
+		select {
+		case err := <-wrote:
+			assert.NoError(t, err)
+		case <-time.After(10 * time.Second):
+			assert.Fail(t, "it is asked for within a write")
+		}
+	}
+	lb, _ := activeBalancer(t, c, p)
+	require.Equal(t, LoadBalancerActive, lb.State)
+	built := asked
+	assert.Positive(t, built)
+	plane.turn(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
+	assert.Greater(t, asked, built)
 }
 
 func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {

@@ -35,6 +35,7 @@ type fakePlane struct {
 	sick    map[string]bool // by balancer
 	unasked map[string]bool // those of whose targets nothing is known
 	changed func(id string)
+	asked   func() // when somebody wants to know a condition; may be nil
 }
 
 func newFakePlane() *fakePlane {
@@ -59,6 +60,9 @@ func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{}
 func (p *fakePlane) Health(string) []TargetHealth   { return p.health }
 func (p *fakePlane) Notify(changed func(string))    { p.changed = changed }
 func (p *fakePlane) Condition(id string) (string, bool) {
+	if p.asked != nil {
+		p.asked()
+	}
 	switch f, inForce := p.applied[id]; {
 	case !inForce || p.unasked[id] && len(f.Backends) > 0:
 		return "", false

@@ -117,14 +117,21 @@ func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error)
 	return failure, err
 }
 
-// recordBuild writes the outcome, unless the balancer has changed meanwhile:
-// then it is built again.
-func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalancer, failure error, now time.Time) error {
-	reason, _ := c.cfg.DataPlane.Condition(built.ID) // None until it is known.
+// recordBuild gives the write of the outcome, which does nothing if the balancer
+// has changed meanwhile: then it is built again.
+func (c *Cloud) recordBuild(built LoadBalancer, failure error) changing {
+	// Asked for before the write, as in tellSome; empty until it is known.
+	reason, _ := c.cfg.DataPlane.Condition(built.ID)
 	on := Built
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
+	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return c.recordOutcome(ctx, tx, built, on, reason, now)
+	}
+}
+
+func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalancer, on Action, reason string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, built.ID)
 	if err != nil {
 		return err
@@ -146,7 +153,7 @@ func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalance
 		lb.due = &due
 		return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
 	}
-	if failure != nil {
+	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
 	}
 	return saveLoadBalancer(ctx, tx, from, &lb, now)
