@@ -1423,7 +1423,8 @@ type LoadBalancer struct {
 	// runs, no target is healthy, the cloud is a control plane only); absent
 	// while they are served. It changes at most once a second, as any
 	// change does: with an event and a new version, so that an `If-Match` of
-	// before fails.
+	// before fails. It stays as it was while it depends on targets that the
+	// health check is yet to ask, e.g. after a restart.
 	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
