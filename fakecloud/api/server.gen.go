@@ -1423,7 +1423,8 @@ type LoadBalancer struct {
 	// runs, no target is healthy, the cloud is a control plane only); absent
 	// while they are served. It changes at most once a second, as any
 	// change does: with an event and a new version, so that an `If-Match` of
-	// before fails.
+	// before fails. It stays as it was while it depends on targets that the
+	// health check is yet to ask, e.g. after a restart.
 	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
@@ -2212,13 +2213,15 @@ type TargetHealth struct {
 	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health TargetHealthState `json:"health"`
 
-	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does.
+	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does, and is empty while `since` is absent.
 	History    []HealthChange `json:"history"`
 	InstanceID string         `json:"instanceId"`
 
 	// Reason Example: instance is stopped
-	Reason *string    `json:"reason,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
+	Reason *string `json:"reason,omitempty"`
+
+	// Since Absent where that is not known, as of a target whose instance does not run.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 // TargetHealthState A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.

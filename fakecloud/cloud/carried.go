@@ -50,8 +50,8 @@ func (c *Cloud) carried(lb LoadBalancer) LoadBalancerStats {
 }
 
 // LoadBalancerHealth tells of each of the balancer's targets whether it can
-// serve, in their order. One whose instance does not run cannot, and nothing is
-// known of how it was while it ran.
+// serve, in their order. One whose instance does not run cannot; since when is not
+// stored, and nothing is known of how it was while it ran.
 func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
 	var lb LoadBalancer
 	var rows []db.InstanceStatesRow
@@ -71,8 +71,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 	}
 	for _, row := range rows {
 		if InstanceState(row.State) != InstanceRunning {
-			now := HealthChange{Health: Unhealthy, Reason: "instance is " + row.State, At: fromMillis(row.UpdatedAt)}
-			known[row.ID] = TargetHealth{Target: row.ID, Health: now.Health, Reason: now.Reason, Since: now.At, History: []HealthChange{now}}
+			known[row.ID] = TargetHealth{Target: row.ID, Health: Unhealthy, Reason: "instance is " + row.State}
 		}
 	}
 	out := make([]TargetHealth, 0, len(lb.Targets))

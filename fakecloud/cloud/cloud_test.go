@@ -431,14 +431,16 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 		require.NoError(t, err)
 		return h
 	}
-	pending := TargetHealth{
-		Target: other.ID, Health: Unhealthy, Reason: "instance is pending", Since: other.UpdatedAt,
-		History: []HealthChange{{Unhealthy, "instance is pending", other.UpdatedAt}},
-	}
+	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
 	assert.Equal(t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}}, health())
 	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch, History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}}}
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
+	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
+	tagged, err := c.UpdateInstance(t.Context(), p, other.ID, ResourceUpdate{Tags: &map[string]string{"a": "b"}})
+	require.NoError(t, err)
+	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
+	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
 	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
 	requireCode(t, NotFound, err)
 }

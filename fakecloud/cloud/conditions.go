@@ -86,7 +86,8 @@ func (c *Cloud) conditionChanged(id string) {
 }
 
 // tellConditions makes the reasons of active balancers what their conditions
-// are.
+// are. One whose condition is not known keeps its reason: it would only be told
+// the same again a moment later, after a restart say.
 func (c *Cloud) tellConditions(ctx context.Context) error {
 	var errs []error
 	for some := range slices.Chunk(c.conditions.take(c.now()), shared) {
@@ -100,20 +101,28 @@ func (c *Cloud) tellConditions(ctx context.Context) error {
 
 // tellSome writes once for all whose condition differs from what is stored. It
 // holds planeMu, so that no balancer that is just being built changes its
-// version.
+// version. The data plane is asked before, as it may take its time, and others
+// wait for who reads or writes: a condition that changes meanwhile is told anew.
 func (c *Cloud) tellSome(ctx context.Context, ids []string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
+	reasons := map[string]string{} // of those whose condition is known
+	for _, id := range ids {
+		if reason, known := c.cfg.DataPlane.Condition(id); known {
+			reasons[id] = reason
+		}
+	}
 	var differ []string
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		differ = nil
 		for _, id := range ids {
+			reason, known := reasons[id]
 			row, err := tx.GetLoadBalancer(ctx, id)
 			switch {
 			case errors.Is(err, sql.ErrNoRows):
 			case err != nil:
 				return err
-			case LoadBalancerState(row.State) == LoadBalancerActive && row.StateReason != c.cfg.DataPlane.Condition(id):
+			case known && LoadBalancerState(row.State) == LoadBalancerActive && row.StateReason != reason:
 				differ = append(differ, id)
 			}
 		}
@@ -126,14 +135,15 @@ func (c *Cloud) tellSome(ctx context.Context, ids []string) error {
 	all := make([]changing, len(differ))
 	for i, id := range differ {
 		all[i] = func(ctx context.Context, tx *store.Tx, now time.Time) error {
-			return c.tellCondition(ctx, tx, id, now)
+			return tellCondition(ctx, tx, id, reasons[id], now)
 		}
 	}
 	return c.changeAll(ctx, all)
 }
 
-// tellCondition writes a balancer's condition, unless it has changed meanwhile.
-func (c *Cloud) tellCondition(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+// tellCondition writes a balancer's condition, unless the balancer has changed
+// meanwhile.
+func tellCondition(ctx context.Context, tx *store.Tx, id, reason string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -145,7 +155,6 @@ func (c *Cloud) tellCondition(ctx context.Context, tx *store.Tx, id string, now 
 	if err != nil {
 		return err
 	}
-	reason := c.cfg.DataPlane.Condition(id)
 	if lb.State != LoadBalancerActive || lb.StateReason == reason {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -95,7 +96,8 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
 	advance(t, c, conditionPause)
-	assert.Equal(t, plane.Condition(lb.ID), balancerNow(t, c, p, lb).StateReason)
+	reason, _ := plane.Condition(lb.ID)
+	assert.Equal(t, reason, balancerNow(t, c, p, lb).StateReason)
 	next, err = c.step(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, next, "nothing is left to be told")
@@ -144,6 +146,60 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
 }
 
+// A restart is no news of a balancer that was unserved, and is.
+func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
+	clock, s := clockwork.NewFakeClockAt(epoch), openStore(t, filepath.Join(t.TempDir(), "cloud.db"))
+	start := func(plane *fakePlane) (*Cloud, Project) {
+		return newCloud(t, func(cfg *Config) { cfg.Store, cfg.Clock, cfg.DataPlane = s, clock, plane })
+	}
+	plane := newFakePlane()
+	c, p := start(plane)
+	lb, _ := activeBalancer(t, c, p)
+	plane.turn(lb.ID)
+	advance(t, c, 0)
+	sick := balancerNow(t, c, p, lb)
+	assert.Equal(t, "all are sick", sick.StateReason)
+	before, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+
+	plane = newFakePlane()
+	plane.forget(lb.ID)
+	c, p = start(plane)
+	require.NoError(t, c.restore(t.Context()))
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb), "nothing is known of its targets")
+	plane.turn(lb.ID)
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb), "it is as it was")
+	after, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	plane.forget(lb.ID)
+	plane.turn(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, sick, balancerNow(t, c, p, lb))
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
+}
+
+func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	lb, _ := newBalancer(t, c, p)
+	plane.forget(lb.ID)
+	plane.turn(lb.ID)
+	advance(t, c, time.Second)
+	active := balancerNow(t, c, p, lb)
+	assert.Equal(t, LoadBalancerActive, active.State)
+	assert.Empty(t, active.StateReason)
+	plane.ask(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
+}
+
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
@@ -164,6 +220,33 @@ func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	again := balancerNow(t, c, p, lb)
 	assert.Equal(t, "none of 0 targets runs", again.StateReason)
 	assert.Equal(t, told.UpdatedAt.Add(conditionPause), again.UpdatedAt, "not before, and not at the call's end")
+}
+
+// The data plane may take its time to answer, and whoever writes waits for a
+// write that is under way.
+func TestNoWriteWaitsForACondition(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	asked := 0
+	plane.asked = func() {
+		asked++
+		wrote := make(chan error, 1)
+		go func() { wrote <- c.store.Write(context.Background(), func(*store.Tx) error { return nil }) }()
+		select {
+		case err := <-wrote:
+			assert.NoError(t, err)
+		case <-time.After(10 * time.Second):
+			assert.Fail(t, "it is asked for within a write")
+		}
+	}
+	lb, _ := activeBalancer(t, c, p)
+	require.Equal(t, LoadBalancerActive, lb.State)
+	built := asked
+	assert.Positive(t, built)
+	plane.turn(lb.ID)
+	advance(t, c, conditionPause)
+	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
+	assert.Greater(t, asked, built)
 }
 
 func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {

@@ -65,11 +65,12 @@ type DataPlane interface {
 	// Health gives what is known of each backend of a balancer.
 	Health(id string) []TargetHealth
 	// Condition says why a balancer that is in force cannot serve clients now, in
-	// a sentence a person can act on; it is empty when it can.
-	Condition(id string) string
+	// a sentence a person can act on; it is empty when it can. It is not known
+	// while it depends on targets that are yet to be asked whether they are well.
+	Condition(id string) (reason string, known bool)
 	// Notify has changed called, from now on, when a balancer's condition may
-	// have changed by itself and not by Apply. It returns at once and does not
-	// call the data plane, whose locks may be held.
+	// have changed, or become known, by itself and not by Apply. It returns at
+	// once and does not call the data plane, whose locks may be held.
 	Notify(changed func(id string))
 }
 
@@ -116,13 +117,21 @@ func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error)
 	return failure, err
 }
 
-// recordBuild writes the outcome, unless the balancer has changed meanwhile:
-// then it is built again.
-func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalancer, failure error, now time.Time) error {
-	on, reason := Built, c.cfg.DataPlane.Condition(built.ID)
+// recordBuild gives the write of the outcome, which does nothing if the balancer
+// has changed meanwhile: then it is built again.
+func (c *Cloud) recordBuild(built LoadBalancer, failure error) changing {
+	// Asked for before the write, as in tellSome; empty until it is known.
+	reason, _ := c.cfg.DataPlane.Condition(built.ID)
+	on := Built
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
+	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		return c.recordOutcome(ctx, tx, built, on, reason, now)
+	}
+}
+
+func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalancer, on Action, reason string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, built.ID)
 	if err != nil {
 		return err
@@ -144,7 +153,7 @@ func (c *Cloud) recordBuild(ctx context.Context, tx *store.Tx, built LoadBalance
 		lb.due = &due
 		return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
 	}
-	if failure != nil {
+	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
 	}
 	return saveLoadBalancer(ctx, tx, from, &lb, now)

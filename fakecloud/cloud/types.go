@@ -160,9 +160,10 @@ type TargetHealth struct {
 	Target string // the instance's ID
 	Health Health
 	Reason string
-	Since  time.Time
+	Since  time.Time // zero if that is not known
 	// History is how it came to be, the latest change first. It begins with the
-	// process and is cut after some changes.
+	// process and is cut after some changes. It is empty if the instance does not
+	// run.
 	History []HealthChange
 }
 

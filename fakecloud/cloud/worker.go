@@ -247,9 +247,7 @@ func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changi
 	if err != nil || held {
 		return nil, err // If held it forwards as before, and is as unfinished.
 	}
-	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return c.recordBuild(ctx, tx, lb, failure, now)
-	}, nil
+	return c.recordBuild(lb, failure), nil
 }
 
 // dropBalancer ends the life of a deleted balancer.

@@ -39,7 +39,7 @@ type balancer struct {
 	counters   map[port]*counters   // of all ports there ever were
 	endpoints  map[string]*endpoint // by target: those there are, and not too many that were
 	watched    map[string]*watched  // by target
-	condition  string               // as it was told last
+	condition  condition            // as it was told last
 
 	clients *affinity
 	flows   flows

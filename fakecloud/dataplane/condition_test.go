@@ -1,8 +1,11 @@
 package dataplane_test
 
 import (
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -20,14 +23,20 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	told := make(chan string, 100)
 	p.Notify(func(id string) { told <- id })
-	condition := func() string { return p.Condition("lb-1") }
+	condition := func() string {
+		reason, known := p.Condition("lb-1")
+		if !known {
+			return "not known"
+		}
+		return reason
+	}
 	becomes := func(want string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return condition() == want }, patience, time.Millisecond)
 		assert.Equal(t, "lb-1", <-told)
 		assert.Empty(t, told, "it is told once")
 	}
-	assert.Empty(t, condition(), "it is not in force")
+	assert.Equal(t, "not known", condition(), "it is not in force")
 
 	target := backend(t, two, 0, says("two"))
 	f := forwarding(target, nil, port)
@@ -48,6 +57,7 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	becomes("")
 	f.HealthCheck = overHTTP(onTwo.port)
 	require.NoError(t, p.Apply(f))
+	becomes("") // It was not known for a moment.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	awaitHealth(t, p, 1, cloud.Healthy)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -66,8 +76,87 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	becomes("") // What is unknown is sent traffic.
 	p.Remove("lb-1")
-	assert.Empty(t, condition())
+	assert.Equal(t, "not known", condition())
 	assert.Empty(t, told)
+}
+
+// reluctant is a target that answers checks only when it is let.
+func reluctant(t *testing.T, host string, port int) (at int, answer chan<- int) {
+	t.Helper()
+	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
+	require.NoError(t, err)
+	answers := make(chan int)
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case status := <-answers:
+			w.WriteHeader(status)
+		case <-r.Context().Done():
+		}
+	})}}
+	s.Start()
+	t.Cleanup(s.Close)
+	return l.Addr().(*net.TCPAddr).Port, answers
+}
+
+func TestAConditionIsNotKnownBeforeItsTargetsAnswer(t *testing.T) {
+	p, told := newPlane(t), make(chan string, 100)
+	p.Notify(func(id string) { told <- id })
+	condition := func() (is struct {
+		reason string
+		known  bool
+	}) {
+		is.reason, is.known = p.Condition("lb-1")
+		return is
+	}
+	at, onTwo := reluctant(t, two, 0)
+	_, onThree := reluctant(t, three, at)
+	t.Cleanup(p.Close) // Before its targets, which wait for their clients.
+	f := forwarding(at, []string{two, three}, freePort(t))
+	check := cloud.HealthCheck{Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * patience, Timeout: 2 * patience, HealthyThreshold: 1, UnhealthyThreshold: 1}
+	f.HealthCheck = &check
+	unknown := func() {
+		t.Helper()
+		is := condition()
+		assert.False(t, is.known)
+		assert.Empty(t, is.reason)
+		assert.Empty(t, told, "what is not known is not told")
+	}
+
+	require.NoError(t, p.Apply(f))
+	unknown()
+	onTwo <- http.StatusServiceUnavailable
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+	unknown() // The other one may yet be well.
+	onThree <- http.StatusServiceUnavailable
+	awaitHealth(t, p, 1, cloud.Unhealthy)
+	assert.Equal(t, "lb-1", <-told)
+	sick := condition()
+	assert.True(t, sick.known)
+	assert.Contains(t, sick.reason, "no target is healthy")
+
+	check.Path = "/else"
+	require.NoError(t, p.Apply(f))
+	unknown()
+	onThree <- http.StatusOK
+	awaitHealth(t, p, 1, cloud.Healthy)
+	assert.Equal(t, "lb-1", <-told, "it was not known if it serves")
+	assert.True(t, condition().known, "whatever the other one answers")
+	assert.Empty(t, condition().reason)
+	onTwo <- http.StatusServiceUnavailable
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+
+	f.Backends = nil
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, "lb-1", <-told)
+	assert.True(t, condition().known, "there is nobody to ask")
+	assert.Empty(t, told)
+}
+
+func assertUnknown(t *testing.T, n *dataplane.None) {
+	t.Helper()
+	reason, known := n.Condition("lb-1")
+	assert.Empty(t, reason)
+	assert.False(t, known)
 }
 
 func TestNoneListensNowhereAndSaysSo(t *testing.T) {
@@ -76,20 +165,23 @@ func TestNoneListensNowhereAndSaysSo(t *testing.T) {
 	f.HealthCheck = overHTTP(1)
 	var n dataplane.None
 	n.Notify(func(string) { t.Error("nothing changes by itself") })
-	assert.Empty(t, n.Condition("lb-1"))
+	assertUnknown(t, &n)
 	require.NoError(t, n.Apply(f))
 	_, err := dialFrom(t, two, port)
 	require.Error(t, err)
-	assert.Equal(t, "control plane only: nothing listens on "+front.String()+" (fakecloud runs with --load-balancer-mode none)", n.Condition("lb-1"))
+	reason, known := n.Condition("lb-1")
+	assert.True(t, known, "nobody is asked")
+	assert.Equal(t, "control plane only: nothing listens on "+front.String()+" (fakecloud runs with --load-balancer-mode none)", reason)
 	f.Address6 = netip.MustParseAddr("fd00::1")
 	f.Backends = f.Backends[1:]
 	require.NoError(t, n.Apply(f))
-	assert.Contains(t, n.Condition("lb-1"), "nothing listens on "+front.String()+" or fd00::1 (")
+	reason, _ = n.Condition("lb-1")
+	assert.Contains(t, reason, "nothing listens on "+front.String()+" or fd00::1 (")
 	assert.Equal(t, []cloud.TargetHealth{{Target: "i-" + three, Health: cloud.Unknown, Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none"}}, n.Health("lb-1"))
 	assert.Zero(t, n.Stats("lb-1"))
 	n.Remove("lb-1")
 	n.Remove("lb-1")
-	assert.Empty(t, n.Condition("lb-1"))
+	assertUnknown(t, &n)
 	assert.Empty(t, n.Health("lb-1"))
 	n.Close()
 }
@@ -101,11 +193,12 @@ func TestNoneIsForManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 100 {
 				assert.NoError(t, n.Apply(forwarding(1, []string{two}, 80)))
-				_, _ = n.Condition("lb-1"), n.Health("lb-1")
+				_, _ = n.Condition("lb-1")
+				_ = n.Health("lb-1")
 				n.Remove("lb-1")
 			}
 		})
 	}
 	all.Wait()
-	assert.Empty(t, n.Condition("lb-1"))
+	assertUnknown(t, &n)
 }

@@ -55,18 +55,18 @@ func (n *None) Health(id string) []cloud.TargetHealth {
 }
 
 // Condition implements cloud.DataPlane.
-func (n *None) Condition(id string) string {
+func (n *None) Condition(id string) (reason string, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f, ok := n.all[id]
 	if !ok {
-		return ""
+		return "", false
 	}
 	where := f.Address.String()
 	if f.Address6.IsValid() {
 		where += " or " + f.Address6.String()
 	}
-	return fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where)
+	return fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where), true
 }
 
 // Notify implements cloud.DataPlane: nothing changes by itself.

@@ -69,7 +69,7 @@ func (p *fakePlane) Remove(id string) {
 
 func (p *fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
 func (p *fakePlane) Health(string) []cloud.TargetHealth   { return nil }
-func (p *fakePlane) Condition(string) string              { return "" }
+func (p *fakePlane) Condition(string) (string, bool)      { return "", true }
 func (p *fakePlane) Notify(func(string))                  {}
 
 func (p *fakePlane) forwarding() []string {

@@ -33,7 +33,7 @@ func (fakePlane) Apply(cloud.Forwarding) error         { return nil }
 func (fakePlane) Remove(string)                        {}
 func (fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
 func (fakePlane) Health(string) []cloud.TargetHealth   { return nil }
-func (fakePlane) Condition(string) string              { return "" }
+func (fakePlane) Condition(string) (string, bool)      { return "", true }
 func (fakePlane) Notify(func(string))                  {}
 
 // world is a cloud that lives, in which time passes when it is told to.

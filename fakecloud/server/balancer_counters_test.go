@@ -33,10 +33,10 @@ func newCountingPlane() *countingPlane {
 	return &countingPlane{stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{}}
 }
 
-func (p *countingPlane) Apply(cloud.Forwarding) error { return nil }
-func (p *countingPlane) Condition(string) string      { return "" }
-func (p *countingPlane) Notify(func(string))          {}
-func (p *countingPlane) Remove(string)                {}
+func (p *countingPlane) Apply(cloud.Forwarding) error    { return nil }
+func (p *countingPlane) Condition(string) (string, bool) { return "", true }
+func (p *countingPlane) Notify(func(string))             {}
+func (p *countingPlane) Remove(string)                   {}
 
 func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
@@ -114,16 +114,12 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 
 	health, err := r.LoadBalancerHealth(t.Context(), lb.ID)
 	require.NoError(t, err)
-	stopped, err := r.GetInstance(t.Context(), targets[2])
-	require.NoError(t, err)
 	assert.Equal(t, []api.TargetHealth{
 		{InstanceID: targets[0], Health: api.TargetHealthy, Since: ptr(at(1)), History: []api.HealthChange{
 			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: ptr("not checked yet"), At: at(0)},
 		}},
 		{InstanceID: targets[1], Health: api.TargetUnknown, Reason: ptr("not checked yet"), Since: ptr(at(0)), History: []api.HealthChange{}},
-		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), Since: &stopped.UpdatedAt, History: []api.HealthChange{
-			{Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), At: stopped.UpdatedAt},
-		}},
+		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), History: []api.HealthChange{}},
 	}, health.Targets)
 }
 

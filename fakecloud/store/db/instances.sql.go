@@ -91,14 +91,13 @@ func (q *Queries) InsertInstance(ctx context.Context, arg InsertInstanceParams) 
 }
 
 const instanceStates = `-- name: InstanceStates :many
-SELECT id, state, updated_at FROM instances
+SELECT id, state FROM instances
 WHERE id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
 `
 
 type InstanceStatesRow struct {
-	ID        string
-	State     string
-	UpdatedAt int64
+	ID    string
+	State string
 }
 
 func (q *Queries) InstanceStates(ctx context.Context, ids string) ([]InstanceStatesRow, error) {
@@ -110,7 +109,7 @@ func (q *Queries) InstanceStates(ctx context.Context, ids string) ([]InstanceSta
 	var items []InstanceStatesRow
 	for rows.Next() {
 		var i InstanceStatesRow
-		if err := rows.Scan(&i.ID, &i.State, &i.UpdatedAt); err != nil {
+		if err := rows.Scan(&i.ID, &i.State); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

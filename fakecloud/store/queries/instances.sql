@@ -40,7 +40,7 @@ SELECT id FROM instances WHERE due_at <= @now ORDER BY due_at, id;
 SELECT due_at FROM instances WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: InstanceStates :many
-SELECT id, state, updated_at FROM instances
+SELECT id, state FROM instances
 WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t);
 
 -- name: RunningAddresses :many
