@@ -370,7 +370,7 @@ func TestCommands(t *testing.T) {
 	fails(2, "give --watch too", "load-balancers", "stats", "web", "--interval", "5s")
 	fails(2, "want 100ms at least", "load-balancers", "stats", "web", "--watch", "--interval", "0s")
 	ok("instances", "stop", "node-1", "--wait")
-	assert.Regexp(t, `(?m)^node-1\s+\d+s\s+- -> unhealthy\s+instance is stopped$`, ok("load-balancers", "health", "web", "--history"))
+	assert.Regexp(t, `(?m)^node-1\s+-\s+- -> unhealthy\s+instance is stopped$`, ok("load-balancers", "health", "web", "--history"))
 	assert.Contains(t, ok("instances", "terminate", "node-1", "--wait"), "terminated")
 	assert.Contains(t, ok("load-balancers", "get", "web", "-o", "json"), `"targets": []`)
 	assert.Contains(t, ok("load-balancers", "delete", "web"), "deleting")
