@@ -94,10 +94,7 @@ func TestABrokenPortIsNoMatterOfTheOthers(t *testing.T) {
 // nothing of its answers.
 func TestClientsCannotHastenAVerdict(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, func(c net.Conn) {
-		_ = c.(*net.TCPConn).SetLinger(0)
-		_ = c.Close()
-	})
+	target := backend(t, two, 0, resets)
 	sick := newWellness(t, two, 0)
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = overHTTP(sick.port)
