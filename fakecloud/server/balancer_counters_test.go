@@ -250,25 +250,11 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 // stopped.
 func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	r := newRig(t)
-	target, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = target.Close() })
-	go func() {
-		for {
-			c, err := target.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	target := serveTCP(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Address: ptr("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
-	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target.Addr().(*net.TCPAddr).Port}}
+	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target}}
 	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}})
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)

@@ -87,28 +87,37 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 	assert.Contains(t, fields(p), "drainSeconds")
 }
 
-func TestOptionsAreInForce(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	target, err := net.Listen("tcp4", "127.0.0.1:0")
+// serveTCP answers each connection to a port of 127.0.0.1, and then ends it.
+func serveTCP(t *testing.T, serve func(net.Conn)) (port int) {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = target.Close() })
+	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
-			c, err := target.Accept()
+			c, err := l.Accept()
 			if err != nil {
 				return
 			}
 			go func() {
 				defer func() { _ = c.Close() }()
-				_, _ = io.WriteString(c, "x")
-				_, _ = io.Copy(c, c)
+				serve(c)
 			}()
 		}
 	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestOptionsAreInForce(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	target := serveTCP(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "x")
+		_, _ = io.Copy(c, c)
+	})
 	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
-	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target.Addr().(*net.TCPAddr).Port, ConnectionLimit: 1}}
+	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target, ConnectionLimit: 1}}
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: ptr(1)})
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)

@@ -94,25 +94,13 @@ func TestBothFamiliesLeadToTheTargets(t *testing.T) {
 	port := free.Addr().(*net.TCPAddr).Port
 	require.NoError(t, free.Close())
 	r, ctx := newRig6(t), t.Context()
-	target, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = target.Close() })
-	go func() {
-		for {
-			c, err := target.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, "hello")
-			_ = c.Close()
-		}
-	}()
+	target := serveTCP(t, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
 	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: "web", IPFamilies: &api.IPFamilies{api.IPv4, api.IPv6}, Targets: &api.Targets{{InstanceID: in.ID}},
-		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}},
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: target}},
 	})
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
