@@ -8,8 +8,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Follow has the fake be an inventory.Cloud. No test of this package follows
-// events but by Inventory.Run.
+// Follow is a stream that never opens.
 func (f *fakeAPI) Follow(ctx context.Context, _ int64, _ func(api.Event) error, onBreak func(error), _ ...client.EventFilter) error {
 	onBreak(errors.New("this fake has no events"))
 	<-ctx.Done()

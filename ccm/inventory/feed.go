@@ -76,6 +76,9 @@ func (v *Inventory) stop() {
 
 // settle says that it is known whether the stream opens. mu is held.
 func (v *Inventory) settle() {
+	if v.settled == nil {
+		return
+	}
 	select {
 	case <-v.settled:
 	default:

@@ -268,8 +268,8 @@ func note[T any](v *Inventory, s *shelf[T], item T) {
 		return
 	}
 	v.mu.Lock()
-	if s.confirm(s.clone(item), f, v.next()) {
-		v.untold = append(v.untold, s.change(item, f.ended, false))
+	if c, news := s.confirm(s.clone(item), f, v.next()); news {
+		v.untold = append(v.untold, c)
 	}
 	v.mu.Unlock()
 	v.tell()

@@ -76,25 +76,27 @@ func (s *shelf[T]) poke() {
 	}
 }
 
-// confirm takes in what the cloud says is there, and tells whether that is news.
-func (s *shelf[T]) confirm(item T, f facts, m moment) bool {
+// confirm takes in what the cloud says is there, and gives what the subscribers
+// are told of it, if it is news.
+func (s *shelf[T]) confirm(item T, f facts, m moment) (Change, bool) {
 	if _, gone := s.gone[f.id]; gone {
-		return false
+		return Change{}, false
 	}
 	e := s.known[f.id]
-	if e == nil || f.version > e.facts.version {
+	switch {
+	case e == nil || f.version > e.facts.version:
 		s.put(item, f, m)
-		return true
-	}
-	if !e.facts.ours {
-		return false // As it was before it lost the cluster's tag.
-	}
-	back := e.missing
-	e.missing = false
-	if m.tick > e.seen.tick {
+		return s.change(item, f.ended, false), true
+	case !e.facts.ours: // This is from before it lost the cluster's tag.
+		return Change{}, false
+	case m.tick > e.seen.tick:
 		e.seen = m
 	}
-	return back
+	if !e.missing {
+		return Change{}, false
+	}
+	e.missing = false
+	return s.change(e.item, false, false), !e.facts.ended
 }
 
 // learn takes in an event, and gives what the subscribers are told of it, if it
@@ -128,18 +130,17 @@ func (s *shelf[T]) take(items []T, began moment) []Change {
 			continue
 		}
 		shown[f.id] = true
-		if s.confirm(item, f, began) && !first {
-			changes = append(changes, s.change(item, f.ended, false))
+		if c, news := s.confirm(item, f, began); news && !first {
+			changes = append(changes, c)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.known)) {
 		e := s.known[id]
-		switch {
-		case shown[id] || e.missing || e.seen.tick > began.tick:
-		case e.facts.ended: // That it was gone has been said.
-			s.bury(id, began.at)
-		default:
-			e.missing = true
+		if shown[id] || e.missing || e.seen.tick > began.tick {
+			continue
+		}
+		e.missing = true
+		if !e.facts.ended { // That it is gone has been said.
 			changes = append(changes, s.change(e.item, false, true))
 		}
 	}
