@@ -131,26 +131,31 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 				rt := Wrap(Options{})(cloud)
 				heldBack, answered := throttlesOf(t, "cloud", "held-back"), throttlesOf(t, "cloud", "answered")
 				first := send(t, rt)
-				assert.Equal(t, tc.status, first.StatusCode)
+				assert.Equal(t, tc.status, first.status)
 				throttling = false
 
 				began := time.Now()
 				second := send(t, rt)
-				assert.Equal(t, http.StatusTooManyRequests, second.StatusCode)
+				assert.Equal(t, http.StatusTooManyRequests, second.status)
 				assert.Equal(t, 1, cloud.calls(), "the second was not sent")
 				assert.Zero(t, time.Since(began), "and nobody waited")
 				assert.Equal(t, 1., heldBack())
 				assert.Equal(t, 1., answered())
 
 				time.Sleep(tc.wait)
-				assert.Equal(t, http.StatusOK, send(t, rt).StatusCode)
+				assert.Equal(t, http.StatusOK, send(t, rt).status)
 				assert.Equal(t, 2, cloud.calls())
 			})
 		})
 	}
 }
 
-func send(t *testing.T, rt http.RoundTripper) *http.Response {
+type answer struct {
+	status     int
+	retryAfter string
+}
+
+func send(t *testing.T, rt http.RoundTripper) answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -159,7 +164,7 @@ func send(t *testing.T, rt http.RoundTripper) *http.Response {
 	resp, err := rt.RoundTrip(req)
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
-	return resp
+	return answer{resp.StatusCode, resp.Header.Get("Retry-After")}
 }
 
 // What callers get for a call that was not sent is the cloud's own problem.
@@ -245,17 +250,16 @@ func TestOwnLimitKeepsWithinTheCallsTime(t *testing.T) {
 		cloud := &fakeCloud{}
 		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
 		heldBack := throttlesOf(t, "client", "held-back")
-		assert.Equal(t, http.StatusOK, send(t, rt).StatusCode)
+		assert.Equal(t, http.StatusOK, send(t, rt).status)
 		for range 100 { // 10 s to wait, 10 s of time.
 			began := time.Now()
 			resp := send(t, rt)
-			assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
-			assert.Equal(t, "10", resp.Header.Get("Retry-After"))
+			assert.Equal(t, answer{http.StatusTooManyRequests, "10"}, resp)
 			assert.Zero(t, time.Since(began))
 		}
 		assert.Equal(t, 100., heldBack())
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, http.StatusOK, send(t, rt).StatusCode)
+		assert.Equal(t, http.StatusOK, send(t, rt).status)
 		assert.Equal(t, 2, cloud.calls())
 	})
 }
