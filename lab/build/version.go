@@ -56,6 +56,12 @@ func stampOf(ctx context.Context, root string) (set []string) {
 			set = append(set, pkg+value)
 		}
 	}
+	if version == noRelease && commit != "unknown" {
+		version = "devel-" + commit[:min(12, len(commit))]
+	}
+	for _, pkg := range []string{"fakecloud/cli", "lab/cli"} {
+		set = append(set, "github.com/ccmlab/ccmlab/"+pkg+".release="+version)
+	}
 	return set
 }
 

@@ -46,6 +46,7 @@ func TestStampComesFromGit(t *testing.T) {
 	stamp := stampOf(t.Context(), dir)
 	assert.Subset(t, stamp, []string{
 		pkg + "gitVersion=v1.2.3", pkg + "gitTreeState=clean", pkg + "buildDate=2026-01-02T01:04:05Z", "k8s.io/client-go/pkg/version.gitVersion=v1.2.3",
+		"github.com/ccmlab/ccmlab/lab/cli.release=v1.2.3", "github.com/ccmlab/ccmlab/fakecloud/cli.release=v1.2.3",
 	})
 	require.NoError(t, os.WriteFile(file, []byte("b"), 0o600))
 	assert.Contains(t, stampOf(t.Context(), dir), pkg+"gitTreeState=dirty")
