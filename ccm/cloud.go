@@ -60,6 +60,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		return nil, err
 	}
 	project := newProjectGuard(api, cfg.Project)
+	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
 		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache,
