@@ -63,7 +63,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns,
+		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Observe: calls.CacheQuestion,
 	})
 	instances := &instances{api: api, project: project, explain: explain}
 	return &cloud{
