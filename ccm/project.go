@@ -43,7 +43,7 @@ func (g *projectGuard) resolve(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("asking the cloud for our project: %w", err)
 	}
 	if p.Name != g.want && p.ID != g.want {
-		return "", fmt.Errorf("the cloud token belongs to project %s (%s), but this CCM is configured for %q", p.Name, p.ID, g.want)
+		return "", fmt.Errorf("%w: the cloud token belongs to project %s (%s), but this CCM is configured for %q", errWrongProject, p.Name, p.ID, g.want)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +78,7 @@ func (g *projectGuard) definiteNotFound(ctx context.Context, err error) (bool, e
 		return false, perr
 	}
 	if !ours {
-		return false, fmt.Errorf("doubtful answer, taken for none: project %q is not ours: %w", client.ProjectOf(err), err)
+		return false, fmt.Errorf("%w: doubtful answer, taken for none: project %q is not ours: %w", errWrongProject, client.ProjectOf(err), err)
 	}
 	return true, nil
 }

@@ -22,7 +22,10 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 		require.NoError(t, indexer.Add(n))
 	}
 	i := newInstances(f)
-	return &routes{api: f, project: i.project, instances: i, nodes: corelisters.NewNodeLister(indexer)}
+	return &routes{
+		api: f, project: i.project, inventory: forgetful{routes: f}, instances: i, explain: i.explain,
+		nodes: corelisters.NewNodeLister(indexer),
+	}
 }
 
 // route is what CreateRoute makes for node-1.
@@ -162,7 +165,7 @@ func TestCreateRouteToNowhere(t *testing.T) {
 		err   error
 		fail  string
 	}{
-		"its instance has ended":    {found: &ended, fail: "i-1 is terminated"},
+		"its instance has ended":    {found: &ended, fail: "i-1 (node-1) is terminated"},
 		"of another project":        {found: &strange, fail: "not ours"},
 		"404 of another project":    {err: problem(404, api.NotFound, "p-other"), fail: "not ours"},
 		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
@@ -196,7 +199,7 @@ func TestDeleteRoute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
-				assert.Equal(t, client.RouteFilter{Name: "node-1-10.244.1.0-24", Tags: []string{"kubernetes-cluster=lab"}}, f)
+				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
 				return tc.have, tc.list
 			}}
 			var deleted []string
