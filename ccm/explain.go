@@ -180,7 +180,11 @@ func (e *explainer) node(node *corev1.Node, err error) {
 // what to do about it.
 func (e *explainer) explain(obj object, topic, what string, err error) {
 	c := causeOf(err)
-	e.warn(obj, topic, c, "%s: %v; %s", what, err, nextStep(c.reason))
+	message := fmt.Sprintf("%s: %v", what, err)
+	if step := nextStep(c.reason); step != "" {
+		message += "; " + step
+	}
+	e.warn(obj, topic, c, "%s", message)
 }
 
 func uninitialized(node *corev1.Node) bool {

@@ -69,7 +69,10 @@ func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
 	if v.gone == "" {
 		return false, v.err
 	}
-	return true, i.guard.admit(node, v.gone)
+	if err := i.guard.admit(node, v.gone); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // seen takes in that a Node's instance exists.
