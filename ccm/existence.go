@@ -199,3 +199,7 @@ func newAmbiguous(name string, instances []api.Instance) *ambiguousError {
 func (e *ambiguousError) Error() string {
 	return fmt.Sprintf("%d instances are named %q (%s); none is chosen by guess", len(e.ids), e.name, strings.Join(e.ids, ", "))
 }
+
+func (e *ambiguousError) cause() cause {
+	return cause{reasonInstanceAmbiguous, strings.Join(e.ids, " ")}
+}

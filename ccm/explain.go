@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +27,7 @@ import (
 const (
 	reasonInstanceNotFound     = "InstanceNotFound"
 	reasonInstanceAmbiguous    = "InstanceAmbiguous"
+	reasonInstanceStopped      = "InstanceStopped"
 	reasonInstanceInError      = "InstanceInError"
 	reasonForeignProviderID    = "ForeignProviderID"
 	reasonProvidedNodeIP       = "ProvidedNodeIPMismatch"
@@ -46,6 +46,7 @@ const (
 var nextSteps = map[string]string{
 	reasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
 	reasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
+	reasonInstanceStopped:      "start it, or terminate it if it is not to come back",
 	reasonInstanceInError:      "mend or replace the instance",
 	reasonForeignProviderID:    "a Node of another cloud is left alone; if this one is ours, delete it and start its kubelet without --provider-id",
 	reasonProvidedNodeIP:       "start the kubelet with one of these addresses as --node-ip, or without it",
@@ -187,6 +188,25 @@ func (e *explainer) explain(obj object, topic, what string, err error) {
 	e.warn(obj, topic, c, "%s", message)
 }
 
+// state tells of a Node whose instance is there and does not run, each time that
+// it ceases to.
+func (e *explainer) state(node *corev1.Node, instance *api.Instance) {
+	switch instance.State {
+	case api.InstanceStopped:
+		e.warn(node, topicInstance, cause{reason: reasonInstanceStopped},
+			"Instance %s is stopped; %s", instance.ID, nextStep(reasonInstanceStopped))
+	case api.InstanceError:
+		why := "the cloud gives no reason"
+		if r := instance.StateReason; r != nil && *r != "" {
+			why = *r
+		}
+		e.warn(node, topicInstance, cause{reasonInstanceInError, why},
+			"Instance %s is in error: %s; %s", instance.ID, why, nextStep(reasonInstanceInError))
+	default:
+		e.resolved(node, topicInstance)
+	}
+}
+
 func uninitialized(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == cloudproviderapi.TaintExternalCloudProvider
@@ -196,51 +216,40 @@ func uninitialized(node *corev1.Node) bool {
 // errWrongProject is an answer that is not about our project.
 var errWrongProject = errors.New("wrong project")
 
-// causeOf is the one place where an error becomes a reason. What the error is
-// about comes before how the cloud refused it, and what is left is that the
-// cloud cannot be used just now.
+// causeOf is the one place where an error becomes a reason. An error that knows
+// its own comes before how the cloud refused, and what is left is that the cloud
+// cannot be used just now.
 func causeOf(err error) cause {
-	var (
-		ambiguous *ambiguousError
-		foreign   *foreignProviderIDError
-		nodeIP    *nodeIPError
-		inTheWay  *routeConflictError
-		refused   *client.Error
-	)
+	var known interface{ cause() cause }
+	var refused *client.Error
 	switch {
+	case errors.As(err, &known):
+		return known.cause()
 	case errors.Is(err, errWrongProject): // Before "not found", which is that of another project.
 		return cause{reason: reasonWrongProject}
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return cause{reason: reasonInstanceNotFound}
-	case errors.As(err, &ambiguous):
-		return cause{reasonInstanceAmbiguous, strings.Join(ambiguous.ids, " ")}
-	case errors.As(err, &foreign):
-		return cause{reasonForeignProviderID, foreign.id}
-	case errors.As(err, &nodeIP):
-		return cause{reasonProvidedNodeIP, fmt.Sprint(nodeIP.provided, nodeIP.addresses)}
-	case errors.As(err, &inTheWay):
-		return cause{reasonRouteConflict, inTheWay.have.ID}
-	case client.HasCode(err, api.RouteConflict):
-		return cause{reason: reasonRouteConflict}
-	case client.HasCode(err, api.QuotaExceeded):
-		return cause{reason: reasonQuotaExceeded}
-	case client.HasCode(err, api.AddressPoolExhausted):
-		return cause{reason: reasonAddressPoolExhausted}
 	case errors.As(err, &refused):
-		return refusal(refused.Status)
+		return causeOfRefusal(refused)
 	default:
 		return cause{reason: reasonCloudUnavailable}
 	}
 }
 
-// refusal is the cause that an HTTP status alone tells.
-func refusal(status int) cause {
-	switch status {
+func causeOfRefusal(refused *client.Error) cause {
+	switch refused.Problem.Code {
+	case api.RouteConflict:
+		return cause{reason: reasonRouteConflict}
+	case api.QuotaExceeded:
+		return cause{reason: reasonQuotaExceeded}
+	case api.AddressPoolExhausted:
+		return cause{reason: reasonAddressPoolExhausted}
+	}
+	switch refused.Status {
 	case http.StatusTooManyRequests:
 		return cause{reason: reasonCloudThrottled}
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return cause{reason: reasonCloudAccessDenied}
-	default:
-		return cause{reason: reasonCloudUnavailable}
 	}
+	return cause{reason: reasonCloudUnavailable}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -67,19 +68,6 @@ func newDeletionGuard(limits massDeletion, clock clock.PassiveClock, explain *ex
 		limits: limits, clock: clock, explain: explain,
 		gone: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{},
 	}
-}
-
-// heldError keeps a Node although its instance is gone.
-type heldError struct {
-	// RetryAfter is when the Node may be let go at the earliest.
-	RetryAfter time.Duration
-	found      int
-	limits     massDeletion
-}
-
-func (e *heldError) Error() string {
-	return fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: this node is kept for now, and asked about again",
-		e.found, e.limits.Window)
 }
 
 // early is an error for a Node that is held and cannot be let go yet, so that
@@ -153,7 +141,7 @@ func (g *deletionGuard) state() (active bool, held int) {
 	return g.active, len(g.held)
 }
 
-// wait is an error until a held Node's time has come.
+// wait is an api.RetryError until a held Node's time has come.
 func (g *deletionGuard) wait(h *heldNode, now time.Time) error {
 	next := h.since.Add(g.limits.Hold)
 	if slow := g.lastLeft.Add(oneByOne); slow.After(next) {
@@ -162,7 +150,8 @@ func (g *deletionGuard) wait(h *heldNode, now time.Time) error {
 	if !next.After(now) {
 		return nil
 	}
-	return &heldError{RetryAfter: next.Sub(now), found: len(g.gone) + len(g.held) - 1, limits: g.limits}
+	return cloudproviderapi.NewRetryError(fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: this node is kept for now, and asked about again",
+		len(g.gone)+len(g.held)-1, g.limits.Window), next.Sub(now))
 }
 
 func (g *deletionGuard) leave(uid types.UID) {

@@ -17,6 +17,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/component-base/metrics/legacyregistry"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
@@ -50,7 +51,7 @@ func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 		if h.ended[id] {
 			return nil, problem(404, api.NotFound, ourProject)
 		}
-		i := instance(api.InstanceStopped)
+		i := instance(api.InstanceRunning)
 		i.ID = id
 		return &i, nil
 	}})
@@ -99,7 +100,7 @@ func (h *herd) round() (went, asked int) {
 
 func (h *herd) after(d time.Duration) { h.clock.SetTime(h.clock.Now().Add(d)) }
 
-// state is whether the guard is active, and how many it holds.
+// requireState: whether the guard is active, and how many it holds.
 func (h *herd) requireState(active bool, held int) {
 	a, n := h.i.guard.state()
 	require.Equal(h.t, active, a, "active")
@@ -198,7 +199,7 @@ func TestHeldUntil(t *testing.T) {
 	h.round()
 	h.requireState(true, 2)
 	h.after(12 * time.Second)
-	var held *heldError
+	var held *cloudproviderapi.RetryError
 	for _, n := range h.all() {
 		there, err := h.i.InstanceExists(t.Context(), n)
 		if n.UID > "i-0006" || err == nil {
@@ -206,7 +207,7 @@ func TestHeldUntil(t *testing.T) {
 		}
 		require.False(t, there)
 		require.ErrorAs(t, err, &held)
-		assert.Equal(t, 18*time.Second, held.RetryAfter)
+		assert.Equal(t, 18*time.Second, held.RetryAfter())
 		assert.ErrorContains(t, err, "of 6 other nodes' within 30s")
 	}
 	require.NotNil(t, held)

@@ -52,7 +52,7 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 }
 
 // gone tells whether the Node may be deleted: its instance is gone for certain
-// and the mass-deletion guard lets it go. An error, perhaps a *heldError that
+// and the mass-deletion guard lets it go. An error, perhaps an api.RetryError that
 // says when to ask again, leaves the Node where it is.
 func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.recall(ctx, node)
@@ -78,16 +78,7 @@ func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
 // seen takes in that a Node's instance exists.
 func (i *instances) seen(node *corev1.Node, instance *api.Instance) {
 	i.guard.exists(node)
-	if instance.State != api.InstanceError {
-		i.explain.resolved(node, topicInstance)
-		return
-	}
-	why := "the cloud gives no reason"
-	if instance.StateReason != nil && *instance.StateReason != "" {
-		why = *instance.StateReason
-	}
-	i.explain.warn(node, topicInstance, cause{reasonInstanceInError, why},
-		"Instance %s is in error: %s; %s", instance.ID, why, nextStep(reasonInstanceInError))
+	i.explain.state(node, instance)
 }
 
 // InstanceShutdown is true for an instance that is stopped; one that is still
@@ -201,3 +192,7 @@ func (e *nodeIPError) Error() string {
 }
 
 func (e *nodeIPError) Unwrap() error { return e.err }
+
+func (e *nodeIPError) cause() cause {
+	return cause{reasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
+}

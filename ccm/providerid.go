@@ -26,3 +26,5 @@ type foreignProviderIDError struct{ id string }
 func (e *foreignProviderIDError) Error() string {
 	return fmt.Sprintf("provider ID %q is not of the form %s<instance-id>", e.id, providerIDPrefix)
 }
+
+func (e *foreignProviderIDError) cause() cause { return cause{reasonForeignProviderID, e.id} }

@@ -160,6 +160,8 @@ func (e *routeConflictError) Error() string {
 		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, owner(e.cluster, &e.have))
 }
 
+func (e *routeConflictError) cause() cause { return cause{reasonRouteConflict, e.have.ID} }
+
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
 	ctx = calls.For(ctx, calls.NodeRoute)
