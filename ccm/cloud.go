@@ -66,9 +66,10 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	known := inventory.New(api, inventory.Options{
 		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Observe: calls.CacheQuestion,
 	})
-	guard := newDeletionGuard(defaultMassDeletion, clock.RealClock{}, explain)
+	mass := cfg.MassDeletion
+	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
 	guardInUse.Store(guard)
-	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain}
+	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain, labels: nodeLabels(cfg.NodeLabels)}
 	return &cloud{
 		inventory:     known,
 		instances:     instances,

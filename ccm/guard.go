@@ -33,10 +33,6 @@ type massDeletion struct {
 	Hold time.Duration
 }
 
-// defaultMassDeletion lets a third of the cluster go at once, which is a zone of
-// three, and any number in a tiny cluster.
-var defaultMassDeletion = massDeletion{Share: 0.33, Minimum: 5, Window: 30 * time.Second, Hold: 30 * time.Second}
-
 // oneByOne is the least time between two held Nodes that are let go.
 const oneByOne = time.Second
 

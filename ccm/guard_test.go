@@ -25,6 +25,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
+// oneThird is the configuration's default: a zone of three may go at once, and
+// any number in a tiny cluster.
+var oneThird = massDeletion{Share: 0.33, Minimum: 5, Window: 30 * time.Second, Hold: 30 * time.Second}
+
 // herd is a cluster of Nodes that are not Ready, so that upstream asks about
 // each in every round and deletes those that are gone.
 type herd struct {
@@ -56,7 +60,7 @@ func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 		return &i, nil
 	}})
 	h.i.explain.use(h.said)
-	h.i.guard = newDeletionGuard(defaultMassDeletion, h.clock, h.i.explain)
+	h.i.guard = newDeletionGuard(oneThird, h.clock, h.i.explain)
 	h.i.guard.nodes = corelisters.NewNodeLister(h.nodes)
 	for n := range size {
 		id := h.id(n)

@@ -36,7 +36,7 @@ func node(providerID string) *corev1.Node {
 // newInstances has an inventory that remembers nothing, and knows of no Nodes.
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
-	guard := newDeletionGuard(defaultMassDeletion, clock.RealClock{}, explain)
+	guard := newDeletionGuard(oneThird, clock.RealClock{}, explain)
 	guard.nodes = corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
 	return &instances{api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain}
 }
