@@ -6,7 +6,7 @@ package ccm
 // word about that one instance, for our project. ANSWERS.md lists every answer
 // that a cloud can give, and what follows.
 
-//go:generate go test -run ^TestAnswers$ -update-answers .
+//go:generate go test . -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
 import (
 	"cmp"
