@@ -135,7 +135,10 @@ func uninitialized(node *corev1.Node) bool {
 // causeOf is the one place where an error becomes a reason.
 func causeOf(err error) cause {
 	var ambiguous *ambiguousError
+	var known interface{ cause() cause }
 	switch {
+	case errors.As(err, &known):
+		return known.cause()
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return cause{reason: reasonInstanceNotFound}
 	case errors.As(err, &ambiguous):
