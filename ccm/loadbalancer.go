@@ -52,6 +52,9 @@ type loadBalancers struct {
 	project   *projectGuard
 	inventory *inventory.Inventory
 	explain   *explainer
+	// clusterUID is the UID of namespace kube-system, "" if it is not known. It
+	// is set before any controller works.
+	clusterUID string
 	// locks has one lock per Service, by UID: upstream's controller and the
 	// cloud watch reconcile the same balancers.
 	locks keyedLocks
