@@ -170,6 +170,10 @@ func (w *cloudWatch) repair(ctx context.Context, old *corev1.Service, nodes []*c
 		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", seen.differs)
 		seen.repairing = seen.differs
 	}
+	return w.ensureAndLookAgain(ctx, svc, nodes)
+}
+
+func (w *cloudWatch) ensureAndLookAgain(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
 	if err := w.ensure(ctx, svc, nodes); err != nil {
 		return err
 	}
@@ -214,7 +218,7 @@ func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes [
 		return nil
 	}
 	if lb.State != api.LoadBalancerActive {
-		return w.ensure(ctx, svc, nodes) // which says when to come again
+		return w.ensureAndLookAgain(ctx, svc, nodes)
 	}
 	balancerRepairs.Inc()
 	w.explain.note(svc, reasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
