@@ -132,19 +132,24 @@ type cloudWatch struct {
 	kube       kubernetes.Interface
 	known      knownCloud
 	balancers  balancerReconciler
+	explain    *explainer
 	// gone is the definite verdict on a Node's instance. An error is none.
-	gone    func(ctx context.Context, node *corev1.Node) (bool, error)
-	explain *explainer
+	gone func(ctx context.Context, node *corev1.Node) (bool, error)
+	// wish is what a Service wants; an error is that it cannot be.
+	wish func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error)
 
-	nodes, services          cache.Indexer
-	synced                   []cache.InformerSynced
-	nodeQueue, serviceQueue  workqueue.TypedRateLimitingInterface[string] // by name; by UID
-	deletions                *rate.Limiter                                // of orphans
+	nodes, services         cache.Indexer
+	synced                  []cache.InformerSynced
+	nodeQueue, serviceQueue workqueue.TypedRateLimitingInterface[string] // by name; by UID
+	looks                   int                                          // at waiting Nodes
+
+	deletions                *rate.Limiter // of orphans
 	orphanAge, orphansPeriod time.Duration
 
 	mu       sync.Mutex
 	prompted map[types.UID]prompted
 	seen     map[string]*seenBalancer // by Service UID
+	told     map[string]bool          // by Service UID: the cloud told of its balancer since that was last seen
 	orphaned map[string]time.Time     // by balancer ID: since when
 	doubtful map[string]bool          // by balancer ID: those logged
 }
@@ -159,6 +164,9 @@ func newCloudWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedI
 	w := watchOf(kube)
 	w.cluster, w.clusterUID = c.cluster, c.loadBalancers.clusterUID
 	w.known, w.balancers, w.explain = c.inventory, c.loadBalancers, c.explain
+	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
+		return desiredBalancer(w.cluster, svc, nodes)
+	}
 	w.gone = func(ctx context.Context, node *corev1.Node) (bool, error) {
 		exists, err := c.instances.InstanceExists(ctx, node)
 		return err == nil && !exists, err
@@ -182,6 +190,7 @@ func watchOf(kube kubernetes.Interface) *cloudWatch {
 		orphansPeriod: 30 * time.Second,
 		prompted:      map[types.UID]prompted{},
 		seen:          map[string]*seenBalancer{},
+		told:          map[string]bool{},
 		orphaned:      map[string]time.Time{},
 		doubtful:      map[string]bool{},
 	}
@@ -287,10 +296,13 @@ func (w *cloudWatch) observe(c inventory.Change) {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
 	case c.LoadBalancer != nil:
-		w.serviceQueue.Add(c.LoadBalancer.Tags[TagServiceUID])
+		uid := c.LoadBalancer.Tags[TagServiceUID]
+		w.toldOf(uid)
+		w.serviceQueue.Add(uid)
 	case c.Route == nil:
 		// Everything was listed anew, so the cloud is well again.
 		w.promptAnew()
+		w.toldOfAll()
 		w.enqueueNodes()
 		w.enqueueServices()
 	}
@@ -312,4 +324,5 @@ func (w *cloudWatch) objectGone(obj any) {
 	defer w.mu.Unlock()
 	delete(w.prompted, uid)
 	delete(w.seen, string(uid))
+	delete(w.told, string(uid))
 }

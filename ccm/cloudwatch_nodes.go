@@ -28,8 +28,12 @@ const (
 	reasonInstanceInError = "InstanceInError"
 )
 
-// topicInstance is the state of a Node's instance.
-const topicInstance = "instance"
+// Topics of a Node's instance: what is wrong with it, and whether it is switched
+// off, which is seldom wrong.
+const (
+	topicInstance = "instance"
+	topicStopped  = "stopped"
+)
 
 // AnnotationPrompted on a Node says when the cloud watch last prompted it. It
 // has no other meaning: any change of a Node has upstream's node controller
@@ -42,6 +46,8 @@ const (
 	// waitingPeriod is how often Nodes that wait for their initialisation are
 	// looked at.
 	waitingPeriod = 2 * time.Second
+	// rareLooks is which of them also is at Nodes without any instance.
+	rareLooks = 15
 	// A Node is prompted again after promptPause, and then, as long as its
 	// instance stays the same, after twice the pause of before.
 	promptPause    = 5 * time.Second
@@ -91,13 +97,23 @@ func (w *cloudWatch) enqueueNodesOf(instance *api.Instance) {
 }
 
 // checkWaiting is for Nodes whose trouble ended without a change of their
-// instance: the cloud did not answer, and now does.
+// instance: the cloud did not answer, and now does. To look for an instance that
+// was not there costs a list, and its coming is told; so that is done rarely.
 func (w *cloudWatch) checkWaiting(context.Context) {
+	w.looks++
 	for _, obj := range w.nodes.List() {
-		if node, ok := obj.(*corev1.Node); ok && w.waits(node) {
+		node, ok := obj.(*corev1.Node)
+		if ok && w.waits(node) && (w.looks%rareLooks == 0 || !w.explain.toldThat(node, topicInitialization, reasonInstanceNotFound)) {
 			w.nodeQueue.Add(node.Name)
 		}
 	}
+}
+
+// toldThat tells whether the cause that was told last has that reason.
+func (e *explainer) toldThat(obj object, topic, reason string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.said[about{obj.GetUID(), topic}].reason == reason
 }
 
 // waits tells whether a Node was tried and not initialised, so that upstream's
@@ -165,18 +181,20 @@ func (w *cloudWatch) removeIfGone(ctx context.Context, node *corev1.Node, id str
 
 // tellState has an Event for each time that an instance ceased to run.
 func (w *cloudWatch) tellState(node *corev1.Node, instance *api.Instance) {
-	switch instance.State {
-	case api.InstanceStopped:
-		w.explain.warn(node, topicInstance, cause{reason: reasonInstanceStopped}, "Instance %s is stopped", instance.ID)
-	case api.InstanceError:
-		why := "the cloud gives no reason"
-		if r := instance.StateReason; r != nil && *r != "" {
-			why = *r
-		}
-		w.explain.warn(node, topicInstance, cause{reason: reasonInstanceInError, detail: why}, "Instance %s is in error: %s", instance.ID, why)
-	default:
-		w.explain.resolved(node, topicInstance)
+	if instance.State == api.InstanceStopped {
+		w.explain.warn(node, topicStopped, cause{reason: reasonInstanceStopped}, "Instance %s is stopped", instance.ID)
+	} else {
+		w.explain.resolved(node, topicStopped)
 	}
+	if instance.State != api.InstanceError {
+		w.explain.resolved(node, topicInstance)
+		return
+	}
+	why := "the cloud gives no reason"
+	if r := instance.StateReason; r != nil && *r != "" {
+		why = *r
+	}
+	w.explain.warn(node, topicInstance, cause{reason: reasonInstanceInError, detail: why}, "Instance %s is in error: %s", instance.ID, why)
 }
 
 // prompt has upstream look at a waiting Node now, if that promises anything.

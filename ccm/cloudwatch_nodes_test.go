@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -228,5 +229,29 @@ func TestWatchPromptsAfterTrouble(t *testing.T) {
 		w.cloud.mu.Unlock()
 		passes(waitingPeriod + time.Second)
 		assert.Len(t, w.writes(), 1)
+	})
+}
+
+// A Node for which there is no instance costs a list now and then, and not with
+// every look: its coming is told.
+func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := node("")
+		w := newWatch(t, waiting)
+		w.run()
+		w.explain.warn(waiting, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+		w.cloud.mu.Lock()
+		w.cloud.named = 0
+		w.cloud.mu.Unlock()
+		passes(10 * time.Minute)
+		w.cloud.mu.Lock()
+		looks := w.cloud.named
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.cloud.mu.Unlock()
+		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
+		late := instance(api.InstanceRunning)
+		w.observe(inventory.Change{Instance: &late})
+		synctest.Wait()
+		assert.Len(t, w.writes(), 1, "at once")
 	})
 }

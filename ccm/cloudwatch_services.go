@@ -36,13 +36,20 @@ const settling = time.Second
 
 // seenBalancer is what the watch remembers of a Service's balancer.
 type seenBalancer struct {
-	// fulfilled is the wish that the balancer last fulfilled, nil if none yet.
+	// fulfilled is the wish that the balancer last fulfilled, nil if none yet,
+	// and id the balancer's.
 	fulfilled *balancer
+	id        string
 	// differs is how it was found to differ last, and since when it does.
 	differs string
 	since   time.Time
-	// repairing is what is being repaired, until nothing differs.
+	// repairing is what is being repaired, until nothing differs; absent is that
+	// there was no balancer to be seen.
 	repairing string
+	absent    bool
+	// tried is the difference that a reconcile left, because nothing can be done
+	// about it, such as a target whose instance has ended.
+	tried string
 }
 
 func (w *cloudWatch) enqueueService(obj any) {
@@ -90,14 +97,14 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 		return nil
 	}
 	nodes := balancerNodes(w.nodes)
-	want, err := desiredBalancer(w.cluster, svc, nodes)
+	want, err := w.wish(svc, nodes)
 	if err != nil {
 		// The Service asks for what cannot be, and upstream's controller says
 		// so. The balancer stays as it is until the Service is mended.
 		return nil
 	}
-	lb, one := w.balancerOf(uid)
-	if !one || (lb != nil && lb.State == api.LoadBalancerDeleting) {
+	lb, certain := w.balancerOf(uid)
+	if !certain || (lb != nil && lb.State == api.LoadBalancerDeleting) {
 		return nil // Its end comes as a change of its own.
 	}
 	seen := w.seenOf(uid)
@@ -115,6 +122,14 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 		w.serviceQueue.AddAfter(uid, rest)
 		return nil
 	}
+	if seen.repairing != "" && seen.tried == differs {
+		seen.repairing, seen.tried = "", ""
+		return nil
+	}
+	if seen.repairing == "" {
+		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", differs)
+		seen.repairing, seen.absent = differs, lb == nil
+	}
 	return w.repair(ctx, svc, nodes, seen)
 }
 
@@ -131,7 +146,9 @@ func differences(svc *corev1.Service, lb *api.LoadBalancer, want balancer) strin
 }
 
 func namesAddress(svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == lb.Address })
+	return slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+		return i.IP == lb.Address || lb.IPv6Address != nil && i.IP == *lb.IPv6Address
+	})
 }
 
 // outOfBand tells whether it is the balancer that changed, and not the wish. If
@@ -166,11 +183,11 @@ func (w *cloudWatch) repair(ctx context.Context, old *corev1.Service, nodes []*c
 	if svc.UID != old.UID || !isBalanced(svc) {
 		return nil
 	}
-	if seen.repairing == "" {
-		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", seen.differs)
-		seen.repairing = seen.differs
+	if err := w.ensureAndLookAgain(ctx, svc, nodes); err != nil {
+		return err
 	}
-	return w.ensureAndLookAgain(ctx, svc, nodes)
+	seen.tried = seen.differs
+	return nil
 }
 
 func (w *cloudWatch) ensureAndLookAgain(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
@@ -208,40 +225,61 @@ func (w *cloudWatch) ensure(ctx context.Context, svc *corev1.Service, nodes []*c
 // works, and why not, is for EnsureLoadBalancer to explain, which changes
 // nothing here.
 func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, seen *seenBalancer, want balancer) error {
-	seen.fulfilled, seen.differs = &want, ""
+	if seen.absent && seen.id == lb.ID {
+		seen.repairing = "" // It had only been out of sight.
+	}
 	if lb.State == api.LoadBalancerError || w.explain.troubled(svc, topicLoadBalancer) {
 		if err := w.ensure(ctx, svc, nodes); err != nil {
 			return err
 		}
 	}
-	if seen.repairing == "" {
-		return nil
+	if seen.repairing != "" {
+		if lb.State != api.LoadBalancerActive {
+			return w.ensureAndLookAgain(ctx, svc, nodes)
+		}
+		balancerRepairs.Inc()
+		w.explain.note(svc, reasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
 	}
-	if lb.State != api.LoadBalancerActive {
-		return w.ensureAndLookAgain(ctx, svc, nodes)
-	}
-	balancerRepairs.Inc()
-	w.explain.note(svc, reasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
-	seen.repairing = ""
+	*seen = seenBalancer{fulfilled: &want, id: lb.ID}
 	return nil
 }
 
-// balancerOf is the Service's balancer, nil if the inventory has none; and
-// whether there is at most one. One that is on its way out counts only if there
-// is no other.
-func (w *cloudWatch) balancerOf(uid string) (lb *api.LoadBalancer, one bool) {
+// balancerOf is the Service's balancer, and whether that is certain. One that
+// is on its way out counts only if there is no other. That there is none is
+// believed only if the cloud told something of it: what the inventory remembers
+// is out of sight while it may be out of date.
+func (w *cloudWatch) balancerOf(uid string) (lb *api.LoadBalancer, certain bool) {
 	all := w.known.LoadBalancersOf(uid)
 	live := slices.DeleteFunc(slices.Clone(all), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
-	switch {
-	case len(live) == 1:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(all) == 0 {
+		return nil, w.told[uid]
+	}
+	delete(w.told, uid)
+	switch len(live) {
+	case 0:
+		return &all[0], true
+	case 1:
 		return &live[0], true
-	case len(live) > 1:
+	default:
 		klog.InfoS("More than one load balancer says that it belongs to one Service; none is chosen by guess", "service", uid, "balancers", len(live))
 		return nil, false
-	case len(all) > 0:
-		return &all[0], true
-	default:
-		return nil, true
+	}
+}
+
+// toldOf takes down that the cloud told of a Service's balancer.
+func (w *cloudWatch) toldOf(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told[uid] = true
+}
+
+func (w *cloudWatch) toldOfAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid := range w.seen {
+		w.told[uid] = true
 	}
 }
 
@@ -259,6 +297,7 @@ func (w *cloudWatch) forgetBalancer(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.seen, uid)
+	delete(w.told, uid)
 }
 
 // balancerNodes are the Nodes that a Service's balancer has as its targets, as

@@ -78,18 +78,20 @@ func TestWatchRepairs(t *testing.T) {
 				w.run() // and nothing is called: the balancer is as it should be
 
 				changed := good
-				if there := tc.change(&changed); there {
+				there := tc.change(&changed)
+				again := good
+				if there {
 					w.cloud.has(changed)
 				} else {
 					w.cloud.has()
+					again.ID = "lb-2"
 				}
-				again := good
 				if tc.moves {
 					again.Address = "127.30.64.9"
 				}
 				called := w.reconciles(again)
 				repairs := counted(t, balancerRepairs, func() {
-					w.observe(inventory.Change{LoadBalancer: &changed, Gone: name == "deleted"})
+					w.observe(inventory.Change{LoadBalancer: &changed, Gone: !there})
 					passes(10 * time.Second)
 				})
 				assert.Equal(t, 1, repairs)
@@ -133,8 +135,10 @@ func TestWatchRetriesARepair(t *testing.T) {
 			if called++; called < 4 {
 				return nil, errors.New("quota")
 			}
-			w.cloud.has(good)
-			return status(&good), nil
+			made := good
+			made.ID = "lb-2"
+			w.cloud.has(made)
+			return status(&made), nil
 		}
 		w.observe(inventory.Change{LoadBalancer: &good, Gone: true})
 		passes(time.Minute)
@@ -143,11 +147,12 @@ func TestWatchRetriesARepair(t *testing.T) {
 	})
 }
 
-// look is a Service that was seen fulfilled, then changed, and looked at until
-// all has settled.
+// looksAfter is a Service that was seen fulfilled, then changed, and looked at
+// until all has settled.
 func (w *watchWorld) looksAfter(change func()) {
 	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 	change()
+	w.observe(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
 	for range 3 {
 		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 		passes(settling)
@@ -231,6 +236,56 @@ func TestWatchLeavesTheUnfulfilledAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(t, balancedService())
 		w.looksAfter(func() {})
+		assert.Empty(t, w.events())
+	})
+}
+
+// The inventory says nothing of what may be out of date. That is no reason to
+// ask the cloud for each balancer, unless it told something of one.
+func TestWatchOutOfSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService())
+		good := *built(t, api.LoadBalancerActive)
+		w.cloud.has(good)
+		w.run()
+		w.cloud.has()
+		passes(time.Hour) // The reconciler fails on any call.
+
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			called++
+			w.cloud.has(good) // It was there all the time.
+			return &svc.Status.LoadBalancer, nil
+		}
+		repairs := counted(t, balancerRepairs, func() {
+			w.observe(inventory.Change{})
+			passes(time.Minute)
+		})
+		assert.Equal(t, 1, called)
+		assert.Zero(t, repairs)
+		assert.Empty(t, w.events(), "nothing was repaired")
+		assert.Empty(t, w.writes())
+	})
+}
+
+// What cannot be bridged, such as a target whose instance has ended while its
+// Node is there, is not tried for ever, and never said to be repaired.
+func TestWatchGivesUpWhatCannotBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.run()
+		without := *built(t, api.LoadBalancerActive)
+		w.cloud.has(without)
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			called++
+			return &svc.Status.LoadBalancer, nil
+		}
+		w.observe(inventory.Change{LoadBalancer: &without})
+		passes(time.Minute)
+		assert.Equal(t, 1, called)
 		assert.Empty(t, w.events())
 	})
 }

@@ -40,6 +40,7 @@ type fakeKnown struct {
 	instances []api.Instance
 	balancers []api.LoadBalancer
 	err       error
+	named     int // how often somebody asked by name
 }
 
 func (f *fakeKnown) Instance(_ context.Context, id string) (*api.Instance, error) {
@@ -56,6 +57,7 @@ func (f *fakeKnown) Instance(_ context.Context, id string) (*api.Instance, error
 func (f *fakeKnown) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.named++
 	var named []api.Instance
 	for _, i := range f.instances {
 		if i.Name == name {
@@ -126,6 +128,9 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	}
 	w.cluster, w.clusterUID = clusterName, "cluster-uid"
 	w.known, w.balancers = w.cloud, w.reconciler
+	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
+		return desiredBalancer(clusterName, svc, nodes)
+	}
 	w.explain = newExplainer()
 	w.explain.use(w.recorder)
 	w.gone = func(_ context.Context, node *corev1.Node) (bool, error) {
