@@ -21,19 +21,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// Reasons of the cloud watch's Events on Nodes.
-const (
-	reasonNodeRemoved     = "NodeRemoved"
-	reasonInstanceStopped = "InstanceStopped"
-	reasonInstanceInError = "InstanceInError"
-)
-
-// Topics of a Node's instance: what is wrong with it, and whether it is switched
-// off, which is seldom wrong.
-const (
-	topicInstance = "instance"
-	topicStopped  = "stopped"
-)
+// reasonNodeRemoved is of an Event on a Node that was deleted.
+const reasonNodeRemoved = "NodeRemoved"
 
 // AnnotationPrompted on a Node says when the cloud watch last prompted it. It
 // has no other meaning: any change of a Node has upstream's node controller
@@ -145,7 +134,7 @@ func (w *cloudWatch) syncNode(ctx context.Context, name string) error {
 	if instance == nil || ended(instance.State) {
 		return w.removeIfGone(ctx, node, id, instance)
 	}
-	w.tellState(node, instance)
+	w.explain.state(node, instance)
 	return w.prompt(ctx, node)
 }
 
@@ -177,24 +166,6 @@ func (w *cloudWatch) removeIfGone(ctx context.Context, node *corev1.Node, id str
 	nodesRemoved.Inc()
 	w.explain.note(node, reasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
 	return nil
-}
-
-// tellState has an Event for each time that an instance ceased to run.
-func (w *cloudWatch) tellState(node *corev1.Node, instance *api.Instance) {
-	if instance.State == api.InstanceStopped {
-		w.explain.warn(node, topicStopped, cause{reason: reasonInstanceStopped}, "Instance %s is stopped", instance.ID)
-	} else {
-		w.explain.resolved(node, topicStopped)
-	}
-	if instance.State != api.InstanceError {
-		w.explain.resolved(node, topicInstance)
-		return
-	}
-	why := "the cloud gives no reason"
-	if r := instance.StateReason; r != nil && *r != "" {
-		why = *r
-	}
-	w.explain.warn(node, topicInstance, cause{reason: reasonInstanceInError, detail: why}, "Instance %s is in error: %s", instance.ID, why)
 }
 
 // prompt has upstream look at a waiting Node now, if that promises anything.
