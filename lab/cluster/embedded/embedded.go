@@ -34,7 +34,7 @@ import (
 const (
 	userOperator  = "operator"  // kubectl; the only one in system:masters
 	userObserver  = "observer"  // the lab's own eyes: reads only
-	userCCM       = "ccm"       // manifests/ccm/rbac.yaml
+	userCCM       = "ccm"       // manifests/ccm/overlays/outside
 	userKCM       = "kcm"       // upstream's role
 	userScheduler = "scheduler" // upstream's role
 	userProxy     = "kube-proxy"
@@ -187,7 +187,7 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	}
 	// Upstream's own roles are written by the API server after it is ready.
 	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
-		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM)
+		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
 	})
 }
 
