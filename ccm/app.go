@@ -53,6 +53,7 @@ func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interf
 		klog.ErrorS(nil, "This binary knows one cloud only", "want", ProviderName, "got", provider.Name)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
+	ofCluster = cfg.ComponentConfig.KubeCloudShared.ClusterName
 	cloud, err := open(provider.CloudConfigFile)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "ccm: %v\n", err)

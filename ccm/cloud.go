@@ -18,7 +18,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
 // ProviderName is what --cloud-provider names, and the scheme of provider IDs.
@@ -30,11 +32,12 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		return newCloud(cfg)
+		return newCloud(cfg, ofCluster)
 	})
 }
 
 type cloud struct {
+	inventory     *inventory.Inventory
 	instances     *instances
 	loadBalancers *loadBalancers
 	routes        *routes
@@ -46,17 +49,26 @@ var (
 	_ cloudprovider.InformerUser = (*cloud)(nil)
 )
 
-func newCloud(cfg config.Config) (*cloud, error) {
+// ofCluster is --cluster-name, which upstream tells the provider only when it
+// asks for a balancer or a route. The command sets it before the provider is
+// made.
+var ofCluster = "kubernetes"
+
+func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	api, err := cfg.Client("ccm/" + version())
 	if err != nil {
 		return nil, err
 	}
 	project := newProjectGuard(api, cfg.Project)
 	explain := newExplainer()
+	known := inventory.New(api, inventory.Options{
+		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache,
+	})
 	instances := &instances{api: api, project: project, explain: explain}
 	return &cloud{
+		inventory:     known,
 		instances:     instances,
-		loadBalancers: &loadBalancers{api: api, project: project},
+		loadBalancers: &loadBalancers{api: api, project: project, inventory: known, explain: explain},
 		routes:        &routes{api: api, project: project, instances: instances},
 		explain:       explain,
 	}, nil
@@ -69,6 +81,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fakecloud-ccm"}))
 
 	ctx, cancel := context.WithCancel(context.Background())
+	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop
 		cancel()

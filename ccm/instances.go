@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -37,6 +38,7 @@ var _ cloudprovider.InstancesV2 = (*instances)(nil)
 // without a provider ID, a list without its name says nothing: only the sight
 // of its ended instance does.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
+	ctx = calls.For(ctx, calls.CloudNodeLifecycle)
 	_, err := i.find(ctx, node)
 	if errors.Is(err, cloudprovider.InstanceNotFound) {
 		return false, nil
@@ -50,6 +52,7 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 // InstanceShutdown is true for an instance that is stopped; one that is still
 // stopping may yet serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
+	ctx = calls.For(ctx, calls.CloudNodeLifecycle)
 	instance, err := i.find(ctx, node)
 	if err != nil {
 		return false, fmt.Errorf("is the instance of node %s shut down: %w", node.Name, err)
@@ -60,6 +63,7 @@ func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bo
 // InstanceMetadata is what the node controller writes on the Node. An error
 // leaves the Node tainted, to be tried again.
 func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
+	ctx = calls.For(ctx, calls.CloudNode)
 	instance, err := i.find(ctx, node)
 	i.explain.node(node, err)
 	if err != nil {

@@ -18,6 +18,8 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -46,8 +48,13 @@ type loadBalancersAPI interface {
 }
 
 type loadBalancers struct {
-	api     loadBalancersAPI
-	project *projectGuard
+	api       loadBalancersAPI
+	project   *projectGuard
+	inventory *inventory.Inventory
+	explain   *explainer
+	// locks has one lock per Service, by UID: upstream's controller and the
+	// cloud watch reconcile the same balancers.
+	locks keyedLocks
 }
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
@@ -55,6 +62,7 @@ var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 // GetLoadBalancer tells whether the Service has a balancer that is not already
 // on its way out.
 func (l *loadBalancers) GetLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
+	ctx = calls.For(ctx, calls.ServiceLB)
 	lb, err := l.find(ctx, cluster, svc)
 	if err != nil || lb == nil || lb.State == api.LoadBalancerDeleting {
 		return nil, false, err
@@ -70,6 +78,8 @@ func (l *loadBalancers) GetLoadBalancerName(_ context.Context, _ string, svc *co
 // EnsureLoadBalancer brings the Service's balancer into being, or up to date.
 // While the cloud is still building it the error is an api.RetryError.
 func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	ctx = calls.For(ctx, calls.ServiceLB)
+	defer l.locks.lock(string(svc.UID))()
 	lb, err := l.reconcile(ctx, cluster, svc, nodes, true)
 	if err != nil {
 		return nil, err
@@ -87,6 +97,8 @@ func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, 
 // UpdateLoadBalancer follows a change of the node set. It never creates: the
 // address of a new balancer could not be told from here.
 func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) error {
+	ctx = calls.For(ctx, calls.ServiceLB)
+	defer l.locks.lock(string(svc.UID))()
 	_, err := l.reconcile(ctx, cluster, svc, nodes, false)
 	return err
 }
@@ -94,6 +106,8 @@ func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, 
 // EnsureLoadBalancerDeleted asks for the end of the Service's balancer. A
 // cloud never takes a deletion back, so one that is deleting counts as deleted.
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
+	ctx = calls.For(ctx, calls.ServiceLB)
+	defer l.locks.lock(string(svc.UID))()
 	lb, err := l.find(ctx, cluster, svc)
 	if err != nil || lb == nil || lb.State == api.LoadBalancerDeleting {
 		return err

@@ -16,6 +16,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -47,6 +48,7 @@ var _ cloudprovider.Routes = (*routes)(nil)
 // stopped waits for its start instead, and that of one that has ended goes when
 // its Node does.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
+	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{TagCluster + "=" + cluster}})
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
@@ -78,6 +80,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 // CreateRoute is content with a route that is already as it should be: the
 // list that missed it may have been a stale one.
 func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *cloudprovider.Route) error {
+	ctx = calls.For(ctx, calls.NodeRoute)
 	node, err := r.nodes.Get(string(route.TargetNode))
 	if err != nil {
 		return err
@@ -125,6 +128,7 @@ func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal err
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
+	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Name: route.Name, Tags: []string{TagCluster + "=" + cluster}})
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)

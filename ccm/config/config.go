@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -30,12 +31,15 @@ type Config struct {
 	// CAFile is a PEM bundle to verify an https URL with; the system's when
 	// empty. FAKECLOUD_CA_FILE.
 	CAFile string `json:"caFile,omitempty"`
+	// Cache, true unless said otherwise, has instances, balancers and routes
+	// remembered and kept up to date by the cloud's events. FAKECLOUD_CACHE.
+	Cache bool `json:"cache"`
 }
 
 // Read parses, overrides from the environment and validates. It reports
 // everything that is wrong at once.
 func Read(r io.Reader, getenv func(string) string) (Config, error) {
-	var c Config
+	c := Config{Cache: true}
 	if r != nil {
 		data, err := io.ReadAll(r)
 		if err != nil {
@@ -55,7 +59,13 @@ func Read(r io.Reader, getenv func(string) string) (Config, error) {
 			*field = v
 		}
 	}
-	return c, c.validate()
+	var err error
+	if v := getenv("FAKECLOUD_CACHE"); v != "" {
+		if c.Cache, err = strconv.ParseBool(v); err != nil {
+			err = fmt.Errorf("cloud config: FAKECLOUD_CACHE is %q; want true or false", v)
+		}
+	}
+	return c, errors.Join(err, c.validate())
 }
 
 func (c Config) validate() error {

@@ -33,7 +33,7 @@ func TestEnvironmentOverrides(t *testing.T) {
 		"FAKECLOUD_URL": "http://b:2", "FAKECLOUD_TOKEN_FILE": file,
 	}))
 	require.NoError(t, err)
-	assert.Equal(t, Config{URL: "http://b:2", TokenFile: file, Project: "a"}, c)
+	assert.Equal(t, Config{URL: "http://b:2", TokenFile: file, Project: "a", Cache: true}, c)
 }
 
 func TestEmptyTokenFile(t *testing.T) {

@@ -1,0 +1,39 @@
+package ccm
+
+import "sync"
+
+// keyedLocks are locks that exist while somebody holds or wants them. The zero
+// value is ready.
+type keyedLocks struct {
+	mu   sync.Mutex
+	held map[string]*keyedLock
+}
+
+type keyedLock struct {
+	sync.Mutex
+	wanted int
+}
+
+// lock waits for the key's lock and returns what lets go of it.
+func (k *keyedLocks) lock(key string) (unlock func()) {
+	k.mu.Lock()
+	if k.held == nil {
+		k.held = map[string]*keyedLock{}
+	}
+	l := k.held[key]
+	if l == nil {
+		l = &keyedLock{}
+		k.held[key] = l
+	}
+	l.wanted++
+	k.mu.Unlock()
+	l.Lock()
+	return func() {
+		l.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.wanted--; l.wanted == 0 {
+			delete(k.held, key)
+		}
+	}
+}
