@@ -78,12 +78,12 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 		return nil, err
 	}
 	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) // The rest is the Deployment's business.
-	meta := func(kind string) (metav1.TypeMeta, metav1.ObjectMeta) {
-		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: ccmName, Namespace: metav1.NamespaceSystem}
+	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
+		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}
 	}
 	configMap, secret := &corev1.ConfigMap{Data: map[string]string{"cloud-config.yaml": config, "ca.crt": string(ca)}}, &corev1.Secret{Data: map[string][]byte{"token": token}}
-	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap")
-	secret.TypeMeta, secret.ObjectMeta = meta("Secret")
+	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap", ccmName+"-config")
+	secret.TypeMeta, secret.ObjectMeta = meta("Secret", ccmName+"-token")
 	configYAML, err1 := yaml.Marshal(configMap)
 	secretYAML, err2 := yaml.Marshal(secret)
 	imageID, err3 := image.ID(c.imageFile(ccmImage))

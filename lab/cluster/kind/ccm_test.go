@@ -1,6 +1,9 @@
 package kind
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/ccm"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // The Deployment is that of manifests/ccm with the lab's image, times, name and
@@ -48,4 +54,31 @@ func TestCCMDeployment(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the Deployment mounts is what the lab makes.
+func TestCCMManifestsHoldWhatIsMounted(t *testing.T) {
+	c := newCluster(t, runs)
+	for _, file := range []string{c.Cloud().CAFile, c.Cloud().TokenFile(cluster.CallerCCM)} {
+		require.NoError(t, state.WriteFile(file, []byte("x")))
+	}
+	program := filepath.Join(t.TempDir(), "ccm")
+	require.NoError(t, os.WriteFile(program, nil, 0o755))
+	spec, err := image.Program(ccmImage, program, false)
+	require.NoError(t, err)
+	require.NoError(t, image.WriteFile(c.imageFile(ccmImage), spec))
+	files, err := c.ccmManifests()
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+
+	var config corev1.ConfigMap
+	var secret corev1.Secret
+	var d appsv1.Deployment
+	require.NoError(t, errors.Join(yaml.UnmarshalStrict(files[0], &config), yaml.UnmarshalStrict(files[1], &secret), yaml.UnmarshalStrict(files[2], &d)))
+	volumes := d.Spec.Template.Spec.Volumes
+	assert.Equal(t, volumes[0].ConfigMap.Name, config.Name)
+	assert.Equal(t, volumes[1].Secret.SecretName, secret.Name)
+	assert.Contains(t, config.Data, "cloud-config.yaml")
+	assert.Contains(t, config.Data, "ca.crt")
+	assert.Contains(t, secret.Data, "token")
 }
