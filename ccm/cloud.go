@@ -60,9 +60,10 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		return nil, err
 	}
 	project := newProjectGuard(api, cfg.Project)
+	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache,
+		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Observe: calls.CacheQuestion,
 	})
 	instances := &instances{api: api, project: project, explain: explain}
 	return &cloud{
