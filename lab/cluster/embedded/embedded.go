@@ -174,7 +174,10 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 // shows.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	note("etcd and kube-apiserver are starting")
-	if err := c.startAPIServer(ctx); err != nil {
+	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
+		return err
+	}
+	if err := c.startAPIServer(ctx, c.auditing()...); err != nil {
 		return err
 	}
 	_, err := c.Ensure(c.controllerManager())
@@ -186,7 +189,8 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 }
 
 // StartAPIServer brings up etcd and the API server alone, with the RBAC that the
-// lab and its CCM need: a control plane in which nobody but the CCM acts.
+// lab and its CCM need: a control plane in which nobody but the CCM acts, and
+// which keeps no record of that.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	if err := c.startAPIServer(ctx); err != nil {
 		return err
@@ -201,17 +205,14 @@ func (c *Cluster) applyManifests(ctx context.Context) error {
 	})
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context) error {
+func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
 	if _, err := c.Ensure(c.etcd()); err != nil {
 		return err
 	}
-	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
-		return err
-	}
-	apiserver, err := c.Ensure(c.apiserver())
+	apiserver, err := c.Ensure(c.apiserver(flags...))
 	if err != nil {
 		return err
 	}
