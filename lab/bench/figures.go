@@ -75,6 +75,9 @@ func initialisation(ctx context.Context, b *bench) ([]line, error) {
 		l.judge(fmt.Sprintf("≤ %.0f s, ≤ %d calls", initAim.Seconds(), initCallsAim),
 			l.Ours.Left == 0 && l.Ours.Seconds <= initAim.Seconds() && l.Ours.Taken.Calls <= initCallsAim)
 	}
+	if b.alone {
+		return []line{l}, nil
+	}
 	peer, err := b.initialise(ctx, "init with upstream's defaults", b.size.Patience, cacheOff, upstreamDefaults...)
 	if err != nil {
 		return []line{l}, err
@@ -114,6 +117,7 @@ func (s *stage) time(ctx context.Context, bound time.Duration, begin func(contex
 	if err != nil {
 		return v, err
 	}
+	asked := time.Since(began)
 	last, err := g.await(ctx, bound)
 	if err != nil {
 		return v, err
@@ -122,7 +126,7 @@ func (s *stage) time(ctx context.Context, bound time.Duration, begin func(contex
 	if err != nil {
 		return v, err
 	}
-	v = value{Taken: after.since(before), Left: g.left()}
+	v = value{Taken: after.since(before), Left: g.left(), Asked: asked.Seconds()}
 	switch {
 	case v.Left > 0:
 		v.Seconds = bound.Seconds()
@@ -220,7 +224,7 @@ func stopping(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return []line{{Name: "stopped", Figure: b.of(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v}}, nil
+	return []line{{Name: "stopped", Figure: b.of(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v, Notes: v.asked()}}, nil
 }
 
 // terminating is from the moment that some machines begin to end until the last
@@ -246,7 +250,7 @@ func terminating(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := line{Name: "terminated", Figure: b.of(b.size.End, "terminated: last Node gone"), Ours: v}
+	l := line{Name: "terminated", Figure: b.of(b.size.End, "terminated: last Node gone"), Ours: v, Notes: v.asked()}
 	l.judge(fmt.Sprintf("≤ %.0f s", endAim.Seconds()), v.Left == 0 && v.Seconds <= endAim.Seconds())
 	return []line{l}, nil
 }
@@ -280,7 +284,7 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 		return nil, err
 	}
 	made.Each, made.Unit = len(names), "Service"
-	lines = append(lines, line{Name: "services", Figure: grouped(b.size.Services) + " Services created: last address", Ours: made})
+	lines = append(lines, line{Name: "services", Figure: grouped(b.size.Services) + " Services created: last address", Ours: made, Notes: made.asked()})
 	if err := sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
@@ -300,7 +304,7 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 		return lines, err
 	}
 	gone.Each, gone.Unit = len(names), "Service"
-	l := line{Name: "services-deleted", Figure: grouped(b.size.Services) + " Services deleted: last one gone", Ours: gone}
+	l := line{Name: "services-deleted", Figure: grouped(b.size.Services) + " Services deleted: last one gone", Ours: gone, Notes: gone.asked()}
 	left, err := s.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	if err != nil {
 		return lines, err

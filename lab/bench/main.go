@@ -57,6 +57,7 @@ type bench struct {
 	bin     string
 	ccm     string // the program to measure
 	flags   []string
+	alone   bool   // without upstream's defaults beside it
 	profile string // folder for CPU profiles of the CCM
 	say     func(format string, args ...any)
 }
@@ -73,6 +74,7 @@ func main() {
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN")
 	flag.StringVar(&b.ccm, "ccm", "", "the CCM to measure (default: ccm in -bin)")
 	flags := flag.String("flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces")
+	flag.BoolVar(&b.alone, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes")
 	flag.StringVar(&b.profile, "profile", "", "folder for a CPU profile of the CCM for each figure, of the first ten seconds")
 	flag.Parse()
 	b.flags = strings.Fields(*flags)

@@ -52,6 +52,8 @@ type value struct {
 	Seconds float64 `json:"seconds"`
 	Left    int     `json:"left,omitempty"`
 	Taken   taken   `json:"taken"`
+	// Asked is when this program had asked for all of it, in seconds from begin.
+	Asked float64 `json:"askedSeconds,omitempty"`
 	// Each and Unit are by what the calls are divided.
 	Each int    `json:"each,omitempty"`
 	Unit string `json:"unit,omitempty"`
@@ -76,6 +78,11 @@ func (v value) String() string {
 		shown += fmt.Sprintf(", %.2f a %s", float64(v.Taken.Calls)/float64(v.Each), v.Unit)
 	}
 	return shown
+}
+
+// asked is a note for what this program does within the time that it measures.
+func (v value) asked() []string {
+	return []string{fmt.Sprintf("all of it had been asked for after %.1f s", v.Asked)}
 }
 
 func mebibytes(b int64) float64 { return float64(b) / (1 << 20) }

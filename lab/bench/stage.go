@@ -81,7 +81,7 @@ func (s *stage) fill(ctx context.Context, edit func(int, *corev1.Node)) (err err
 // end closes the bed, and has it tell what it knows when a figure went wrong.
 func (s *stage) end(err *error) {
 	s.profiles.Wait()
-	if *err != nil {
+	if *err != nil && !errors.Is(*err, context.Canceled) {
 		fmt.Fprint(os.Stderr, s.bed.Logs(15))
 	}
 	*err = errors.Join(*err, s.bed.Close())
