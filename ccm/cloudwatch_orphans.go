@@ -24,10 +24,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// TagClusterUID on a balancer is the UID of its cluster's namespace
-// kube-system, which no other cluster has.
-const TagClusterUID = "kubernetes-cluster-uid"
-
 // checkOrphans looks at every balancer of the cluster. Those whose Service the
 // informer has cost nothing; of the others the API server is asked.
 func (w *cloudWatch) checkOrphans(ctx context.Context) {

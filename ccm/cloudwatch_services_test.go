@@ -14,6 +14,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -23,7 +24,7 @@ func balancedService() *corev1.Service {
 	svc := service()
 	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
 	svc.Annotations = map[string]string{"team": "blue"}
-	svc.Status.LoadBalancer = *status(&api.LoadBalancer{Address: "127.30.64.1"})
+	svc.Status.LoadBalancer = *status(svc, &api.LoadBalancer{Address: "127.30.64.1"})
 	return svc
 }
 
@@ -43,7 +44,7 @@ func (w *watchWorld) reconciles(lb api.LoadBalancer) (called *int) {
 		}
 		lb.State = api.LoadBalancerActive
 		w.cloud.has(lb)
-		return status(&lb), nil
+		return status(svc, &lb), nil
 	}
 	return called
 }
@@ -138,7 +139,7 @@ func TestWatchRetriesARepair(t *testing.T) {
 			made := good
 			made.ID = "lb-2"
 			w.cloud.has(made)
-			return status(&made), nil
+			return status(svc, &made), nil
 		}
 		w.observe(inventory.Change{LoadBalancer: &good, Gone: true})
 		passes(time.Minute)
@@ -173,7 +174,7 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 		"without upstream's finalizer":     {svc: func(s *corev1.Service) { s.Finalizers = nil }, change: deleteBalancer},
 		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, change: deleteBalancer},
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
-			s.Annotations = map[string]string{AnnotationProxyProtocol: "v9"}
+			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
 			require.NoError(t, w.services.Update(s))
 			w.cloud.has()
 		}},

@@ -129,7 +129,7 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	w.cluster, w.clusterUID = clusterName, "cluster-uid"
 	w.known, w.balancers = w.cloud, w.reconciler
 	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-		return desiredBalancer(clusterName, svc, nodes)
+		return desiredBalancer(clusterID{name: clusterName}, svc, nodes)
 	}
 	w.explain = newExplainer()
 	w.explain.use(w.recorder)

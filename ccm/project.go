@@ -66,7 +66,7 @@ func (g *projectGuard) ask(ctx context.Context, token string) (string, error) {
 		return "", fmt.Errorf("asking the cloud for our project: %w", err)
 	}
 	if p.Name != g.want && p.ID != g.want {
-		return "", fmt.Errorf("the cloud token belongs to project %s (%s), but this CCM is configured for %q", p.Name, p.ID, g.want)
+		return "", fmt.Errorf("%w: the cloud token belongs to project %s (%s), but this CCM is configured for %q", errWrongProject, p.Name, p.ID, g.want)
 	}
 	if g.token() != token {
 		return "", errors.New("the cloud token was changed while the cloud was asked for its project: nothing is concluded until it is asked again")
@@ -98,7 +98,7 @@ func (g *projectGuard) definiteNotFound(ctx context.Context, err error) (bool, e
 		return false, perr
 	}
 	if !ours {
-		return false, fmt.Errorf("doubtful answer, taken for none: project %q is not ours: %w", client.ProjectOf(err), err)
+		return false, fmt.Errorf("%w: doubtful answer, taken for none: project %q is not ours: %w", errWrongProject, client.ProjectOf(err), err)
 	}
 	return true, nil
 }

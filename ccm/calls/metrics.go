@@ -54,6 +54,13 @@ func NewGauge(name, help string, labels ...string) *metrics.GaugeVec {
 	return v
 }
 
+// NewGaugeFunc is a gauge that is worked out when it is asked for.
+func NewGaugeFunc(name, help string, value func() float64) {
+	legacyregistry.RawMustRegister(metrics.NewGaugeFunc(&metrics.GaugeOpts{
+		Name: document("gauge", name, help, nil), Help: help, StabilityLevel: metrics.ALPHA,
+	}, value))
+}
+
 // NewHistogram is NewCounter for how long something takes, in seconds.
 func NewHistogram(name, help string, buckets []float64, labels ...string) *metrics.HistogramVec {
 	v := metrics.NewHistogramVec(&metrics.HistogramOpts{
