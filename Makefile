@@ -31,6 +31,10 @@ lab-down: bin/lab ## Take the lab down; nothing of it is left
 build: ## Build everything: our programs into bin/, upstream Kubernetes into bin/kube/
 	@$(GO) run ./scripts/build
 
+.PHONY: images
+images: ## Build the images of fakecloud, ccm and hello, FROM scratch and offline, as archives for `docker load`
+	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build images
+
 .PHONY: node-image
 node-image: ## Build the image of kind nodes into bin/node-image.tar; no image registry is needed
 	@$(GO) run ./scripts/node-image

@@ -68,6 +68,9 @@ type Options struct {
 	// its own: two clusters in one project. Give each a Name. The owner of the
 	// cloud must be closed last.
 	CloudOf *Bed
+	// AuditPolicy is what the API server records in AuditLog, an
+	// audit.k8s.io/v1.Policy as YAML; changes of Nodes when empty.
+	AuditPolicy string
 	// Bin is the folder of our own programs, with upstream's in its folder kube
 	// or in LAB_KUBE_BIN; when empty, bin in the root of the clone that the
 	// working directory is in.
@@ -142,7 +145,7 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	lab := state.In(dir, o.Name)
 	lab.Profile = o.Profile
 	site := embedded.New(lab, bin)
-	site.Host.Tied = true
+	site.Host.Tied, site.AuditPolicy = true, o.AuditPolicy
 	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
 	b.owner = cmp.Or(o.CloudOf, b)
 	b.close = sync.OnceValue(b.clear)
@@ -220,6 +223,10 @@ func (b *Bed) AdminConfig() *rest.Config { return rest.CopyConfig(b.config) }
 
 // Kubeconfig is the same as a file, for kubectl.
 func (b *Bed) Kubeconfig() string { return b.site.Kubeconfig() }
+
+// AuditLog is a file to which the API server adds an audit.k8s.io/v1.Event a
+// line, soon after the answer.
+func (b *Bed) AuditLog() string { return b.site.AuditLog() }
 
 // ClusterCIDR is the range of the cluster's pods, for the CCM's --cluster-cidr;
 // 10.X.128.0/17.

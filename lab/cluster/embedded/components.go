@@ -32,6 +32,9 @@ rules:
 - level: None
 `
 
+// AuditLog is a file with one audit.k8s.io/v1.Event a line.
+func (c *Cluster) AuditLog() string { return c.Lab.Path("logs", "audit.jsonl") }
+
 func (c *Cluster) etcd() process.Spec {
 	clients, peers := "https://"+c.Endpoint(local.PortEtcd), "https://"+c.Endpoint(local.PortEtcdPeer)
 	ca, tls := c.pki("etcd-ca.crt"), pki.PairAt(c.pki(), "etcd")
@@ -72,7 +75,7 @@ func (c *Cluster) apiserver() process.Spec {
 		// Loopback is not allowed in EndpointSlices, and nothing in this
 		// cluster could reach a ClusterIP anyway.
 		"--endpoint-reconciler-type=none",
-		"--audit-policy-file="+c.Lab.Path("audit-policy.yaml"), "--audit-log-path="+c.Lab.Path("logs", "audit.jsonl"),
+		"--audit-policy-file="+c.Lab.Path("audit-policy.yaml"), "--audit-log-path="+c.AuditLog(),
 		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
 		"--profiling=false",
 	)

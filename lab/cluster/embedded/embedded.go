@@ -4,6 +4,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ import (
 const (
 	userOperator  = "operator"  // kubectl; the only one in system:masters
 	userObserver  = "observer"  // the lab's own eyes: reads only
-	userCCM       = "ccm"       // manifests/ccm/rbac.yaml
+	userCCM       = "ccm"       // manifests/ccm/overlays/outside
 	userKCM       = "kcm"       // upstream's role
 	userScheduler = "scheduler" // upstream's role
 	userProxy     = "kube-proxy"
@@ -54,7 +55,12 @@ var identities = map[string]pki.Identity{
 const frontProxyCA = "front-proxy-ca"
 
 // Cluster is the cluster of one lab.
-type Cluster struct{ local.Site }
+type Cluster struct {
+	local.Site
+	// AuditPolicy is what the API server's audit log, AuditLog, records: changes
+	// of Nodes when empty.
+	AuditPolicy string
+}
 
 var (
 	_ cluster.Cluster  = (*Cluster)(nil)
@@ -63,7 +69,7 @@ var (
 
 // New describes the cluster; nothing is started.
 func New(lab *state.Lab, bin local.Binaries) *Cluster {
-	return &Cluster{local.NewSite(lab, bin)}
+	return &Cluster{Site: local.NewSite(lab, bin)}
 }
 
 // Programs are what it runs, the project's own and upstream's.
@@ -197,7 +203,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 func (c *Cluster) applyManifests(ctx context.Context) error {
 	// Upstream's own roles are written by the API server after it is ready.
 	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
-		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM)
+		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
 	})
 }
 
@@ -208,7 +214,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if _, err := c.Ensure(c.etcd()); err != nil {
 		return err
 	}
-	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
+	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(cmp.Or(c.AuditPolicy, auditPolicy))); err != nil {
 		return err
 	}
 	apiserver, err := c.Ensure(c.apiserver())
