@@ -217,13 +217,20 @@ func (l *loadBalancers) tellServing(svc *corev1.Service, lb *api.LoadBalancer) {
 		"Load balancer %s (%s) is active and refuses clients: %s", lb.Name, lb.ID, *lb.StateReason)
 }
 
-func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, mayCreate bool) (*api.LoadBalancer, error) {
+// desired is what the Service wants of the cloud, with what is known of the
+// address that it chooses.
+func (l *loadBalancers) desired(cluster string, svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
 	want, err := desiredBalancer(clusterID{cluster, l.clusterUID}, svc, nodes)
-	if err != nil {
-		return nil, err
-	}
 	if id, known := l.addresses.Load(want.address.ref); known {
 		want.address.id = id.(string)
+	}
+	return want, err
+}
+
+func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, mayCreate bool) (*api.LoadBalancer, error) {
+	want, err := l.desired(cluster, svc, nodes)
+	if err != nil {
+		return nil, err
 	}
 	if lb := l.remembered(cluster, svc); lb != nil && len(plan(lb, want)) == 0 && l.fresh(svc, lb) {
 		return lb, nil
