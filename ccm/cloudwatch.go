@@ -292,6 +292,10 @@ func (w *cloudWatch) observe(c inventory.Change) {
 	switch {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
+	case c.LoadBalancer != nil && c.LoadBalancer.Tags[TagServiceUID] == "":
+		// Somebody took its tags: it does not tell any more whose it was.
+		w.toldOfAll()
+		w.enqueueServices()
 	case c.LoadBalancer != nil:
 		uid := c.LoadBalancer.Tags[TagServiceUID]
 		w.toldOf(uid)

@@ -148,6 +148,10 @@ func (i *instances) among(ctx context.Context, name string, all []api.Instance) 
 	case len(live) > 1:
 		return verdict{err: newAmbiguous(name, live)}, ""
 	case len(gone) == 0:
+		// A list of another project's instances is as empty as this one.
+		if err := i.project.check(ctx); err != nil {
+			return verdict{err: err}, ""
+		}
 		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, ""
 	}
 	// IDs sort by creation.

@@ -108,7 +108,7 @@ func TestAStormOf429s(t *testing.T) {
 	// Each 429 buys five seconds of peace, but for calls that were under way.
 	lived := time.Since(f.CreatedAt)
 	assert.LessOrEqual(t, f.Hits, 4*(1+int(lived/(5*time.Second))), "429s in %s", lived)
-	throttled, found, err := ccm.Metric(w.ctx, "fakecloud_ccm_throttled_total", nil)
+	throttled, found, err := ccm.Metric(w.ctx, "fakecloud_ccm_cloud_throttles_total", map[string]string{"by": "cloud"})
 	require.NoError(t, err)
 	assert.True(t, found && throttled > 0, "the metrics tell of it")
 

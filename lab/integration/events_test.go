@@ -94,7 +94,7 @@ func TestATokenOfAnotherProject(t *testing.T) {
 
 	other, err := w.Cloud().CreateProject(w.ctx, api.ProjectCreate{Name: "other"})
 	require.NoError(t, err)
-	token, err := w.Cloud().CreateToken(w.ctx, other.ID, api.TokenCreate{Name: "ccm", Role: api.RoleEditor})
+	token, err := w.Cloud().CreateToken(w.ctx, other.ID, api.TokenCreate{Name: "ccm-of-other", Role: api.RoleEditor})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(w.CCMToken, []byte(token.Secret+"\n"), 0o600))
 
