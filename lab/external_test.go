@@ -42,7 +42,7 @@ func TestExternalCluster(t *testing.T) {
 	guest := host.beside()
 	// As in a cluster that never had a CCM; the rights of the host's own eyes
 	// stay.
-	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--filename", "../manifests/ccm/rbac.yaml").CombinedOutput()
+	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize", "../manifests/ccm/overlays/outside").CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	t.Run("what is missing is named, and nothing is left of the attempt", guest.externalMistakes)
