@@ -101,3 +101,7 @@ bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; tw
 bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; three minutes (BENCH="-quick -rows throughput,udp -o json")
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/dataplane $(BENCH)
+
+.PHONY: bench-ccm
+bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/bench $(BENCH)

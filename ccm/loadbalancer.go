@@ -29,7 +29,8 @@ const (
 	TagServiceUID = "kubernetes-service-uid"
 	// TagService (namespace/name) is for people; nothing is looked up by it.
 	TagService = "kubernetes-service"
-	// TagClusterUID tells clusters of one name apart, once it is known.
+	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
+	// other cluster has, whatever it is called.
 	TagClusterUID = "kubernetes-cluster-uid"
 )
 
@@ -66,8 +67,8 @@ type loadBalancers struct {
 	project   *projectGuard
 	inventory balancerMemory
 	explain   *explainer
-	// clusterUID is that of the namespace kube-system; it is set, if at all,
-	// before the first call.
+	// clusterUID is the UID of namespace kube-system, "" if it is not known. It
+	// is set before any controller works.
 	clusterUID string
 	// locks has one lock per Service, by UID: upstream's controller and the
 	// cloud watch reconcile the same balancers.

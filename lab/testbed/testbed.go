@@ -156,6 +156,13 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	return b, nil
 }
 
+// Check is an error when a program is missing that a bed needs, and says how to
+// get it. New does it too.
+func Check(o Options) error {
+	_, err := binaries(o.Bin)
+	return err
+}
+
 // binaries are the programs, or an error that says which are missing and how to
 // get them.
 func binaries(own string) (local.Binaries, error) {
@@ -286,6 +293,17 @@ func (b *Bed) clear() error {
 		err = errors.Join(err, b.hold.Close())
 	}
 	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+// Processes are the IDs of those that run, by name: etcd, kube-apiserver,
+// fakecloud (unless it is another bed's), ccm-1 and so on.
+func (b *Bed) Processes() (map[string]int, error) {
+	running, err := b.site.Host.Running()
+	pids := map[string]int{}
+	for name, p := range running {
+		pids[name] = p.PID
+	}
+	return pids, err
 }
 
 // Logs are the last lines of every process's log, each under its name.

@@ -57,8 +57,8 @@ const frontProxyCA = "front-proxy-ca"
 // Cluster is the cluster of one lab.
 type Cluster struct {
 	local.Site
-	// AuditPolicy is what the API server's audit log, AuditLog, records: changes
-	// of Nodes when empty.
+	// AuditPolicy is what the API server's audit log, AuditLog, records. When
+	// empty, changes of Nodes; an API server alone records nothing then.
 	AuditPolicy string
 }
 
@@ -180,7 +180,7 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 // shows.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	note("etcd and kube-apiserver are starting")
-	if err := c.startAPIServer(ctx); err != nil {
+	if err := c.startAudited(ctx, cmp.Or(c.AuditPolicy, auditPolicy)); err != nil {
 		return err
 	}
 	_, err := c.Ensure(c.controllerManager())
@@ -194,10 +194,21 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 // StartAPIServer brings up etcd and the API server alone, with the RBAC that the
 // lab and its CCM need: a control plane in which nobody but the CCM acts.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
-	if err := c.startAPIServer(ctx); err != nil {
+	start := func(ctx context.Context) error { return c.startAPIServer(ctx) }
+	if c.AuditPolicy != "" {
+		start = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }
+	}
+	if err := start(ctx); err != nil {
 		return err
 	}
 	return c.applyManifests(ctx)
+}
+
+func (c *Cluster) startAudited(ctx context.Context, policy string) error {
+	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
+		return err
+	}
+	return c.startAPIServer(ctx, c.auditing()...)
 }
 
 func (c *Cluster) applyManifests(ctx context.Context) error {
@@ -207,17 +218,14 @@ func (c *Cluster) applyManifests(ctx context.Context) error {
 	})
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context) error {
+func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
 	if _, err := c.Ensure(c.etcd()); err != nil {
 		return err
 	}
-	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(cmp.Or(c.AuditPolicy, auditPolicy))); err != nil {
-		return err
-	}
-	apiserver, err := c.Ensure(c.apiserver())
+	apiserver, err := c.Ensure(c.apiserver(flags...))
 	if err != nil {
 		return err
 	}
