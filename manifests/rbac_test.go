@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -317,6 +318,15 @@ func (x *exercise) prepare(t *testing.T) {
 		n.Spec.ProviderID, n.Spec.Taints = "fakecloud://"+made[i].ID, nil
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown
 	}, names...))
+	// Of a balancer whose Service is gone the CCM asks the API server, when it
+	// starts and every half minute.
+	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: x.name("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
+		Tags: &api.Tags{
+			testbed.TagCluster: x.bed.Name, "kubernetes-service": "default/" + x.name("orphan"), "kubernetes-service-uid": x.name("orphan"),
+		},
+	})
+	require.NoError(t, err)
 	_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: x.name("service")},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
@@ -379,10 +389,17 @@ const bound = time.Minute
 // usesAll runs a CCM as it comes, and one that lists, until all work is done.
 func (x *exercise) usesAll(t *testing.T) {
 	unused := slices.Clone(x.grants)
-	use := func(e request) {
-		unused = slices.DeleteFunc(unused, func(g grant) bool {
-			return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
-		})
+	use := func(since int64) error {
+		requests, err := x.requests(since)
+		for _, e := range requests {
+			unused = slices.DeleteFunc(unused, func(g grant) bool {
+				return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
+			})
+		}
+		if err == nil && slices.ContainsFunc(unused, func(g grant) bool { return g.verb != "list" }) {
+			err = fmt.Errorf("rights that nothing needs: %v", unused)
+		}
+		return err
 	}
 	run := func(t *testing.T, env ...string) {
 		since := x.logged(t)
@@ -391,14 +408,13 @@ func (x *exercise) usesAll(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
 		err := cluster.Poll(ctx, "all work to be done", func(ctx context.Context) error {
-			return errors.Join(x.stir(ctx, ccm), x.done(ctx))
+			return errors.Join(x.stir(ctx, ccm), x.done(ctx), use(since))
 		})
 		if err == nil {
 			err = x.deleteService(ctx)
 		}
 		var refused, strange []string
 		for _, e := range x.allRequests(t, since) {
-			use(e)
 			what := e.Verb + " " + e.RequestURI
 			switch {
 			case e.refused():
