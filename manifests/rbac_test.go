@@ -35,6 +35,8 @@ import (
 	"k8s.io/client-go/rest"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -133,7 +135,7 @@ type exercise struct {
 	flags      []string
 	scraper    *http.Client // has a token, and may read metrics
 
-	rounds, touches int
+	rounds, touches, lost int
 }
 
 func newExercise(t *testing.T) *exercise {
@@ -317,11 +319,43 @@ func (x *exercise) prepare(t *testing.T) {
 		n.Spec.ProviderID, n.Spec.Taints = "fakecloud://"+made[i].ID, nil
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown
 	}, names...))
-	_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: x.name("service")},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
-	}, metav1.CreateOptions{})
+	// Of a balancer whose Service is gone the CCM asks the API server every half
+	// minute: should it have missed that one was lost (see lose).
+	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: x.name("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
+		Tags: &api.Tags{
+			testbed.TagCluster: x.bed.Name, "kubernetes-service": "default/" + x.name("orphan"), "kubernetes-service-uid": x.name("orphan"),
+		},
+	})
 	require.NoError(t, err)
+	for _, name := range []string{x.name("service"), x.name("lost")} {
+		_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+}
+
+// lose deletes a Service's balancer behind the CCM's back, once it is ensured:
+// the CCM looks whether the Service is still there, and makes another.
+func (x *exercise) lose(ctx context.Context) error {
+	if x.lost == x.rounds {
+		return nil
+	}
+	events, err := x.bed.Admin().CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+		FieldSelector: "reason=EnsuredLoadBalancer,involvedObject.name=" + x.name("lost"),
+	})
+	if err != nil || len(events.Items) == 0 {
+		return err
+	}
+	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"kubernetes-service=default/" + x.name("lost")}})
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	x.lost = x.rounds
+	_, err = x.bed.Cloud().DeleteLoadBalancer(ctx, found[0].ID)
+	return err
 }
 
 // name is that of something of this round.
@@ -333,7 +367,7 @@ func (x *exercise) stir(ctx context.Context, ccm *testbed.CCM) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/touched":"%d"}}}`, x.touches)
 	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, x.name("service"), types.MergePatchType, patch, metav1.PatchOptions{})
 	_, err2 := x.scrape(ctx, ccm)
-	return errors.Join(err, err2)
+	return errors.Join(err, err2, x.lose(ctx))
 }
 
 // requests are what the CCM asked for since the log had this length.
@@ -379,10 +413,17 @@ const bound = time.Minute
 // usesAll runs a CCM as it comes, and one that lists, until all work is done.
 func (x *exercise) usesAll(t *testing.T) {
 	unused := slices.Clone(x.grants)
-	use := func(e request) {
-		unused = slices.DeleteFunc(unused, func(g grant) bool {
-			return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
-		})
+	use := func(since int64) error {
+		requests, err := x.requests(since)
+		for _, e := range requests {
+			unused = slices.DeleteFunc(unused, func(g grant) bool {
+				return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
+			})
+		}
+		if err == nil && slices.ContainsFunc(unused, func(g grant) bool { return g.verb != "list" }) {
+			err = fmt.Errorf("rights that nothing needs: %v", unused)
+		}
+		return err
 	}
 	run := func(t *testing.T, env ...string) {
 		since := x.logged(t)
@@ -391,14 +432,13 @@ func (x *exercise) usesAll(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
 		err := cluster.Poll(ctx, "all work to be done", func(ctx context.Context) error {
-			return errors.Join(x.stir(ctx, ccm), x.done(ctx))
+			return errors.Join(x.stir(ctx, ccm), x.done(ctx), use(since))
 		})
 		if err == nil {
 			err = x.deleteService(ctx)
 		}
 		var refused, strange []string
 		for _, e := range x.allRequests(t, since) {
-			use(e)
 			what := e.Verb + " " + e.RequestURI
 			switch {
 			case e.refused():
