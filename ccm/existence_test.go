@@ -216,7 +216,7 @@ func answersByName() []answer {
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
 		{answer: "a list without the name: empty, partial, stale, or too early", list: lists(), concludes: unknown, reason: reasonInstanceNotFound},
 		{answer: "a list of others: the filter was not understood", list: lists(api.Instance{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}), concludes: unknown, reason: reasonInstanceNotFound},
-		{answer: "an empty list, the token was swapped", list: lists(), token: othersToken, concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "an empty list, the token was swapped", list: lists(), token: othersToken, concludes: unknown, reason: reasonWrongProject},
 		{answer: "a list of another project's", list: lists(changed(api.InstanceRunning, "i-7", "p-other")), concludes: unknown, reason: reasonWrongProject},
 		{answer: "a list with another project's ended one", list: lists(changed(api.InstanceTerminated, "i-7", "p-other")), concludes: unknown, reason: reasonWrongProject},
 		{answer: "a list with two of that name", list: lists(running, changed(api.InstanceStopped, "i-2", ourProject)), concludes: unknown, reason: reasonInstanceAmbiguous},
