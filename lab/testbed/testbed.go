@@ -69,7 +69,7 @@ type Options struct {
 	// cloud must be closed last.
 	CloudOf *Bed
 	// AuditPolicy is what the API server records in AuditLog, an
-	// audit.k8s.io/v1.Policy as YAML; changes of Nodes when empty.
+	// audit.k8s.io/v1.Policy as YAML; there is no log when it is empty.
 	AuditPolicy string
 	// Bin is the folder of our own programs, with upstream's in its folder kube
 	// or in LAB_KUBE_BIN; when empty, bin in the root of the clone that the
