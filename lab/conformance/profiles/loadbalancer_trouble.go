@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -162,15 +160,7 @@ func lbDeleteRetried(t *conformance.T) {
 func lbSaysWhy(t *conformance.T) {
 	fault := balancersUnavailable(t)
 	svc := t.NewService()
-	t.Await("a Warning on the Service", func(ctx context.Context) error {
-		events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-			"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
-		}.String()})
-		if err == nil && len(events.Items) == 0 {
-			err = errors.New("there is none")
-		}
-		return err
-	})
+	t.Await("a Warning on the Service", func(ctx context.Context) error { return warned(ctx, t, svc) })
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitBalancer(svc)
 }
