@@ -29,7 +29,12 @@ const (
 )
 
 // Host starts and finds the processes of the lab whose state folder is Lab.
-type Host struct{ Lab string }
+type Host struct {
+	Lab string
+	// Tied has the kernel kill what is started when the starter ends, however
+	// that ends: for a cluster that is its starter's alone.
+	Tied bool
+}
 
 // Spec is one process to start.
 type Spec struct {
@@ -72,6 +77,9 @@ func (h Host) Start(s Spec) (*Process, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if h.Tied {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", s.Component, err)
 	}

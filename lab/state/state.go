@@ -138,6 +138,11 @@ func Create(name string) (*Lab, error) {
 	return l, l.Lock()
 }
 
+// In is a lab that has this folder, which is there and its alone, instead of one
+// in the folder of all labs: no command finds it by its name. Nothing is
+// recorded.
+func In(dir, name string) *Lab { return blank(name, dir) }
+
 // Blank is a lab of which nothing is recorded, or nothing can be read.
 func Blank(name string) (*Lab, error) {
 	dir, err := Dir(name)

@@ -114,7 +114,7 @@ func (c *Cluster) scheduler() process.Spec {
 	return c.Spec("kube-scheduler", "kube-scheduler", append(args, "--leader-elect=false", "--profiling=false")...)
 }
 
-func (c *Cluster) ccm() process.Spec { return c.CCM(c.serving(local.PortCCM, userCCM)...) }
+func (c *Cluster) ccm() process.Spec { return c.CCM(c.CCMIdentity()...) }
 
 // CCMCommand implements cluster.LocalCCM.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
@@ -124,6 +124,10 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 		Address: c.Address(), Port: c.Lab.Ports[local.PortCCM], ClusterCIDR: c.PodCIDR(),
 	}
 }
+
+// CCMIdentity are the flags by which a CCM is who it is: the user of
+// manifests/ccm, and a certificate to serve with on the cluster's address.
+func (c *Cluster) CCMIdentity() []string { return c.serving(local.PortCCM, userCCM) }
 
 // at says where a controller serves health and metrics.
 func (c *Cluster) at(port string) []string {

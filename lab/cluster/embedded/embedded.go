@@ -179,9 +179,6 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 // kube-controller-manager and kube-scheduler, which are up when their work
 // shows.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
-	if err := c.prepareCredentials(); err != nil {
-		return err
-	}
 	note("etcd and kube-apiserver are starting")
 	if err := c.startAPIServer(ctx); err != nil {
 		return err
@@ -191,6 +188,19 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
+	return c.applyManifests(ctx)
+}
+
+// StartAPIServer brings up etcd and the API server alone, with the RBAC that the
+// lab and its CCM need: a control plane in which nobody but the CCM acts.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	if err := c.startAPIServer(ctx); err != nil {
+		return err
+	}
+	return c.applyManifests(ctx)
+}
+
+func (c *Cluster) applyManifests(ctx context.Context) error {
 	// Upstream's own roles are written by the API server after it is ready.
 	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
 		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM)
@@ -198,6 +208,9 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 }
 
 func (c *Cluster) startAPIServer(ctx context.Context) error {
+	if err := c.prepareCredentials(); err != nil {
+		return err
+	}
 	if _, err := c.Ensure(c.etcd()); err != nil {
 		return err
 	}

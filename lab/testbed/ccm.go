@@ -1,0 +1,222 @@
+package testbed
+
+// A CCM of a bed: a process with a kubeconfig, a cloud config and a port of its
+// own, so that any number can run at once.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/client-go/rest"
+
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// CCMOptions say how a CCM differs from the ordinary one, which the zero value
+// is: our own, in the name of the user cloud-controller-manager, for the bed's
+// cluster and cloud, without cloud routes, and with what Brisk says.
+type CCMOptions struct {
+	// Path of the program; ccm beside the other programs when empty.
+	Path string
+	// Flags are added at the end: one that is given twice has its last value.
+	Flags []string
+	// Env is added, as NAME=value. Nothing of the test's own environment that
+	// could configure a CCM reaches it.
+	Env []string
+	// ClusterName is --cluster-name; the bed's Name when empty.
+	ClusterName string
+	// ConfigYAML is what --cloud-config names; when empty, the bed's cloud with
+	// the token "ccm" (see CloudConfig).
+	ConfigYAML string
+	// Kubeconfig is whom it is in the cluster; when empty, the user
+	// cloud-controller-manager of manifests/ccm.
+	Kubeconfig string
+	// Defaults leaves out what Brisk says.
+	Defaults bool
+}
+
+// Brisk makes a CCM quicker than its defaults, so that a test waits less: leases
+// of 4 seconds, since the framework never gives one back and the next CCM waits
+// for its end, and a look at the Nodes every second.
+var Brisk = []string{
+	"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+	"--node-monitor-period=1s",
+}
+
+// CCM is a process that was started.
+type CCM struct {
+	// Name tells it apart from the bed's others: ccm-1, ccm-2, ….
+	Name string
+	// PID of the process.
+	PID int
+	// Started is when its process was started.
+	Started time.Time
+
+	process *process.Process
+	http    *http.Client
+	base    string
+}
+
+// CloudConfig is the YAML of a cloud config for the bed's cloud and project, to
+// which a test may append.
+func (b *Bed) CloudConfig() string { return local.CCMConfig(b.CloudURL, b.CCMToken, b.Project) }
+
+// StartCCM starts a CCM and returns when it serves health, which is before it
+// leads: whether it ever does is for leader election to say. One that ends
+// instead is an error with the end of its log. All CCMs of a bed compete for the
+// one lease that RBAC lets them have; after a Kill or Stop, the next one waits
+// for that to run out.
+func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("gave up after %s", startBound))
+	defer cancel()
+	spec, address, err := b.ccm(o)
+	if err != nil {
+		return nil, err
+	}
+	c := &CCM{Name: spec.Component, base: "https://" + address}
+	if c.http, err = rest.HTTPClientFor(b.config); err != nil {
+		return nil, err
+	}
+	c.Started = time.Now()
+	if c.process, err = b.site.Host.Start(spec); err != nil {
+		return nil, err
+	}
+	c.PID = c.process.PID
+	err = c.process.Await(ctx, c.Name+" to serve on "+address, func(ctx context.Context) error {
+		_, err := c.get(ctx, "/healthz")
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, c.Kill())
+	}
+	return c, nil
+}
+
+// ccm gives a new one its name, its port and its cloud config.
+func (b *Bed) ccm(o CCMOptions) (spec process.Spec, address string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.started++
+	name := fmt.Sprintf("ccm-%d", b.started)
+	config := b.site.Lab.Path(name + ".yaml")
+	if err := state.WriteFile(config, []byte(cmp.Or(o.ConfigYAML, b.CloudConfig()))); err != nil {
+		return spec, "", err
+	}
+	// The port is free until it is taken: nobody else is in this slot, and the
+	// bed's own CCMs count on from the last one's.
+	port := local.FreePort(b.site.Address(), b.site.Lab.Ports[local.PortCCM]+100*b.started)
+	address = b.site.Address() + ":" + strconv.Itoa(port)
+	spec = b.site.Spec(name, "ccm", append(b.site.CCMIdentity(),
+		"--cloud-config="+config,
+		"--cluster-name="+cmp.Or(o.ClusterName, b.Name),
+		"--bind-address="+b.site.Address(), "--secure-port="+strconv.Itoa(port),
+		"--configure-cloud-routes=false",
+	)...)
+	if !o.Defaults {
+		spec.Args = append(spec.Args, Brisk...)
+	}
+	if o.Kubeconfig != "" {
+		spec.Args = append(spec.Args, "--kubeconfig="+o.Kubeconfig, "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
+	}
+	spec.Args, spec.Env, spec.Path = append(spec.Args, o.Flags...), o.Env, cmp.Or(o.Path, spec.Path)
+	return spec, address, nil
+}
+
+// killBound is how long the kernel may take to end a process.
+const killBound = 10 * time.Second
+
+// Kill ends it as a crash does, with SIGKILL, and returns when it has ended. It
+// does nothing to one that has ended.
+func (c *CCM) Kill() error {
+	if err := c.process.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killBound)
+	defer cancel()
+	return c.process.Wait(ctx)
+}
+
+// Stop ends it as a cluster does, with SIGTERM, and returns when it has ended;
+// one that has not after three seconds is killed.
+func (c *CCM) Stop() error { return process.Stop(context.Background(), stopGrace, c.process) }
+
+// Signal sends sig: with SIGSTOP and SIGCONT it loses its lease unawares.
+func (c *CCM) Signal(sig syscall.Signal) error { return c.process.Signal(sig) }
+
+// Wait returns when it has ended by itself, or with ctx's error.
+func (c *CCM) Wait(ctx context.Context) error { return c.process.Wait(ctx) }
+
+// Alive tells whether it still runs: a CCM ends itself when it loses its lease.
+func (c *CCM) Alive() bool { return c.process.Alive() }
+
+// Log is all that it has written so far. There is none after the bed's Close.
+func (c *CCM) Log() string {
+	log, err := os.ReadFile(c.process.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(log)
+}
+
+// Metrics are what /metrics says, in Prometheus' text format.
+func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.get(ctx, "/metrics") }
+
+// Metric is the sum of all series of that name that have these labels, of a
+// counter or a gauge. found is false when there is no such series (yet).
+func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string) (sum float64, found bool, err error) {
+	text, err := c.Metrics(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		return 0, false, err
+	}
+	for _, series := range families[name].GetMetric() {
+		missing := len(labels)
+		for _, l := range series.GetLabel() {
+			if want, asked := labels[l.GetName()]; asked && want == l.GetValue() {
+				missing--
+			}
+		}
+		if missing == 0 {
+			sum, found = sum+series.GetCounter().GetValue()+series.GetGauge().GetValue(), true
+		}
+	}
+	return sum, found, nil
+}
+
+// Get asks its own server, in the admin's name: /healthz, /configz and the like.
+// An answer other than 200 is an error.
+func (c *CCM) Get(ctx context.Context, path string) (string, error) { return c.get(ctx, path) }
+
+func (c *CCM) get(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s of %s answers %s: %.200s", path, c.Name, resp.Status, body)
+	}
+	return string(body), err
+}

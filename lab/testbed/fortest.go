@@ -1,0 +1,41 @@
+package testbed
+
+import "context"
+
+// T is what a bed needs of a test: *testing.T and *testing.B are such.
+type T interface {
+	Helper()
+	Context() context.Context
+	Failed() bool
+	Fatal(args ...any)
+	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Cleanup(func())
+}
+
+// logLines of each process are printed when a test fails.
+const logLines = 60
+
+// ForTest is New for a test, which is skipped where the programs have not been
+// built. The bed is closed when the test and its parts have ended; when they
+// have failed, its logs are printed first.
+func ForTest(t T, o Options) *Bed {
+	t.Helper()
+	if _, err := binaries(o.Bin); err != nil {
+		t.Skipf("a control plane is needed: %v", err)
+	}
+	b, err := New(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the bed's logs:\n%s", b.Logs(logLines))
+		}
+		if err := b.Close(); err != nil {
+			t.Errorf("closing the bed: %v", err)
+		}
+	})
+	return b
+}

@@ -1,0 +1,121 @@
+package testbed
+
+// Nodes and instances, made in numbers. What a kubelet with
+// --cloud-provider=external registers is written down in upstream's
+// pkg/kubelet/kubelet_node_status.go (initialNode).
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// atOnce is how many objects are made, or changed, at the same time.
+const atOnce = 16
+
+// Taint is what a kubelet registers its Node with, until the CCM lifts it.
+var Taint = corev1.Taint{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+
+// CreateInstances makes instances by these names, tagged as the cluster's, and
+// returns them in that order, as the cloud answered: with the profile instant
+// they run at once. They are made in the operator's name.
+func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Instance, error) {
+	made := make([]api.Instance, len(names))
+	return made, each(ctx, names, func(ctx context.Context, i int, name string) error {
+		tags := api.Tags{TagCluster: b.Name}
+		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
+		if err != nil {
+			return fmt.Errorf("creating instance %s: %w", name, err)
+		}
+		made[i] = *instance
+		return nil
+	})
+}
+
+// RegisterNodes creates Nodes by these names as kubelets of an external cloud
+// provider would: tainted, without a provider ID or addresses, and Ready. edit
+// may change each before it is created, with its place in names; it may be nil,
+// and is called by several goroutines.
+//
+// The API server's admission adds the taint node.kubernetes.io/not-ready to a
+// new Node, which nobody lifts here.
+func (b *Bed) RegisterNodes(ctx context.Context, edit func(i int, n *corev1.Node), names ...string) error {
+	return each(ctx, names, func(ctx context.Context, i int, name string) error {
+		n := node(name)
+		if edit != nil {
+			edit(i, n)
+		}
+		_, err := b.admin.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func node(name string) *corev1.Node {
+	now := metav1.Now()
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{Taint}},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				Message: "kubelet is posting ready status", LastHeartbeatTime: now, LastTransitionTime: now,
+			}},
+			NodeInfo: corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"},
+		},
+	}
+}
+
+// SetReady gives Nodes this Ready condition, as a kubelet (True) or
+// kube-controller-manager (Unknown) would. The lifecycle controller looks for
+// the instances of those only that are not True.
+func (b *Bed) SetReady(ctx context.Context, status corev1.ConditionStatus, names ...string) error {
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q,"reason":"Testbed","lastTransitionTime":%q}]}}`,
+		status, time.Now().UTC().Format(time.RFC3339))
+	return each(ctx, names, func(ctx context.Context, _ int, name string) error {
+		_, err := b.admin.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
+}
+
+// RenewLeases gives Nodes the lease that a kubelet renews, as of now, for 40 s.
+func (b *Bed) RenewLeases(ctx context.Context, names ...string) error {
+	leases := b.admin.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	return each(ctx, names, func(ctx context.Context, _ int, name string) error {
+		now, seconds := metav1.NowMicro(), int32(40)
+		spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
+		have, err := leases.Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			have.Spec = spec
+			_, err = leases.Update(ctx, have, metav1.UpdateOptions{})
+			return err
+		}
+		_, err = leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// each does something for all names, several at once, until one fails.
+func each(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	for i, name := range names {
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return do(ctx, i, name)
+		})
+	}
+	return all.Wait()
+}

@@ -1,0 +1,302 @@
+// Package testbed is a place to try a cloud controller manager in: a genuine
+// control plane without nodes, a cloud, and as many CCM processes as are asked
+// for. Integration tests and the benchmark share it.
+//
+// A Bed is etcd, kube-apiserver and fakecloud, each a process, in a slot of
+// loopback and a folder of its own, so that several beds can be up at once.
+// There is no kube-controller-manager, no scheduler and no kubelet: nobody but
+// the CCM and the test changes anything. Nodes are objects that RegisterNodes
+// makes as kubelets would, and their Ready condition is what SetReady says.
+// RBAC is on, and manifests/ccm is applied: a CCM may do what it may in any
+// cluster.
+//
+// A test says
+//
+//	bed := testbed.ForTest(t, testbed.Options{})
+//	_, err := bed.CreateInstances(ctx, "node-1")
+//	require.NoError(t, err)
+//	require.NoError(t, bed.RegisterNodes(ctx, nil, "node-1"))
+//	ccm, err := bed.StartCCM(ctx, testbed.CCMOptions{})
+//	require.NoError(t, err)
+//	… bed.Admin(), bed.Cloud(), ccm.Kill(), bed.StopCloud(ctx) …
+//
+// and need not clean up. Whoever is no test calls New, and Close in the end.
+package testbed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// TagCluster is the tag that marks a cluster's instances, and that the CCM puts
+// on its balancers and routes: its documented contract.
+const TagCluster = "kubernetes-cluster"
+
+// startBound is for a machine that is busy; on an idle one a bed is up within
+// five seconds.
+const startBound = 3 * time.Minute
+
+// Options of a bed; the zero value is good.
+type Options struct {
+	// Name is the cluster's (the CCM's --cluster-name), and the cloud project's;
+	// "bed" when empty. 1 to 40 lower-case letters, digits or dashes. It need
+	// not be unique on this machine.
+	Name string
+	// Profile is how long things take in the cloud: instant (when empty), fast
+	// or realistic.
+	Profile string
+	// CloudFlags are added to `fakecloud serve`.
+	CloudFlags []string
+	// CloudOf is a bed whose cloud and project this one shares instead of having
+	// its own: two clusters in one project. Give each a Name. The owner of the
+	// cloud must be closed last.
+	CloudOf *Bed
+	// Bin is the folder of our own programs, with upstream's in its folder kube
+	// or in LAB_KUBE_BIN; when empty, bin in the root of the clone that the
+	// working directory is in.
+	Bin string
+}
+
+// Bed is a cluster with a cloud. Its methods may be called concurrently, those
+// that start and stop the cloud excepted.
+type Bed struct {
+	// Name is the cluster's.
+	Name string
+	// Project is the cloud's, by name.
+	Project string
+	// CloudURL is the base of the cloud's API; it stays the same over StopCloud
+	// and StartCloud.
+	CloudURL string
+	// CCMToken is the file with the CCM's token: an editor by the name "ccm".
+	CCMToken string
+
+	dir     string
+	site    *embedded.Cluster
+	hold    cluster.Hold
+	opts    Options
+	owner   *Bed // of the cloud
+	config  *rest.Config
+	admin   kubernetes.Interface
+	cloud   *client.Client
+	mu      sync.Mutex // guards started
+	started int        // CCMs
+	close   func() error
+}
+
+// programs that a bed runs.
+var (
+	ownPrograms  = []string{"fakecloud", "ccm"}
+	kubePrograms = []string{"etcd", "kube-apiserver"}
+)
+
+// New brings a bed up: when it returns, the API server has all of its own roles
+// and the CCM's, and the cloud is ready. Upon an error nothing of it is left.
+// What it started is killed by the kernel should this process end without Close.
+func New(ctx context.Context, o Options) (*Bed, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("gave up after %s", startBound))
+	defer cancel()
+	b, err := lay(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.start(ctx); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// lay takes a folder and a slot.
+func lay(ctx context.Context, o Options) (*Bed, error) {
+	o.Name, o.Profile = cmp.Or(o.Name, "bed"), cmp.Or(o.Profile, "instant")
+	if _, err := state.Dir(o.Name); err != nil {
+		return nil, err
+	}
+	if o.CloudOf != nil && o.CloudOf.Name == o.Name {
+		return nil, fmt.Errorf("two clusters in one project, both named %q: give each a name of its own", o.Name)
+	}
+	bin, err := binaries(o.Bin)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "bed")
+	if err != nil {
+		return nil, err
+	}
+	lab := state.In(dir, o.Name)
+	lab.Profile = o.Profile
+	site := embedded.New(lab, bin)
+	site.Host.Tied = true
+	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
+	b.owner = cmp.Or(o.CloudOf, b)
+	b.close = sync.OnceValue(b.clear)
+	if b.hold, err = site.Claim(ctx); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.Project, b.CloudURL, b.CCMToken = b.owner.Name, b.owner.site.Cloud().URL, b.owner.site.Cloud().TokenFile(cluster.CallerCCM)
+	return b, nil
+}
+
+// binaries are the programs, or an error that says which are missing and how to
+// get them.
+func binaries(own string) (local.Binaries, error) {
+	if own == "" {
+		root, err := cloneRoot()
+		if err != nil {
+			return local.Binaries{}, err
+		}
+		own = filepath.Join(root, "bin")
+	}
+	own, err := filepath.Abs(own)
+	if err != nil {
+		return local.Binaries{}, err
+	}
+	bin, err := local.FindBinaries(own, "")
+	return bin, errors.Join(err, bin.Need(ownPrograms, kubePrograms))
+}
+
+// cloneRoot is the nearest folder with a go.mod, from the working directory up.
+func cloneRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no go.mod above %s: run it in a clone, or say where the programs are", start)
+		}
+	}
+}
+
+func (b *Bed) start(ctx context.Context) error {
+	var errs [2]error
+	var both sync.WaitGroup
+	both.Go(func() { errs[0] = b.site.StartAPIServer(ctx) })
+	both.Go(func() {
+		if b.owner == b {
+			errs[1] = b.StartCloud(ctx)
+		}
+	})
+	both.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	var err error
+	if b.cloud, err = b.owner.site.Cloud().Client(cluster.CallerOperator); err != nil {
+		return err
+	}
+	if b.config, err = clientcmd.BuildConfigFromFlags("", b.site.Kubeconfig()); err != nil {
+		return err
+	}
+	b.config.QPS = -1 // A test is not to wait for itself.
+	b.admin, err = kubernetes.NewForConfig(b.config)
+	return err
+}
+
+// Admin is a client of the API server with all rights and no rate limit.
+func (b *Bed) Admin() kubernetes.Interface { return b.admin }
+
+// AdminConfig is the same as a configuration, a copy.
+func (b *Bed) AdminConfig() *rest.Config { return rest.CopyConfig(b.config) }
+
+// Kubeconfig is the same as a file, for kubectl.
+func (b *Bed) Kubeconfig() string { return b.site.Kubeconfig() }
+
+// ClusterCIDR is the range of the cluster's pods, for the CCM's --cluster-cidr;
+// 10.X.128.0/17.
+func (b *Bed) ClusterCIDR() string { return b.site.PodCIDR() }
+
+// Cloud is a client of the cloud in the name of "operator", an admin: what it
+// calls is told apart from the CCM's calls in the audit.
+func (b *Bed) Cloud() *client.Client { return b.cloud }
+
+// StartCloud starts the cloud after StopCloud, with the data and at the address
+// that it had, and returns when it is ready. It does nothing if it runs.
+func (b *Bed) StartCloud(ctx context.Context) error {
+	if b.owner != b {
+		return b.owner.StartCloud(ctx)
+	}
+	lab, err := b.site.Cloud().Client(cluster.CallerLab)
+	if err != nil {
+		return err
+	}
+	spec := b.site.Fakecloud(TagCluster + "=" + b.Name)
+	spec.Args = append(spec.Args, b.opts.CloudFlags...)
+	p, err := b.site.Ensure(spec)
+	if err != nil {
+		return err
+	}
+	return p.Await(ctx, "fakecloud to be ready on "+b.CloudURL, lab.Ready)
+}
+
+// StopCloud ends the cloud: from its return on, connections to it are refused.
+// Its data stays.
+func (b *Bed) StopCloud(ctx context.Context) error {
+	if b.owner != b {
+		return b.owner.StopCloud(ctx)
+	}
+	running, err := b.site.Host.Running()
+	if err != nil || running[local.ComponentCloud] == nil {
+		return err
+	}
+	return process.Stop(ctx, stopGrace, running[local.ComponentCloud])
+}
+
+// stopGrace is how long a process has to end by itself.
+const stopGrace = 3 * time.Second
+
+// closeBound is how long all of them together may take.
+const closeBound = 30 * time.Second
+
+// Close ends every process of the bed and deletes its folder. Only the first
+// call does something; the others return what that returned.
+func (b *Bed) Close() error { return b.close() }
+
+func (b *Bed) clear() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
+	defer cancel()
+	_, err := b.site.Down(ctx)
+	if b.hold != nil { // Until then nobody moves in beside it.
+		err = errors.Join(err, b.hold.Close())
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+// Logs are the last lines of every process's log, each under its name.
+func (b *Bed) Logs(lines int) string {
+	files, err := filepath.Glob(filepath.Join(b.dir, "logs", "*.log"))
+	if err != nil {
+		return err.Error()
+	}
+	var all string
+	for _, file := range files {
+		last, err := process.Tail(file, lines)
+		all += fmt.Sprintf("--- %s\n", filepath.Base(file))
+		for _, line := range last {
+			all += line + "\n"
+		}
+		if err != nil {
+			all += err.Error() + "\n"
+		}
+	}
+	return all
+}
