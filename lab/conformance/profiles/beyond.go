@@ -43,13 +43,6 @@ var nodeBeyondTests = []conformance.Test{
 		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
 		Source: fromEvents,
 		Run:    saysWhyOnce,
-	}, {
-		ID:       "node-denied-says-why",
-		Requires: "While a Node waits because the cloud denies the CCM its answers, a Warning Event on it says why, and the Node is initialised when the cloud answers.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultForbidden)},
-		Source: fromDebugging,
-		Run:    deniedSaysWhy,
 	},
 }
 
@@ -133,18 +126,6 @@ func saysWhyOnce(t *conformance.T) {
 	}
 }
 
-func deniedSaysWhy(t *conformance.T) {
-	instance := t.NewInstance(t.Name("denied"))
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultForbidden})
-	t.Must(err, "having the cloud deny its answers")
-	t.Cleanup(fault.Lift)
-	t.NewNode(conformance.NodeSpec{Name: instance.Name})
-	awaitWarning(t, instance.Name)
-	t.Must(waits(t, instance.Name)(t.Context()), "Node %s, while the cloud denies its answers", instance.Name)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(instance.Name).Spec.ProviderID)
-}
-
 func stoppedWhileReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
@@ -152,7 +133,7 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 		_, err := t.GetNode(ctx, w.Name)
 		return err
 	}
-	holdsWhileOthersGo(t, "Node "+w.Name+" is to be kept", exists)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
 	w.NotReady()
 	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.tainted)
 }
