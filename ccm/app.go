@@ -4,10 +4,11 @@ package ccm
 // upstream flag works; only defaults differ.
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -21,7 +22,10 @@ import (
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's metrics on /metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // build info on /metrics
+	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
+
+	ccmversion "github.com/ccmlab/ccmlab/ccm/version"
 )
 
 // NewCommand is the ccm's command line.
@@ -31,6 +35,7 @@ func NewCommand() (*cobra.Command, error) {
 		return nil, fmt.Errorf("building the options of the cloud controller manager: %w", err)
 	}
 	opts.KubeCloudShared.CloudProvider.Name = ProviderName
+	forAThousandNodes(opts)
 	cmd := app.NewCloudControllerManagerCommand(opts, initialize, app.DefaultInitFuncConstructors,
 		names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
 	cmd.Use = "ccm"
@@ -39,9 +44,54 @@ cloud's instances, removes Nodes whose instance has ended, taints those that are
 shut down, and builds load balancers for Services. With --cluster-cidr it also
 routes each Node's pod range to its instance.
 
-It needs a kubeconfig (--kubeconfig) and where the cloud is (--cloud-config, or
-FAKECLOUD_URL, FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment).`
+It needs a kubeconfig (--kubeconfig; without, it takes that of the pod it runs
+in) and where the cloud is (--cloud-config, or FAKECLOUD_URL,
+FAKECLOUD_TOKEN_FILE and FAKECLOUD_PROJECT in the environment). Kubernetes
+` + ccmversion.Supported() + ` is what this build was tested with.
+
+Examples:
+  # A cluster named lab, from outside
+  ccm --kubeconfig=admin.conf --cloud-config=cloud.yaml --cluster-name=lab
+  # With a route for each Node's pods
+  ccm --kubeconfig=admin.conf --cloud-config=cloud.yaml --cluster-cidr=10.244.0.0/16
+  # Without load balancers; short names of controllers work too
+  ccm --kubeconfig=admin.conf --cloud-config=cloud.yaml --controllers=*,-service-lb-controller
+
+Exit codes: 0 after --help and --version; 1 when the command line, the cloud
+config or the kubeconfig is wrong, or leadership was lost.`
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		// --version=raw and --version=v1.2.3 keep upstream's meaning.
+		if cmd.Flag("version").Value.String() == string(verflag.VersionTrue) {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), ccmversion.Get())
+			return err
+		}
+		return run(cmd, args)
+	}
+	// Upstream would print all flags, and there are a hundred.
+	cmd.SilenceUsage = true
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; %s --help shows all flags", err, cmd.Name())
+	})
 	return cmd, nil
+}
+
+// forAThousandNodes sets defaults; flags change them as ever. What is not set
+// here is upstream's.
+func forAThousandNodes(o *options.CloudControllerManagerOptions) {
+	// Upstream's 20 calls a second to the API server make 1,000 Nodes, each of
+	// which takes several, a matter of minutes. The burst holds most of them; the
+	// API server's own priority and fairness defends it from more.
+	o.Generic.ClientConnection.QPS, o.Generic.ClientConnection.Burst = 500, 2000
+	// Each worker waits for the API server most of its time: 30 of them keep it
+	// busy. Upstream's is 1. Status updates take as many (their flag is 0).
+	o.NodeController.ConcurrentNodeSyncs = 30
+	// Upstream's is 1: a Service whose balancer is refused would keep all others
+	// waiting. A Service is never with two workers at once.
+	o.ServiceController.ConcurrentServiceSyncs = 20
+	// Addresses that change are seen within a minute, not five: instances are
+	// read from memory, and a Node is written only when it differs.
+	o.NodeStatusUpdateFrequency.Duration = time.Minute
 }
 
 // initialize ends the process when the configuration is wrong: nothing it
@@ -59,6 +109,7 @@ func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interf
 		fmt.Fprintf(os.Stderr, "ccm: %v\n", err)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
+	go ccmversion.TellSkew(context.Background(), cfg.VersionedClient.Discovery())
 	return cloud
 }
 
@@ -86,9 +137,4 @@ func open(file string) (cloudprovider.Interface, error) {
 	return cloudprovider.GetCloudProvider(ProviderName, f)
 }
 
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return strings.Trim(info.Main.Version, "()")
-	}
-	return "devel"
-}
+func version() string { return ccmversion.Get().Version }

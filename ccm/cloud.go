@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,16 +61,20 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		return nil, err
 	}
 	project := newProjectGuard(api, cfg.Project)
+	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache,
+		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Observe: calls.CacheQuestion,
 	})
-	instances := &instances{api: api, project: project, explain: explain}
+	mass := cfg.MassDeletion
+	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
+	guardInUse.Store(guard)
+	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain, labels: nodeLabels(cfg.NodeLabels)}
 	return &cloud{
 		inventory:     known,
 		instances:     instances,
 		loadBalancers: &loadBalancers{api: api, project: project, inventory: known, explain: explain},
-		routes:        &routes{api: api, project: project, instances: instances},
+		routes:        &routes{api: api, project: project, inventory: known, instances: instances, explain: explain},
 		explain:       explain,
 	}, nil
 }
@@ -96,7 +101,8 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 
 // SetInformers is called after Initialize, before any controller starts.
 func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
-	c.routes.nodes = informers.Core().V1().Nodes().Lister()
+	nodes := informers.Core().V1().Nodes().Lister()
+	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
 }
 
 func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }

@@ -6,6 +6,8 @@ package ccm
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -15,22 +17,62 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // Reasons of the Events on Nodes and Services. They are for people and for
 // programs, so they stay.
 const (
-	reasonInstanceNotFound  = "InstanceNotFound"
-	reasonInstanceAmbiguous = "InstanceAmbiguous"
-	reasonCloudUnavailable  = "CloudUnavailable"
+	reasonInstanceNotFound     = "InstanceNotFound"
+	reasonInstanceAmbiguous    = "InstanceAmbiguous"
+	reasonInstanceStopped      = "InstanceStopped"
+	reasonInstanceInError      = "InstanceInError"
+	reasonForeignProviderID    = "ForeignProviderID"
+	reasonProvidedNodeIP       = "ProvidedNodeIPMismatch"
+	reasonNodeLabelSkipped     = "NodeLabelSkipped"
+	reasonMassDeletionHeld     = "MassDeletionHeld"
+	reasonRouteConflict        = "RouteConflict"
+	reasonWrongProject         = "WrongProject"
+	reasonQuotaExceeded        = "QuotaExceeded"
+	reasonAddressPoolExhausted = "AddressPoolExhausted"
+	reasonCloudThrottled       = "CloudThrottled"
+	reasonCloudAccessDenied    = "CloudAccessDenied"
+	reasonCloudUnavailable     = "CloudUnavailable"
 )
+
+// nextSteps are what a person can do about each; what needs nobody says so.
+var nextSteps = map[string]string{
+	reasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
+	reasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
+	reasonInstanceStopped:      "start it, or terminate it if it is not to come back",
+	reasonInstanceInError:      "mend or replace the instance",
+	reasonForeignProviderID:    "a Node of another cloud is left alone; if this one is ours, delete it and start its kubelet without --provider-id",
+	reasonProvidedNodeIP:       "start the kubelet with one of these addresses as --node-ip, or without it",
+	reasonNodeLabelSkipped:     "change the tag, or leave it out of the CCM's nodeLabels",
+	reasonMassDeletionHeld:     "if the instance is really gone there is nothing to do, as it is asked about again; if it is not, mend the cloud, and the Node stays",
+	reasonRouteConflict:        "the route comes by itself once the way is free",
+	reasonWrongProject:         "give the CCM a token of the project that it is configured for",
+	reasonQuotaExceeded:        "delete what is not needed, or have the project's quota raised",
+	reasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, or have the pool enlarged",
+	reasonCloudThrottled:       "it is tried again by itself; if this lasts, look for who calls the cloud so often, or have the limit raised",
+	reasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
+	reasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
+}
+
+// nextStep is what to do about a reason.
+func nextStep(reason string) string { return nextSteps[reason] }
 
 // Topics: of one object there may be several things to explain at a time, and
 // each has one cause at a time.
 const (
 	topicInitialization = "initialization"
+	topicInstance       = "instance"
+	topicLabels         = "labels"
+	topicExistence      = "existence"
 	topicLoadBalancer   = "load-balancer"
-	topicRoute          = "route"
+	topicRoute          = "route" // one for each destination: topicRoute + " " + CIDR
 )
 
 // cause is why something is not as it should be.
@@ -116,14 +158,53 @@ func (e *explainer) forget(uid types.UID) {
 }
 
 // node tells why a Node stays uninitialised, or, with nil, that the cause is
-// gone. Of a Node that is initialised there is nothing to tell: the controller
-// asks again for its addresses every few minutes.
+// gone. Of a Node that is initialised there is little to tell, as the controller
+// asks again for its addresses every few minutes; but if the kubelet does not
+// agree with them they never come.
 func (e *explainer) node(node *corev1.Node, err error) {
-	if err == nil || !uninitialized(node) {
+	what := "Node stays uninitialized"
+	if !uninitialized(node) {
+		var mismatch *nodeIPError
+		if !errors.As(err, &mismatch) {
+			err = nil
+		}
+		what = "Node's addresses stay as they were"
+	}
+	if err == nil {
 		e.resolved(node, topicInitialization)
 		return
 	}
-	e.warn(node, topicInitialization, causeOf(err), "Node stays uninitialized: %v", err)
+	e.explain(node, topicInitialization, what, err)
+}
+
+// explain tells of an error by its cause: what is not as it should be, why, and
+// what to do about it.
+func (e *explainer) explain(obj object, topic, what string, err error) {
+	c := causeOf(err)
+	message := fmt.Sprintf("%s: %v", what, err)
+	if step := nextStep(c.reason); step != "" {
+		message += "; " + step
+	}
+	e.warn(obj, topic, c, "%s", message)
+}
+
+// state tells of a Node whose instance is there and does not run, each time that
+// it ceases to.
+func (e *explainer) state(node *corev1.Node, instance *api.Instance) {
+	switch instance.State {
+	case api.InstanceStopped:
+		e.warn(node, topicInstance, cause{reason: reasonInstanceStopped},
+			"Instance %s is stopped; %s", instance.ID, nextStep(reasonInstanceStopped))
+	case api.InstanceError:
+		why := "the cloud gives no reason"
+		if r := instance.StateReason; r != nil && *r != "" {
+			why = *r
+		}
+		e.warn(node, topicInstance, cause{reasonInstanceInError, why},
+			"Instance %s is in error: %s; %s", instance.ID, why, nextStep(reasonInstanceInError))
+	default:
+		e.resolved(node, topicInstance)
+	}
 }
 
 func uninitialized(node *corev1.Node) bool {
@@ -132,15 +213,43 @@ func uninitialized(node *corev1.Node) bool {
 	})
 }
 
-// causeOf is the one place where an error becomes a reason.
+// errWrongProject is an answer that is not about our project.
+var errWrongProject = errors.New("wrong project")
+
+// causeOf is the one place where an error becomes a reason. An error that knows
+// its own comes before how the cloud refused, and what is left is that the cloud
+// cannot be used just now.
 func causeOf(err error) cause {
-	var ambiguous *ambiguousError
+	var known interface{ cause() cause }
+	var refused *client.Error
 	switch {
+	case errors.As(err, &known):
+		return known.cause()
+	case errors.Is(err, errWrongProject): // Before "not found", which is that of another project.
+		return cause{reason: reasonWrongProject}
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
 		return cause{reason: reasonInstanceNotFound}
-	case errors.As(err, &ambiguous):
-		return cause{reason: reasonInstanceAmbiguous}
+	case errors.As(err, &refused):
+		return causeOfRefusal(refused)
 	default:
 		return cause{reason: reasonCloudUnavailable}
 	}
+}
+
+func causeOfRefusal(refused *client.Error) cause {
+	switch refused.Problem.Code {
+	case api.RouteConflict:
+		return cause{reason: reasonRouteConflict}
+	case api.QuotaExceeded:
+		return cause{reason: reasonQuotaExceeded}
+	case api.AddressPoolExhausted:
+		return cause{reason: reasonAddressPoolExhausted}
+	}
+	switch refused.Status {
+	case http.StatusTooManyRequests:
+		return cause{reason: reasonCloudThrottled}
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return cause{reason: reasonCloudAccessDenied}
+	}
+	return cause{reason: reasonCloudUnavailable}
 }

@@ -1,19 +1,22 @@
 package ccm
 
 // What the cloud knows of the machine behind a Node. The node controller asks
-// InstanceMetadata to initialise a Node; the node lifecycle controller asks
-// InstanceExists and InstanceShutdown of Nodes that are not Ready, and deletes
-// the Node when the first says false. So "false" is said only on a definite
-// answer, and find is the one place that decides what is definite.
+// InstanceMetadata to initialise a Node, and again every few minutes for its
+// addresses; the node lifecycle controller asks InstanceExists and
+// InstanceShutdown of Nodes that are not Ready, and deletes the Node when the
+// first says false. What is certain is decided in existence.go, and how many
+// Nodes may go at a time in guard.go.
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -26,34 +29,62 @@ type instancesAPI interface {
 }
 
 type instances struct {
-	api     instancesAPI
-	project *projectGuard
-	explain *explainer
+	api       instancesAPI
+	project   *projectGuard
+	inventory knownInstances
+	guard     *deletionGuard
+	explain   *explainer
+	labels    nodeLabels
 }
 
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
 
 // InstanceExists is false only when the cloud said, for our project, that the
-// instance does not exist or has ended. A stopped instance exists. For a Node
-// without a provider ID, a list without its name says nothing: only the sight
-// of its ended instance does.
+// instance does not exist or has ended, and not too many Nodes end at once. A
+// stopped instance exists. For a Node without a provider ID, a list without its
+// name says nothing: only the sight of its ended instance does.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	ctx = calls.For(ctx, calls.CloudNodeLifecycle)
-	_, err := i.find(ctx, node)
-	if errors.Is(err, cloudprovider.InstanceNotFound) {
-		return false, nil
-	}
+	gone, err := i.gone(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
 		return false, fmt.Errorf("does the instance of node %s exist: %w", node.Name, err)
 	}
+	return !gone, nil
+}
+
+// gone tells whether the Node may be deleted: its instance is gone for certain
+// and the mass-deletion guard lets it go. An error, perhaps an api.RetryError that
+// says when to ask again, leaves the Node where it is.
+func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
+	v, confirm := i.recall(ctx, node)
+	if confirm != nil {
+		if err := i.guard.early(node); err != nil {
+			return false, err
+		}
+		v = confirm(ctx)
+	}
+	if v.exists != nil {
+		i.seen(node, v.exists)
+		return false, nil
+	}
+	if v.gone == "" {
+		return false, v.err
+	}
+	if err := i.guard.admit(node, v.gone); err != nil {
+		return false, err
+	}
 	return true, nil
+}
+
+// seen takes in that a Node's instance exists.
+func (i *instances) seen(node *corev1.Node, instance *api.Instance) {
+	i.guard.exists(node)
+	i.explain.state(node, instance)
 }
 
 // InstanceShutdown is true for an instance that is stopped; one that is still
 // stopping may yet serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	ctx = calls.For(ctx, calls.CloudNodeLifecycle)
-	instance, err := i.find(ctx, node)
+	instance, err := i.judge(calls.For(ctx, calls.CloudNodeLifecycle), node).found()
 	if err != nil {
 		return false, fmt.Errorf("is the instance of node %s shut down: %w", node.Name, err)
 	}
@@ -63,129 +94,105 @@ func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bo
 // InstanceMetadata is what the node controller writes on the Node. An error
 // leaves the Node tainted, to be tried again.
 func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	ctx = calls.For(ctx, calls.CloudNode)
-	instance, err := i.find(ctx, node)
+	metadata, err := i.metadata(calls.For(ctx, calls.CloudNode), node)
 	i.explain.node(node, err)
 	if err != nil {
 		return nil, fmt.Errorf("metadata of node %s: %w", node.Name, err)
 	}
+	return metadata, nil
+}
+
+func (i *instances) metadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
+	instance, err := i.judge(ctx, node).found()
+	if err != nil {
+		return nil, err
+	}
+	i.seen(node, instance)
+	addresses := nodeAddresses(instance, node.Name)
+	// Upstream writes what it is given: a Node would lose its address, or never
+	// get its zone, by an answer with a hole in it.
+	if instance.Type == "" || instance.Zone == "" || instance.Region == "" || !slices.ContainsFunc(addresses, internal) {
+		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region or internal address: type %q, zone %q, region %q, addresses %v",
+			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
+	}
+	if err := agreesWithKubelet(node, instance.ID, addresses); err != nil {
+		return nil, err
+	}
 	return &cloudprovider.InstanceMetadata{
-		ProviderID:    providerID(instance.ID),
-		InstanceType:  string(instance.Type),
-		Zone:          instance.Zone,
-		Region:        instance.Region,
-		NodeAddresses: nodeAddresses(instance, node.Name),
+		ProviderID:       providerID(instance.ID),
+		InstanceType:     string(instance.Type),
+		Zone:             instance.Zone,
+		Region:           instance.Region,
+		NodeAddresses:    addresses,
+		AdditionalLabels: i.additionalLabels(node, instance),
 	}, nil
 }
 
+// nodeAddresses are the host name, then the internal and the external
+// addresses, of each IPv4 before IPv6, and otherwise in the cloud's order: the
+// first internal one is the one that others connect to.
 func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
-	addresses := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}
+	var ips []corev1.NodeAddress
 	for _, a := range instance.Addresses {
+		ip, err := netip.ParseAddr(a.IP)
+		if err != nil || ip.Zone() != "" {
+			continue
+		}
 		t := corev1.NodeInternalIP
 		if a.Type == api.AddressExternal {
 			t = corev1.NodeExternalIP
 		}
-		addresses = append(addresses, corev1.NodeAddress{Type: t, Address: a.IP})
+		nodehelpers.AddToNodeAddresses(&ips, corev1.NodeAddress{Type: t, Address: ip.Unmap().String()})
 	}
-	return addresses
+	rank := func(a corev1.NodeAddress) int {
+		r := 0
+		if !internal(a) {
+			r += 2
+		}
+		if netip.MustParseAddr(a.Address).Is6() {
+			r++
+		}
+		return r
+	}
+	slices.SortStableFunc(ips, func(a, b corev1.NodeAddress) int { return rank(a) - rank(b) })
+	return append([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}, ips...)
 }
 
-// find returns the Node's instance: by provider ID, else by name. The error is
-// (or wraps) cloudprovider.InstanceNotFound only where the cloud's answer is
-// definite; everything else, from a refused connection to a 404 of another
-// project, is an error that says nothing about existence.
-func (i *instances) find(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	if node.Spec.ProviderID != "" {
-		id, err := parseProviderID(node.Spec.ProviderID)
-		if err != nil {
-			return nil, err
-		}
-		return i.byID(ctx, id)
+func internal(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }
+
+// agreesWithKubelet is upstream's own check, made beforehand: a kubelet's
+// --node-ip that is not among the instance's addresses keeps the Node tainted,
+// which upstream only logs.
+func agreesWithKubelet(node *corev1.Node, instanceID string, addresses []corev1.NodeAddress) error {
+	provided, given := node.Annotations[cloudproviderapi.AnnotationAlphaProvidedIPAddr]
+	if !given {
+		return nil
 	}
-	return i.byName(ctx, node.Name)
+	if _, err := nodehelpers.GetNodeAddressesFromNodeIP(provided, addresses); err != nil {
+		return &nodeIPError{provided: provided, instance: instanceID, addresses: addresses, err: err}
+	}
+	return nil
 }
 
-func (i *instances) byID(ctx context.Context, id string) (*api.Instance, error) {
-	instance, err := i.api.GetInstance(ctx, id)
-	if err != nil {
-		notFound, err := i.project.definiteNotFound(ctx, err)
-		if notFound {
-			return nil, fmt.Errorf("instance %s: %w", id, cloudprovider.InstanceNotFound)
-		}
-		return nil, err
-	}
-	if instance.ID != id || instance.State == "" {
-		return nil, fmt.Errorf("the cloud was asked for instance %s and its answer is not that: id %q, state %q", id, instance.ID, instance.State)
-	}
-	if err := i.mustBeOurs(ctx, instance); err != nil {
-		return nil, err
-	}
-	if ended(instance.State) {
-		return nil, fmt.Errorf("instance %s is %s: %w", id, instance.State, cloudprovider.InstanceNotFound)
-	}
-	return instance, nil
+// nodeIPError is a kubelet's --node-ip that its instance does not have.
+type nodeIPError struct {
+	provided, instance string
+	addresses          []corev1.NodeAddress
+	err                error
 }
 
-// errNoSuchName is not cloudprovider.InstanceNotFound: an empty list may be a
-// broken or a stale one.
-var errNoSuchName = errors.New("no instance has that name")
-
-// byName serves Nodes that have no provider ID yet.
-func (i *instances) byName(ctx context.Context, name string) (*api.Instance, error) {
-	all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: name})
-	if err != nil {
-		return nil, err
-	}
-	var live, gone []api.Instance
-	for _, instance := range all {
-		switch {
-		case instance.Name != name:
-		case ended(instance.State):
-			gone = append(gone, instance)
-		default:
-			live = append(live, instance)
+func (e *nodeIPError) Error() string {
+	var ips []string
+	for _, a := range e.addresses {
+		if a.Type != corev1.NodeHostName {
+			ips = append(ips, a.Address)
 		}
 	}
-	switch len(live) {
-	case 1:
-		if err := i.mustBeOurs(ctx, &live[0]); err != nil {
-			return nil, err
-		}
-		return &live[0], nil
-	case 0:
-		if len(gone) == 0 {
-			return nil, fmt.Errorf("%w: %q", errNoSuchName, name)
-		}
-		if err := i.mustBeOurs(ctx, &gone[0]); err != nil {
-			return nil, err
-		}
-		return nil, fmt.Errorf("instance %s, named %q, is %s: %w", gone[0].ID, name, gone[0].State, cloudprovider.InstanceNotFound)
-	default:
-		return nil, &ambiguousError{name: name, instances: live}
-	}
+	return fmt.Sprintf("the kubelet's --node-ip %q is no address of instance %s, which has %v: %v", e.provided, e.instance, ips, e.err)
 }
 
-func (i *instances) mustBeOurs(ctx context.Context, instance *api.Instance) error {
-	ours, err := i.project.owns(ctx, instance.Project)
-	if err == nil && !ours {
-		err = fmt.Errorf("instance %s belongs to project %s, which is not ours", instance.ID, instance.Project)
-	}
-	return err
-}
+func (e *nodeIPError) Unwrap() error { return e.err }
 
-// ended tells whether an instance is gone for a cluster. One that is still
-// terminating is not: its pods may yet be shutting down.
-func ended(s api.InstanceState) bool { return s == api.InstanceTerminated }
-
-type ambiguousError struct {
-	name      string
-	instances []api.Instance
-}
-
-func (e *ambiguousError) Error() string {
-	ids := make([]string, len(e.instances))
-	for i, instance := range e.instances {
-		ids[i] = instance.ID
-	}
-	return fmt.Sprintf("%d instances are named %q (%s); none is chosen by guess", len(ids), e.name, strings.Join(ids, ", "))
+func (e *nodeIPError) cause() cause {
+	return cause{reasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
 }

@@ -1,17 +1,25 @@
 package ccm
 
 import (
-	"context"
 	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/utils/clock"
+	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -25,137 +33,61 @@ func node(providerID string) *corev1.Node {
 	return n
 }
 
+// newInstances has an inventory that remembers nothing, and knows of no Nodes.
 func newInstances(f *fakeAPI) *instances {
-	return &instances{api: f, project: newProjectGuard(f, "lab"), explain: newExplainer()}
+	explain := newExplainer()
+	guard := newDeletionGuard(oneThird, clock.RealClock{}, explain)
+	guard.nodes = corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
+	return &instances{api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain}
 }
 
-// What each possible answer to "get this one instance" says about a Node.
-func TestExistenceByProviderID(t *testing.T) {
-	got := func(s api.InstanceState) func(string) (*api.Instance, error) {
-		return func(string) (*api.Instance, error) { i := instance(s); return &i, nil }
-	}
-	fails := func(err error) func(string) (*api.Instance, error) {
-		return func(string) (*api.Instance, error) { return nil, err }
-	}
-	foreign := instance(api.InstanceTerminated)
-	foreign.Project = "p-other"
-	other := instance(api.InstanceRunning)
-	other.ID = "i-2"
+func TestLookupByNameAsksForTheName(t *testing.T) {
+	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(f client.InstanceFilter) ([]api.Instance, error) {
+		assert.Equal(t, client.InstanceFilter{Name: "node-1"}, f)
+		return []api.Instance{instance(api.InstanceRunning)}, nil
+	}})
+	found, err := i.judge(t.Context(), node("")).found()
+	require.NoError(t, err)
+	assert.Equal(t, "i-1", found.ID)
+}
 
-	const yes, no, unknown = "exists", "does not exist", "unknown"
-	for name, tc := range map[string]struct {
-		get        func(string) (*api.Instance, error)
-		providerID string
-		want       string
-		shutdown   bool
-	}{
-		"pending":                         {get: got(api.InstancePending), want: yes},
-		"running":                         {get: got(api.InstanceRunning), want: yes},
-		"stopping":                        {get: got(api.InstanceStopping), want: yes},
-		"stopped":                         {get: got(api.InstanceStopped), want: yes, shutdown: true},
-		"error":                           {get: got(api.InstanceError), want: yes},
-		"terminating":                     {get: got(api.InstanceTerminating), want: yes},
-		"terminated":                      {get: got(api.InstanceTerminated), want: no},
-		"404 of our project":              {get: fails(problem(404, api.NotFound, ourProject)), want: no},
-		"404 of another project":          {get: fails(problem(404, api.NotFound, "p-other")), want: unknown},
-		"404 without a project":           {get: fails(problem(404, api.NotFound, "")), want: unknown},
-		"404 of something else":           {get: fails(&client.Error{Status: 404, Problem: api.Problem{Detail: "nginx"}}), want: unknown},
-		"401":                             {get: fails(problem(401, api.Unauthenticated, "")), want: unknown},
-		"429":                             {get: fails(&client.Error{Status: 429}), want: unknown},
-		"500":                             {get: fails(problem(500, api.Internal, ourProject)), want: unknown},
-		"timeout":                         {get: fails(context.DeadlineExceeded), want: unknown},
-		"refused":                         {get: fails(errors.New("connection refused")), want: unknown},
-		"terminated, of another project":  {get: func(string) (*api.Instance, error) { return &foreign, nil }, want: unknown},
-		"another instance than asked for": {get: func(string) (*api.Instance, error) { return &other, nil }, want: unknown},
-		"empty object":                    {get: func(string) (*api.Instance, error) { return &api.Instance{}, nil }, want: unknown},
-		"another cloud's provider ID":     {providerID: "aws:///eu/i-1", want: unknown},
-		"provider ID without an ID":       {providerID: "fakecloud://", want: unknown},
-	} {
-		t.Run(name, func(t *testing.T) {
-			id := tc.providerID
-			if id == "" {
-				id = "fakecloud://i-1"
-			}
-			i := newInstances(&fakeAPI{t: t, getInstance: tc.get, project: ours})
-			exists, err := i.InstanceExists(t.Context(), node(id))
-			switch tc.want {
-			case unknown:
-				assert.Error(t, err)
-				assert.False(t, errors.Is(err, cloudprovider.InstanceNotFound))
-			case yes:
-				require.NoError(t, err)
-				assert.True(t, exists)
-				shutdown, err := i.InstanceShutdown(t.Context(), node(id))
-				require.NoError(t, err)
-				assert.Equal(t, tc.shutdown, shutdown)
-			case no:
-				require.NoError(t, err)
-				assert.False(t, exists)
-			}
+// What the inventory knows costs no call but the one for our project's ID: a
+// thousand Nodes by name, and five hundred that are asked about twice.
+func TestKnownInstancesCostNothing(t *testing.T) {
+	known := &remembered{}
+	for n := range 1000 {
+		known.instances = append(known.instances, api.Instance{
+			ID: fmt.Sprintf("i-%d", n), Name: fmt.Sprintf("n-%d", n), Project: ourProject, State: api.InstanceStopped,
+			Type: "small", Zone: "r-a", Region: "r", Addresses: instance("").Addresses,
 		})
 	}
-}
-
-// The token was swapped to another project: nothing it says counts.
-func TestSwappedTokenNeverMeansGone(t *testing.T) {
-	f := &fakeAPI{t: t,
-		getInstance:   func(string) (*api.Instance, error) { return nil, problem(404, api.NotFound, "p-other") },
-		listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return nil, nil },
-		project:       func() (*api.Project, error) { return &api.Project{ID: "p-other", Name: "other"}, nil },
-	}
-	_, err := newInstances(f).InstanceExists(t.Context(), node("fakecloud://i-1"))
-	require.ErrorContains(t, err, `configured for "lab"`)
-	_, err = newInstances(f).InstanceExists(t.Context(), node(""))
-	require.ErrorIs(t, err, errNoSuchName)
-}
-
-func TestLookupByName(t *testing.T) {
-	second := instance(api.InstanceStopped)
-	second.ID = "i-2"
-	ended := instance(api.InstanceTerminated)
-	ended.ID = "i-0"
-	strange := ended
-	strange.Project = "p-other"
-	const gone = "instance not found"
-	for name, tc := range map[string]struct {
-		list    []api.Instance
-		listErr error
-		wantID  string
-		wantErr string
-	}{
-		"one":                           {list: []api.Instance{instance(api.InstanceRunning)}, wantID: "i-1"},
-		"one beside an ended namesake":  {list: []api.Instance{ended, instance(api.InstanceRunning)}, wantID: "i-1"},
-		"none":                          {wantErr: "no instance has that name"},
-		"only an ended one":             {list: []api.Instance{ended}, wantErr: gone},
-		"an ended one of a stranger":    {list: []api.Instance{strange}, wantErr: "not ours"},
-		"two":                           {list: []api.Instance{instance(api.InstanceRunning), second}, wantErr: "2 instances are named"},
-		"the list fails":                {listErr: errors.New("boom"), wantErr: "boom"},
-		"the filter was not understood": {list: []api.Instance{{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}}, wantErr: "no instance has that name"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(f client.InstanceFilter) ([]api.Instance, error) {
-				assert.Equal(t, "node-1", f.Name)
-				return tc.list, tc.listErr
-			}})
-			found, err := i.find(t.Context(), node(""))
-			if tc.wantErr != "" {
-				require.ErrorContains(t, err, tc.wantErr)
-				exists, err := i.InstanceExists(t.Context(), node(""))
-				assert.False(t, exists)
-				assert.Equal(t, tc.wantErr == gone, err == nil, "only an ended instance of ours is known to be gone: %v", err)
-				return
-			}
+	projects := 0
+	i := newInstances(&fakeAPI{t: t, project: func() (*api.Project, error) { projects++; return ours() }})
+	i.inventory = known
+	for n, instance := range known.instances {
+		fresh := node("")
+		fresh.Name = instance.Name
+		metadata, err := i.InstanceMetadata(t.Context(), fresh)
+		require.NoError(t, err)
+		require.Equal(t, "fakecloud://"+instance.ID, metadata.ProviderID)
+		if n < 500 {
+			old := node(metadata.ProviderID)
+			there, err := i.InstanceExists(t.Context(), old)
 			require.NoError(t, err)
-			assert.Equal(t, tc.wantID, found.ID)
-		})
+			require.True(t, there)
+			shutdown, err := i.InstanceShutdown(t.Context(), old)
+			require.NoError(t, err)
+			require.True(t, shutdown)
+		}
 	}
+	assert.Equal(t, 1, projects)
 }
 
 func TestInstanceMetadata(t *testing.T) {
-	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
-		got := instance(api.InstanceRunning)
-		return &got, nil
-	}})
+	tagged := instance(api.InstancePending)
+	tagged.Tags = api.Tags{"team": "Team A", "rack": "", "private": "x"}
+	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return &tagged, nil }})
+	i.labels = nodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
 	meta, err := i.InstanceMetadata(t.Context(), node("fakecloud://i-1"))
 	require.NoError(t, err)
 	assert.Equal(t, &cloudprovider.InstanceMetadata{
@@ -165,7 +97,76 @@ func TestInstanceMetadata(t *testing.T) {
 			{Type: corev1.NodeInternalIP, Address: "127.30.16.1"},
 			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
 		},
+		AdditionalLabels: map[string]string{"example.org/team": "Team-A", "example.org/rack": ""},
 	}, meta)
+}
+
+func TestNodeAddresses(t *testing.T) {
+	in := func(ip string) api.Address { return api.Address{Type: api.AddressInternal, IP: ip} }
+	out := func(ip string) api.Address { return api.Address{Type: api.AddressExternal, IP: ip} }
+	for name, tc := range map[string]struct {
+		has  []api.Address
+		want string
+	}{
+		"one":                         {[]api.Address{in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
+		"both families, of each kind": {[]api.Address{out("2001:db8::2"), in("fd00::1"), out("192.0.2.1"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1 ExternalIP:192.0.2.1 ExternalIP:2001:db8::2"},
+		"the cloud's first is first":  {[]api.Address{in("10.0.0.9"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.9 InternalIP:10.0.0.1"},
+		"twice, in two spellings":     {[]api.Address{in("fd00::1"), in("fd00:0::1"), in("10.0.0.1"), in("::ffff:10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1"},
+		"internal and external alike": {[]api.Address{in("10.0.0.1"), out("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 ExternalIP:10.0.0.1"},
+		"garbage among them":          {[]api.Address{in(""), in("x"), in("fe80::1%eth0"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
+		"IPv6 only":                   {[]api.Address{in("fd00::1")}, "Hostname:n InternalIP:fd00::1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, a := range nodeAddresses(&api.Instance{Addresses: tc.has}, "n") {
+				got = append(got, string(a.Type)+":"+a.Address)
+			}
+			assert.Equal(t, tc.want, strings.Join(got, " "))
+		})
+	}
+}
+
+func TestProvidedNodeIP(t *testing.T) {
+	for provided, tc := range map[string]struct{ agrees bool }{
+		"127.30.16.1":         {true},
+		"192.0.2.1":           {true},
+		"127.30.16.1,fd00::1": {true},
+		"127.30.16.2":         {},
+		"127.30.16.1,fd00::2": {},
+		"":                    {},
+		"nonsense":            {},
+	} {
+		t.Run(provided, func(t *testing.T) {
+			i := newInstances(&fakeAPI{t: t, project: ours, getInstance: with(func(i *api.Instance) {
+				i.Addresses = append(i.Addresses, api.Address{Type: api.AddressInternal, IP: "fd00::1"})
+			})})
+			recorder := record.NewFakeRecorder(9)
+			i.explain.use(recorder)
+			for _, tainted := range []bool{true, false} {
+				n := node(byID)
+				n.UID = types.UID(fmt.Sprint(tainted))
+				n.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: provided}
+				what := "Node's addresses stay as they were"
+				if tainted {
+					n.Spec.Taints = node("").Spec.Taints
+					what = "Node stays uninitialized"
+				}
+				_, err := i.InstanceMetadata(t.Context(), n)
+				_, again := i.InstanceMetadata(t.Context(), n)
+				if tc.agrees {
+					require.NoError(t, errors.Join(err, again))
+					assert.Empty(t, recorder.Events)
+					continue
+				}
+				require.Error(t, err)
+				require.Error(t, again)
+				require.Len(t, recorder.Events, 1)
+				said := <-recorder.Events
+				assert.Contains(t, said, "Warning ProvidedNodeIPMismatch "+what)
+				assert.Contains(t, said, "instance i-1, which has [127.30.16.1 fd00::1 192.0.2.1]")
+			}
+		})
+	}
 }
 
 // One Event per cause, not per retry; a new cause, or the old one after it
@@ -183,7 +184,9 @@ func TestNodeEvents(t *testing.T) {
 	listErr = errors.New("boom")
 	ask()
 	listErr = nil
-	list = []api.Instance{instance(api.InstanceRunning), instance(api.InstanceRunning)}
+	list = []api.Instance{instance(api.InstanceRunning), changed(api.InstanceRunning, "i-2", ourProject)}
+	ask()
+	list = []api.Instance{list[1], list[0]}
 	ask()
 	list = list[:1]
 	ask()
@@ -198,4 +201,93 @@ func TestNodeEvents(t *testing.T) {
 	for n, want := range []string{reasonInstanceNotFound, reasonCloudUnavailable, reasonInstanceAmbiguous, reasonInstanceNotFound} {
 		assert.Contains(t, reasons[n], "Warning "+want)
 	}
+}
+
+// An instance in error is told of once for each reason that the cloud gives,
+// whoever asks.
+func TestInstanceInError(t *testing.T) {
+	why := "no host has room"
+	current := instance(api.InstanceError)
+	current.StateReason = &why
+	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return &current, nil }})
+	recorder := record.NewFakeRecorder(9)
+	i.explain.use(recorder)
+	ask := func() {
+		there, err := i.InstanceExists(t.Context(), node(byID))
+		require.NoError(t, err)
+		require.True(t, there)
+		_, err = i.InstanceMetadata(t.Context(), node(byID))
+		require.NoError(t, err)
+	}
+	ask()
+	require.Len(t, recorder.Events, 1)
+	assert.Contains(t, <-recorder.Events, "Warning InstanceInError Instance i-1 is in error: no host has room; ")
+	why = "its disk is full"
+	ask()
+	require.Len(t, recorder.Events, 1)
+	assert.Contains(t, <-recorder.Events, "its disk is full")
+	current.State = api.InstanceRunning
+	ask()
+	assert.Empty(t, recorder.Events)
+	current.State, current.StateReason = api.InstanceError, nil
+	ask()
+	require.Len(t, recorder.Events, 1)
+	assert.Contains(t, <-recorder.Events, "the cloud gives no reason")
+}
+
+func TestTagsThatCanBeNoLabels(t *testing.T) {
+	got := instance(api.InstanceRunning)
+	got.Tags = api.Tags{"a b": "x", "ok": "1", "dots": "...", "long": strings.Repeat("x", 70)}
+	i := newInstances(&fakeAPI{t: t})
+	recorder := record.NewFakeRecorder(9)
+	i.explain.use(recorder)
+	ask := func(prefix string) map[string]string {
+		i.labels = nodeLabels{Tags: []string{"ok", "long", "dots", "a b"}, Prefix: prefix}
+		return i.additionalLabels(node(byID), &got)
+	}
+	want := map[string]string{"example.org/ok": "1", "example.org/long": strings.Repeat("x", 63)}
+	assert.Equal(t, want, ask("example.org/"))
+	assert.Equal(t, want, ask("example.org/"))
+	require.Len(t, recorder.Events, 1, "both are told of at once, and once")
+	said := <-recorder.Events
+	assert.Contains(t, said, `Warning NodeLabelSkipped Not all tags of instance i-1 can be labels of the Node: tag "a b": "example.org/a b" is no label's key`)
+	assert.Contains(t, said, `tag "dots": nothing of its value "..." can be in a label`)
+	assert.Nil(t, ask("node.kubernetes.io/"))
+	assert.Contains(t, <-recorder.Events, "a namespace of Kubernetes")
+	got.Tags = nil
+	assert.Nil(t, ask("example.org/"))
+	assert.False(t, i.explain.troubled(node(byID), topicLabels))
+}
+
+// Whatever a tag holds, what comes of it is a valid label or nothing.
+func TestLabelsAreValid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key, value, err := label(rapid.String().Draw(t, "key"), rapid.String().Draw(t, "value"))
+		if err != nil {
+			return
+		}
+		assert.Empty(t, validation.IsQualifiedName(key))
+		assert.Empty(t, validation.IsValidLabelValue(value))
+	})
+}
+
+// Whatever addresses a cloud gives, the Node gets each once, and all valid.
+func TestAddressesAreValid(t *testing.T) {
+	addresses := rapid.SliceOf(rapid.Custom(func(t *rapid.T) api.Address {
+		return api.Address{
+			Type: rapid.SampledFrom([]api.AddressType{api.AddressInternal, api.AddressExternal}).Draw(t, "type"),
+			IP:   rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "fd00::1", "fd00:0:0::1", "x", ""}).Draw(t, "ip"),
+		}
+	}))
+	rapid.Check(t, func(t *rapid.T) {
+		seen := map[corev1.NodeAddress]bool{}
+		for _, a := range nodeAddresses(&api.Instance{Addresses: addresses.Draw(t, "addresses")}, "n") {
+			assert.False(t, seen[a], "%v twice", a)
+			seen[a] = true
+			if a.Type != corev1.NodeHostName {
+				_, err := netip.ParseAddr(a.Address)
+				assert.NoError(t, err)
+			}
+		}
+	})
 }

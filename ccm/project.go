@@ -2,12 +2,15 @@ package ccm
 
 // Whose answers are believed: only those of the project this CCM is
 // configured for. A token that was swapped to another project sees none of our
-// instances, and its "not found" must never delete a Node.
+// instances, and its "not found", or its empty list, must never delete a Node.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -20,48 +23,65 @@ type projectAPI interface {
 type projectGuard struct {
 	api  projectAPI
 	want string // name or ID
+	// token tells tokens apart: the cloud is asked anew when what it returns has
+	// changed.
+	token func() string
 
-	mu sync.Mutex
-	id string // resolved once the cloud has answered
+	asking singleflight.Group
+	mu     sync.Mutex
+	id     string // our project's, once the cloud has said that the token is its
+	of     string // that token
 }
 
 func newProjectGuard(api projectAPI, want string) *projectGuard {
-	return &projectGuard{api: api, want: want}
+	return &projectGuard{api: api, want: want, token: func() string { return "" }}
 }
 
-// check is an error unless the token belongs to our project now.
+// check is an error unless the token belongs to our project. The cloud is asked
+// once for each token.
 func (g *projectGuard) check(ctx context.Context) error {
 	_, err := g.resolve(ctx)
 	return err
 }
 
-// resolve asks the cloud which project the token belongs to, and returns its
-// ID if it is ours.
+// resolve is our project's ID, if the token that is in use belongs to it.
 func (g *projectGuard) resolve(ctx context.Context) (string, error) {
+	token := g.token()
+	g.mu.Lock()
+	id, of := g.id, g.of
+	g.mu.Unlock()
+	if id != "" && of == token {
+		return id, nil
+	}
+	asked, err, _ := g.asking.Do(token, func() (any, error) { return g.ask(ctx, token) })
+	if err != nil {
+		return "", err
+	}
+	return asked.(string), nil
+}
+
+func (g *projectGuard) ask(ctx context.Context, token string) (string, error) {
 	p, err := g.api.Project(ctx)
 	if err != nil {
 		return "", fmt.Errorf("asking the cloud for our project: %w", err)
 	}
 	if p.Name != g.want && p.ID != g.want {
-		return "", fmt.Errorf("the cloud token belongs to project %s (%s), but this CCM is configured for %q", p.Name, p.ID, g.want)
+		return "", fmt.Errorf("%w: the cloud token belongs to project %s (%s), but this CCM is configured for %q", errWrongProject, p.Name, p.ID, g.want)
+	}
+	if g.token() != token {
+		return "", errors.New("the cloud token was changed while the cloud was asked for its project: nothing is concluded until it is asked again")
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.id = p.ID
+	g.id, g.of = p.ID, token
 	return p.ID, nil
 }
 
-// owns tells whether an answer that names this project (by ID) is ours. It
-// asks the cloud only until it has been told our project's ID once.
+// owns tells whether an answer that names this project (by ID) is ours.
 func (g *projectGuard) owns(ctx context.Context, projectID string) (bool, error) {
-	g.mu.Lock()
-	id := g.id
-	g.mu.Unlock()
-	if id == "" {
-		var err error
-		if id, err = g.resolve(ctx); err != nil {
-			return false, err
-		}
+	id, err := g.resolve(ctx)
+	if err != nil {
+		return false, err
 	}
 	return projectID == id, nil
 }
@@ -78,7 +98,7 @@ func (g *projectGuard) definiteNotFound(ctx context.Context, err error) (bool, e
 		return false, perr
 	}
 	if !ours {
-		return false, fmt.Errorf("doubtful answer, taken for none: project %q is not ours: %w", client.ProjectOf(err), err)
+		return false, fmt.Errorf("%w: doubtful answer, taken for none: project %q is not ours: %w", errWrongProject, client.ProjectOf(err), err)
 	}
 	return true, nil
 }

@@ -15,7 +15,16 @@ func providerID(instanceID string) string { return providerIDPrefix + instanceID
 func parseProviderID(id string) (string, error) {
 	instanceID, ok := strings.CutPrefix(id, providerIDPrefix)
 	if !ok || instanceID == "" || strings.ContainsAny(instanceID, "/ ") {
-		return "", fmt.Errorf("provider ID %q is not of the form %s<instance-id>", id, providerIDPrefix)
+		return "", &foreignProviderIDError{id}
 	}
 	return instanceID, nil
 }
+
+// foreignProviderIDError is a provider ID of another cloud, or of none.
+type foreignProviderIDError struct{ id string }
+
+func (e *foreignProviderIDError) Error() string {
+	return fmt.Sprintf("provider ID %q is not of the form %s<instance-id>", e.id, providerIDPrefix)
+}
+
+func (e *foreignProviderIDError) cause() cause { return cause{reasonForeignProviderID, e.id} }

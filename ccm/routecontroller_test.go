@@ -99,7 +99,7 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	}}
 	factory := informers.NewSharedInformerFactory(kube, 0)
 	i := newInstances(f)
-	r := &routes{api: cloud, project: i.project, instances: i, nodes: factory.Core().V1().Nodes().Lister()}
+	r := &routes{api: cloud, project: i.project, inventory: forgetful{routes: cloud}, instances: i, explain: i.explain, nodes: factory.Core().V1().Nodes().Lister()}
 	_, cidr, err := net.ParseCIDR("10.244.0.0/16")
 	require.NoError(t, err)
 	controller, err := routecontroller.New(r, kube, factory.Core().V1().Nodes(), clusterName, []*net.IPNet{cidr})

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
@@ -31,10 +32,19 @@ type routesAPI interface {
 	DeleteRoute(ctx context.Context, id string) error
 }
 
+// knownRoutes is the part of the inventory that remembers the cluster's routes:
+// upstream lists them every 10 s.
+type knownRoutes interface {
+	Routes(ctx context.Context) ([]api.Route, error)
+	NoteRoute(r api.Route)
+}
+
 type routes struct {
 	api       routesAPI
 	project   *projectGuard
+	inventory knownRoutes
 	instances *instances
+	explain   *explainer
 	nodes     corelisters.NodeLister // set before the controllers start
 }
 
@@ -49,7 +59,7 @@ var _ cloudprovider.Routes = (*routes)(nil)
 // its Node does.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	ctx = calls.For(ctx, calls.NodeRoute)
-	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Tags: []string{TagCluster + "=" + cluster}})
+	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
 	}
@@ -62,7 +72,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		if owned, err := r.project.owns(ctx, route.Project); err != nil {
 			return nil, err
 		} else if !owned {
-			return nil, fmt.Errorf("doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours", route.ID, route.Project)
+			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours", errWrongProject, route.ID, route.Project)
 		}
 		if !routeOf(cluster, &route) {
 			continue
@@ -77,15 +87,28 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	return list, nil
 }
 
-// CreateRoute is content with a route that is already as it should be: the
-// list that missed it may have been a stale one.
+// CreateRoute makes a route in one call, and explains on the Node why it cannot:
+// upstream's own Event comes again at every retry.
 func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *cloudprovider.Route) error {
 	ctx = calls.For(ctx, calls.NodeRoute)
 	node, err := r.nodes.Get(string(route.TargetNode))
 	if err != nil {
 		return err
 	}
-	instance, err := r.instances.find(ctx, node)
+	// A Node of two families has two routes, each with a cause of its own.
+	topic := topicRoute + " " + route.DestinationCIDR
+	if err := r.create(ctx, cluster, node, route); err != nil {
+		r.explain.explain(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
+		return err
+	}
+	r.explain.resolved(node, topic)
+	return nil
+}
+
+// create is content with a route that is already as it should be: the list that
+// missed it may have been a stale one.
+func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, route *cloudprovider.Route) error {
+	instance, err := r.instances.judge(ctx, node).found()
 	if err != nil {
 		return fmt.Errorf("where to route %s: %w", route.DestinationCIDR, err)
 	}
@@ -94,22 +117,23 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 		Tags: &api.Tags{TagCluster: cluster, TagNode: node.Name},
 	}
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
-	_, err = r.api.CreateRoute(ctx, want)
+	made, err := r.api.CreateRoute(ctx, want)
 	if client.HasCode(err, api.RouteConflict) || client.HasCode(err, api.NameTaken) {
-		return r.inTheWay(ctx, want, err)
+		made, err = r.inTheWay(ctx, want, err)
 	}
 	if err != nil {
 		return fmt.Errorf("routing %s to instance %s: %w", want.Destination, want.InstanceID, err)
 	}
+	r.inventory.NoteRoute(*made)
 	return nil
 }
 
 // inTheWay explains a refusal by what the cloud has, or finds that it already
 // has what is wanted.
-func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal error) error {
+func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
 	all, err := r.api.ListRoutes(ctx, client.RouteFilter{})
 	if err != nil {
-		return fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
+		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
 	}
 	cluster := (*want.Tags)[TagCluster]
 	for _, have := range all {
@@ -117,19 +141,31 @@ func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal err
 		case have.Name != want.Name && !overlap(have.Destination, want.Destination):
 		case routeOf(cluster, &have) && have.Tags[TagNode] == (*want.Tags)[TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
-			return nil
+			return &have, nil
 		default:
-			return fmt.Errorf("routing %s to instance %s: in the way is route %s (%s, %s to instance %s) of %s",
-				want.Destination, want.InstanceID, have.ID, have.Name, have.Destination, have.InstanceID, owner(cluster, &have))
+			return nil, &routeConflictError{have: have, cluster: cluster}
 		}
 	}
-	return refusal
+	return nil, refusal
 }
+
+// routeConflictError is a route in the way of one that a cluster wants.
+type routeConflictError struct {
+	have    api.Route
+	cluster string
+}
+
+func (e *routeConflictError) Error() string {
+	return fmt.Sprintf("in the way is route %s (%s, %s to instance %s) of %s",
+		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, owner(e.cluster, &e.have))
+}
+
+func (e *routeConflictError) cause() cause { return cause{reasonRouteConflict, e.have.ID} }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
 	ctx = calls.For(ctx, calls.NodeRoute)
-	found, err := r.api.ListRoutes(ctx, client.RouteFilter{Name: route.Name, Tags: []string{TagCluster + "=" + cluster}})
+	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}

@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -22,7 +24,10 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 		require.NoError(t, indexer.Add(n))
 	}
 	i := newInstances(f)
-	return &routes{api: f, project: i.project, instances: i, nodes: corelisters.NewNodeLister(indexer)}
+	return &routes{
+		api: f, project: i.project, inventory: forgetful{routes: f}, instances: i, explain: i.explain,
+		nodes: corelisters.NewNodeLister(indexer),
+	}
 }
 
 // route is what CreateRoute makes for node-1.
@@ -162,7 +167,7 @@ func TestCreateRouteToNowhere(t *testing.T) {
 		err   error
 		fail  string
 	}{
-		"its instance has ended":    {found: &ended, fail: "i-1 is terminated"},
+		"its instance has ended":    {found: &ended, fail: "i-1 (node-1) is terminated"},
 		"of another project":        {found: &strange, fail: "not ours"},
 		"404 of another project":    {err: problem(404, api.NotFound, "p-other"), fail: "not ours"},
 		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
@@ -196,7 +201,7 @@ func TestDeleteRoute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, project: ours, listRoutes: func(f client.RouteFilter) ([]api.Route, error) {
-				assert.Equal(t, client.RouteFilter{Name: "node-1-10.244.1.0-24", Tags: []string{"kubernetes-cluster=lab"}}, f)
+				assert.Equal(t, client.RouteFilter{Tags: []string{"kubernetes-cluster=lab"}}, f)
 				return tc.have, tc.list
 			}}
 			var deleted []string
@@ -210,4 +215,74 @@ func TestDeleteRoute(t *testing.T) {
 			assert.Equal(t, tc.want, deleted)
 		})
 	}
+}
+
+// Why a Node has no route is told once per cause, and of each of its ranges.
+func TestRouteEvents(t *testing.T) {
+	refusal := problem(409, api.RouteConflict, ourProject)
+	way := []api.Route{route(func(r *api.Route) { r.ID, r.Name, r.Tags = "r-9", "x", nil })}
+	f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
+	f.createRoute = func(api.RouteCreate) (*api.Route, error) { r := route(); return &r, refusal }
+	f.listRoutes = func(client.RouteFilter) ([]api.Route, error) { return way, nil }
+	r := newRoutes(t, f, node(byID))
+	recorder := record.NewFakeRecorder(9)
+	r.explain.use(recorder)
+	second := wanted()
+	second.DestinationCIDR = "10.244.2.0/24"
+	expect := func(want ...string) {
+		t.Helper()
+		for range 3 {
+			_ = r.CreateRoute(t.Context(), clusterName, "", wanted())
+		}
+		require.Len(t, recorder.Events, len(want))
+		for _, w := range want {
+			assert.Contains(t, <-recorder.Events, w)
+		}
+	}
+	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-9 (x, 10.244.1.0/24 to instance i-1) of no node of a cluster; delete it if it is nobody's; the route comes by itself")
+	way[0].ID = "r-10"
+	expect("RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10")
+	refusal = problem(409, api.QuotaExceeded, ourProject)
+	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
+	assert.Contains(t, <-recorder.Events, "Warning QuotaExceeded Route 10.244.2.0/24 is missing")
+	expect("Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: quota-exceeded")
+	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
+	expect()
+	refusal = problem(429, api.RateLimited, ourProject)
+	expect("Warning CloudThrottled")
+	refusal = nil
+	expect()
+	assert.False(t, r.explain.troubled(node(byID), topicRoute+" 10.244.1.0/24"))
+	refusal = problem(409, api.QuotaExceeded, ourProject)
+	expect("Warning QuotaExceeded")
+}
+
+// table is an inventory of routes that counts.
+type table struct {
+	routes []api.Route
+	asked  int
+}
+
+func (l *table) Routes(context.Context) ([]api.Route, error) { l.asked++; return l.routes, nil }
+func (l *table) NoteRoute(r api.Route)                       { l.routes = append(l.routes, r) }
+
+// With what is remembered, a new route costs one call, a steady round none, and
+// a deletion one.
+func TestCallsPerRoute(t *testing.T) {
+	created, deleted, projects := 0, 0, 0
+	f := &fakeAPI{t: t}
+	f.project = func() (*api.Project, error) { projects++; return ours() }
+	f.createRoute = func(api.RouteCreate) (*api.Route, error) { created++; r := route(); return &r, nil }
+	f.deleteRoute = func(string) error { deleted++; return nil }
+	r := newRoutes(t, f, node(byID))
+	known := &table{}
+	r.inventory, r.instances.inventory = known, &remembered{instances: []api.Instance{instance(api.InstanceRunning)}}
+	require.NoError(t, r.CreateRoute(t.Context(), clusterName, "", wanted()))
+	for range 100 {
+		list, err := r.ListRoutes(t.Context(), clusterName)
+		require.NoError(t, err)
+		require.Equal(t, []*cloudprovider.Route{wanted()}, list)
+	}
+	require.NoError(t, r.DeleteRoute(t.Context(), clusterName, wanted()))
+	assert.Equal(t, []int{1, 1, 1}, []int{created, deleted, projects}, "and one for our project's ID")
 }

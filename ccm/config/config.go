@@ -1,102 +1,232 @@
 // Package config reads the file behind --cloud-config: where the cloud is, who
-// we are there, and which project we expect to be in.
+// we are there, which project we expect to be in, and how the cloud is treated.
+// Its example.yaml shows every field.
 package config
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // Config is the content of --cloud-config, as YAML. Each field can be set or
-// overridden by the environment variable named beside it.
+// overridden by the environment variable in its tag.
 type Config struct {
-	// URL of the cloud's API. FAKECLOUD_URL.
-	URL string `json:"url"`
+	// URL of the cloud's API.
+	URL string `json:"url" env:"FAKECLOUD_URL"`
 	// TokenFile holds the bearer token; it is read again for every call, so
-	// that rotating it needs no restart. FAKECLOUD_TOKEN_FILE.
-	TokenFile string `json:"tokenFile"`
+	// that rotating it needs no restart.
+	TokenFile string `json:"tokenFile" env:"FAKECLOUD_TOKEN_FILE"`
 	// Project is the name or ID of the project that holds this cluster's
 	// instances. "No such instance" is believed only from this project.
-	// FAKECLOUD_PROJECT.
-	Project string `json:"project"`
+	Project string `json:"project" env:"FAKECLOUD_PROJECT"`
 	// CAFile is a PEM bundle to verify an https URL with; the system's when
-	// empty. FAKECLOUD_CA_FILE.
-	CAFile string `json:"caFile,omitempty"`
-	// Cache, true unless said otherwise, has instances, balancers and routes
-	// remembered and kept up to date by the cloud's events. FAKECLOUD_CACHE.
-	Cache bool `json:"cache"`
+	// empty.
+	CAFile string `json:"caFile,omitempty" env:"FAKECLOUD_CA_FILE"`
+	// Cache has instances, balancers and routes remembered and kept up to date
+	// by the cloud's events.
+	Cache bool `json:"cache" env:"FAKECLOUD_CACHE"`
+	// QPS bounds the calls to the cloud a second, in the long run; 0 does not.
+	QPS float64 `json:"qps" env:"FAKECLOUD_QPS"`
+	// Burst is how many calls may be sent at once.
+	Burst int `json:"burst" env:"FAKECLOUD_BURST"`
+	// MassDeletion is when the removal of Nodes is stopped.
+	MassDeletion MassDeletion `json:"massDeletion"`
+	// NodeLabels are which tags of an instance become labels of its Node.
+	NodeLabels NodeLabels `json:"nodeLabels"`
+}
+
+// MassDeletion says how many Nodes may go at once before the CCM stops and looks
+// at each again: an error that makes many instances look gone must not take a
+// cluster's Nodes.
+type MassDeletion struct {
+	// Share of all Nodes, over 0 and up to 1, that may go within Window.
+	Share float64 `json:"share" env:"FAKECLOUD_MASS_DELETION_SHARE"`
+	// Minimum is how many may go whatever their share is.
+	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
+	// Window is the time in which they are counted.
+	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
+	// Hold is for how long none goes once there were too many.
+	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
+}
+
+// NodeLabels has an instance's tag KEY=VALUE become its Node's label
+// PrefixKEY=VALUE.
+type NodeLabels struct {
+	// Tags are the keys of those tags; none of them by default.
+	Tags []string `json:"tags,omitempty" env:"FAKECLOUD_NODE_LABELS_TAGS"`
+	// Prefix is a DNS name and a slash.
+	Prefix string `json:"prefix" env:"FAKECLOUD_NODE_LABELS_PREFIX"`
+}
+
+// Default is what holds where nothing is said. It suits a cluster of 1,000
+// Nodes.
+func Default() Config {
+	return Config{
+		Cache: true,
+		// Half of what fakecloud allows each token by default (500 and 1,000):
+		// enough for 1,000 routes in about two seconds, and a standby or an
+		// operator with the same token is not shut out.
+		QPS: 250, Burst: 500,
+		MassDeletion: MassDeletion{
+			Share: 0.33, Minimum: 5,
+			Window: metav1.Duration{Duration: 30 * time.Second}, Hold: metav1.Duration{Duration: 30 * time.Second},
+		},
+		NodeLabels: NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
+	}
 }
 
 // Read parses, overrides from the environment and validates. It reports
 // everything that is wrong at once.
 func Read(r io.Reader, getenv func(string) string) (Config, error) {
-	c := Config{Cache: true}
+	c := Default()
+	var given map[string]any
+	var errs []error
 	if r != nil {
 		data, err := io.ReadAll(r)
 		if err != nil {
 			return c, fmt.Errorf("reading the cloud config: %w", err)
 		}
-		if err := yaml.UnmarshalStrict(data, &c); err != nil {
-			return c, fmt.Errorf("cloud config: %w", err)
+		if given, err = parse(data); err != nil {
+			errs = append(errs, err)
 		}
 	}
-	for env, field := range map[string]*string{
-		"FAKECLOUD_URL":        &c.URL,
-		"FAKECLOUD_TOKEN_FILE": &c.TokenFile,
-		"FAKECLOUD_PROJECT":    &c.Project,
-		"FAKECLOUD_CA_FILE":    &c.CAFile,
-	} {
-		if v := getenv(env); v != "" {
-			*field = v
-		}
+	bad := map[string]bool{}
+	for _, err := range fill(&c, given, getenv) {
+		errs = append(errs, err)
+		bad[err.path] = true
 	}
-	var err error
-	if v := getenv("FAKECLOUD_CACHE"); v != "" {
-		if c.Cache, err = strconv.ParseBool(v); err != nil {
-			err = fmt.Errorf("cloud config: FAKECLOUD_CACHE is %q; want true or false", v)
-		}
-	}
-	return c, errors.Join(err, c.validate())
-}
-
-func (c Config) validate() error {
-	var errs []error
-	if u, err := url.Parse(c.URL); c.URL == "" {
-		errs = append(errs, errors.New("url (or FAKECLOUD_URL) is missing"))
-	} else if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		errs = append(errs, fmt.Errorf("url %q: want http://host:port or https://host:port", c.URL))
-	}
-	if c.TokenFile == "" {
-		errs = append(errs, errors.New("tokenFile (or FAKECLOUD_TOKEN_FILE) is missing"))
-	} else if token, err := os.ReadFile(c.TokenFile); err != nil {
-		errs = append(errs, fmt.Errorf("tokenFile: %w", err))
-	} else if strings.TrimSpace(string(token)) == "" {
-		errs = append(errs, fmt.Errorf("tokenFile %s is empty", c.TokenFile))
-	}
-	if c.Project == "" {
-		errs = append(errs, errors.New("project (or FAKECLOUD_PROJECT) is missing"))
-	}
-	if c.CAFile != "" {
-		if _, err := os.ReadFile(c.CAFile); err != nil {
-			errs = append(errs, fmt.Errorf("caFile: %w", err))
+	for _, err := range c.validate() {
+		if !bad[err.path] {
+			errs = append(errs, err)
 		}
 	}
 	if len(errs) > 0 {
-		return fmt.Errorf("cloud config: %w", errors.Join(errs...))
+		return c, fmt.Errorf("cloud config: %w", errors.Join(errs...))
 	}
-	return nil
+	return c, nil
 }
 
-// Client builds the cloud client that this configuration describes.
+// parse leaves numbers as they are written.
+func parse(data []byte) (given map[string]any, err error) {
+	text, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, fmt.Errorf("not readable as YAML: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&given); err != nil {
+		return nil, errors.New("want fields such as `url: http://127.0.0.1:8470`, one on each line")
+	}
+	return given, nil
+}
+
+// validate is about values; that they are of the right kind is known.
+func (c Config) validate() (errs []*fieldError) {
+	wrong := func(path, format string, args ...any) {
+		errs = append(errs, &fieldError{path, fmt.Errorf(format, args...)})
+	}
+	if u, err := url.Parse(c.URL); c.URL == "" {
+		wrong("url", "url (or FAKECLOUD_URL) is missing")
+	} else if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		wrong("url", "url %q: want http://host:port or https://host:port", c.URL)
+	}
+	if c.TokenFile == "" {
+		wrong("tokenFile", "tokenFile (or FAKECLOUD_TOKEN_FILE) is missing")
+	} else if token, err := os.ReadFile(c.TokenFile); err != nil {
+		wrong("tokenFile", "tokenFile: %w", err)
+	} else if strings.TrimSpace(string(token)) == "" {
+		wrong("tokenFile", "tokenFile %s is empty: want a bearer token in it", c.TokenFile)
+	}
+	if c.Project == "" {
+		wrong("project", "project (or FAKECLOUD_PROJECT) is missing")
+	}
+	if c.CAFile != "" {
+		if _, err := os.ReadFile(c.CAFile); err != nil {
+			wrong("caFile", "caFile: %w", err)
+		}
+	}
+	if c.QPS < 0 {
+		wrong("qps", "qps %g: want calls a second, e.g. 250, or 0 for any number", c.QPS)
+	}
+	if c.QPS > 0 && c.Burst < 1 {
+		wrong("burst", "burst %d: want 1 or more calls at once, e.g. 500", c.Burst)
+	}
+	return append(append(errs, c.MassDeletion.validate()...), c.NodeLabels.validate()...)
+}
+
+func (m MassDeletion) validate() (errs []*fieldError) {
+	wrong := func(name, format string, args ...any) {
+		path := "massDeletion." + name
+		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
+	}
+	if !(m.Share > 0 && m.Share <= 1) { // Not a number is neither.
+		wrong("share", "%g: want a share of all Nodes over 0 and up to 1, e.g. 0.33", m.Share)
+	}
+	if m.Minimum < 0 {
+		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 5", m.Minimum)
+	}
+	if m.Window.Duration <= 0 {
+		wrong("window", "%s: want a duration over 0, e.g. 30s", m.Window.Duration)
+	}
+	if m.Hold.Duration <= 0 {
+		wrong("hold", "%s: want a duration over 0, e.g. 30s", m.Hold.Duration)
+	}
+	return errs
+}
+
+func (n NodeLabels) validate() (errs []*fieldError) {
+	wrong := func(name, format string, args ...any) {
+		path := "nodeLabels." + name
+		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
+	}
+	name, slash := strings.CutSuffix(n.Prefix, "/")
+	switch {
+	case !slash || len(validation.IsDNS1123Subdomain(name)) > 0:
+		wrong("prefix", "%q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
+	// The kubelet and Kubernetes itself give these a meaning.
+	case name == "kubernetes.io" || name == "k8s.io" || strings.HasSuffix(name, ".kubernetes.io") || strings.HasSuffix(name, ".k8s.io"):
+		wrong("prefix", "%q: kubernetes.io/ and k8s.io/ are Kubernetes' own; want one of yours, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
+	}
+	for _, tag := range n.Tags {
+		if msgs := validation.IsQualifiedName(tag); len(msgs) > 0 || strings.Contains(tag, "/") {
+			wrong("tags", "%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)", tag)
+		}
+	}
+	return errs
+}
+
+// Client builds the cloud client that this configuration describes. All its
+// calls are counted and kept below QPS: see package calls.
 func (c Config) Client(userAgent string) (*client.Client, error) {
-	return client.New(client.Config{URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent})
+	return client.New(client.Config{
+		URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent,
+		Wrap: calls.Wrap(calls.Options{QPS: c.QPS, Burst: c.Burst}),
+	})
+}
+
+// Token tells tokens apart: it changes when what is in TokenFile does, and keeps
+// no token in memory. It is "" while the file cannot be read.
+func (c Config) Token() string {
+	content, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(bytes.TrimSpace(content))
+	return hex.EncodeToString(sum[:])
 }

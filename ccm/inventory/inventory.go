@@ -2,11 +2,22 @@
 // cost a list and a stream of events, and not N calls. It may say "yes, and it
 // looks so"; that something is not in it proves nothing, and whoever would act
 // on an absence asks the cloud itself.
+//
+// Each kind of resource is listed when it is first needed, once for all who ask
+// at the time, and then kept up to date by the cloud's events. What is known has
+// a version, and an older one never takes its place, be it in a late event or
+// in a stale list.
 package inventory
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -17,7 +28,24 @@ type Cloud interface {
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
 	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
+	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter) error
 }
+
+// Defaults of Options.
+const (
+	DefaultMaxAge = 2 * time.Second
+	DefaultResync = 10 * time.Minute
+)
+
+// What a question cost, as Options.Observe is told.
+const (
+	// Hit was answered from what is known.
+	Hit = "hit"
+	// Listed had to wait for a list, its own or another's.
+	Listed = "listed"
+	// Asked is for the cloud to answer: nothing is known, or nothing remembered.
+	Asked = "asked"
+)
 
 // Options say what is remembered, and for how long.
 type Options struct {
@@ -27,60 +55,294 @@ type Options struct {
 	ServiceTag string
 	// Off has every question asked of the cloud.
 	Off bool
+	// MaxAge is for how long after it began a list is current without an event
+	// stream; DefaultMaxAge when zero.
+	MaxAge time.Duration
+	// Resync is how often everything is listed anew although the event stream
+	// lives; DefaultResync when zero.
+	Resync time.Duration
+	// Owns tells whether a project, by ID, is ours. What shows anything of
+	// another's is not believed. Nil believes all.
+	Owns func(ctx context.Context, projectID string) (bool, error)
+	// Observe, when not nil, is told of each question: the kind of resource, as
+	// the cloud's events name it, and Hit, Listed or Asked.
+	Observe func(resource, result string)
 }
 
 // Change is something that the inventory learned, in order: of one resource, as
-// it is now, or as it last was if it is Gone. One without a resource says that
-// everything was listed anew.
+// it is now, or as it last was if it is Gone or Missing. One without a resource
+// says that a kind was listed with nothing to compare it with, at first or after
+// events were lost: anything of it may have changed, or be gone.
 type Change struct {
 	Instance     *api.Instance
 	LoadBalancer *api.LoadBalancer
 	Route        *api.Route
-	Gone         bool
+	// Gone is the cloud's own word that the resource is deleted, or the instance
+	// terminated. It may be said twice of an instance: when it has terminated,
+	// and when the cloud forgets it.
+	Gone bool
+	// Missing is a resource that the newest list did not have, or that does not
+	// carry the cluster's tag any more. That is no proof of anything: ask the
+	// cloud. A change without Missing follows should it be seen again.
+	Missing bool
 }
 
 // Inventory is safe for concurrent use.
 type Inventory struct {
 	cloud Cloud
 	opts  Options
+
+	instances *shelf[api.Instance]
+	balancers *shelf[api.LoadBalancer]
+	routes    *shelf[api.Route]
+
+	mu sync.Mutex
+	// tick orders what is learned, lists that begin and streams that open.
+	tick uint64
+	// era grows when all is forgotten: what was asked before is not for after.
+	era    int
+	open   bool
+	opened uint64 // the tick at which the stream was opened last
+	// settled is closed when it is known whether the stream opens; nil when
+	// nothing is followed.
+	settled chan struct{}
+	// listing is the life of lists; running counts those that end with Run.
+	listing  context.Context
+	followed bool
+	running  sync.WaitGroup
+
+	subscribers []func(Change)
+	untold      []Change
+	telling     bool
 }
 
 // New makes an inventory that knows nothing yet.
-func New(cloud Cloud, opts Options) *Inventory { return &Inventory{cloud: cloud, opts: opts} }
+func New(cloud Cloud, opts Options) *Inventory {
+	opts.MaxAge, opts.Resync = cmp.Or(opts.MaxAge, DefaultMaxAge), cmp.Or(opts.Resync, DefaultResync)
+	v := &Inventory{cloud: cloud, opts: opts, listing: idle()}
+	v.instances = newShelf(api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
+		return cloud.ListInstances(ctx, client.InstanceFilter{})
+	}, factsOfInstance, cloneInstance)
+	v.balancers = newShelf(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
+		return cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: v.clusterTags()})
+	}, v.factsOfBalancer, cloneBalancer)
+	v.routes = newShelf(api.ResourceRoute, v.listRoutes, v.factsOfRoute, cloneRoute)
+	return v
+}
+
+// idle is the life of lists while Run does not run.
+func idle() context.Context { return calls.For(context.Background(), calls.Inventory) }
 
 // Subscribe has fn told of every change, one at a time; it must not block, and
 // must be called before Run.
-func (v *Inventory) Subscribe(fn func(Change)) {}
-
-// Run follows the cloud's events until ctx ends. Without it, or while the stream
-// is broken, what is too old is listed again when somebody asks.
-func (v *Inventory) Run(ctx context.Context) { <-ctx.Done() }
+func (v *Inventory) Subscribe(fn func(Change)) { v.subscribers = append(v.subscribers, fn) }
 
 // Instance is the instance with that ID; nil if the inventory has none.
-func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) { return nil, nil }
+func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) {
+	if v.opts.Off {
+		v.observe(api.ResourceInstance, Asked)
+		return v.cloud.GetInstance(ctx, id)
+	}
+	waited, err := ensure(ctx, v, v.instances, v.now(), 0)
+	if err != nil {
+		v.observe(api.ResourceInstance, Listed)
+		return nil, err
+	}
+	v.mu.Lock()
+	e := v.instances.known[id]
+	if e == nil || e.missing {
+		v.mu.Unlock()
+		v.observe(api.ResourceInstance, Asked)
+		return nil, nil
+	}
+	found := cloneInstance(e.item)
+	v.mu.Unlock()
+	v.observe(api.ResourceInstance, resultOf(waited))
+	return &found, nil
+}
+
+// nameAge is how old a list may be that does not have a name: the events tell of
+// a new instance, but one that the list lacked by mistake is in no event.
+const nameAge = time.Second
 
 // InstancesNamed are all instances of that name that the cloud still shows,
-// ended ones included.
+// ended ones included, by ID.
 func (v *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
-	return v.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
+	if v.opts.Off {
+		v.observe(api.ResourceInstance, Asked)
+		return v.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
+	}
+	asked := v.now()
+	waited, err := ensure(ctx, v, v.instances, asked, 0)
+	found := v.named(name)
+	if err == nil && len(found) == 0 {
+		var again bool
+		again, err = ensure(ctx, v, v.instances, asked, nameAge)
+		waited = waited || again
+		found = v.named(name)
+	}
+	v.observe(api.ResourceInstance, resultOf(waited))
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+func (v *Inventory) named(name string) []api.Instance {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.instances.having(name, func(*entry[api.Instance]) bool { return true })
 }
 
 // LoadBalancersOf are the cluster's balancers whose tag names that Service. It
-// asks nothing of the cloud: what is not known is not there.
-func (v *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer { return nil }
+// asks nothing of the cloud: what is not known, or may be out of date, is not
+// there. That has the balancers listed in the background, if Run runs.
+func (v *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
+	return v.knownBalancers(func() []api.LoadBalancer {
+		return v.balancers.having(serviceUID, v.upToDate)
+	})
+}
 
-// LoadBalancers are all balancers of the cluster that are known.
-func (v *Inventory) LoadBalancers() []api.LoadBalancer { return nil }
+// LoadBalancers are all balancers of the cluster that are known, as for
+// LoadBalancersOf.
+func (v *Inventory) LoadBalancers() []api.LoadBalancer {
+	return v.knownBalancers(func() []api.LoadBalancer { return v.balancers.all(v.upToDate) })
+}
 
-// Routes are all routes of the cluster.
+func (v *Inventory) knownBalancers(find func() []api.LoadBalancer) []api.LoadBalancer {
+	if v.opts.Off {
+		v.observe(api.ResourceLoadBalancer, Asked)
+		return nil
+	}
+	v.mu.Lock()
+	v.balancers.needed = true
+	if !v.current(v.balancers.listed) {
+		v.balancers.poke()
+	}
+	found := find()
+	v.mu.Unlock()
+	if len(found) == 0 {
+		v.observe(api.ResourceLoadBalancer, Asked)
+	} else {
+		v.observe(api.ResourceLoadBalancer, Hit)
+	}
+	return found
+}
+
+func (v *Inventory) upToDate(e *entry[api.LoadBalancer]) bool { return v.current(e.seen) }
+
+// Routes are all routes of the cluster, by ID.
 func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
-	return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: []string{v.opts.ClusterTag}})
+	if v.opts.Off {
+		v.observe(api.ResourceRoute, Asked)
+		return v.listRoutes(ctx)
+	}
+	waited, err := ensure(ctx, v, v.routes, v.now(), 0)
+	v.observe(api.ResourceRoute, resultOf(waited))
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.routes.all(func(*entry[api.Route]) bool { return true }), nil
+}
+
+func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
+	return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: v.clusterTags()})
 }
 
 // NoteLoadBalancer takes in what the cloud answered to a change, so that the
 // next question does not wait for the event. One that is older than what is
 // known changes nothing.
-func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) {}
+func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { note(v, v.balancers, lb) }
 
 // NoteRoute is the same for a route.
-func (v *Inventory) NoteRoute(r api.Route) {}
+func (v *Inventory) NoteRoute(r api.Route) { note(v, v.routes, r) }
+
+func note[T any](v *Inventory, s *shelf[T], item T) {
+	if v.opts.Off {
+		return
+	}
+	f := s.facts(&item)
+	if !f.complete || !f.ours {
+		return
+	}
+	v.mu.Lock()
+	if c, news := s.confirm(s.clone(item), f, v.next()); news {
+		v.untold = append(v.untold, c)
+	}
+	v.mu.Unlock()
+	v.tell()
+}
+
+func (v *Inventory) clusterTags() []string {
+	if v.opts.ClusterTag == "" {
+		return nil
+	}
+	return []string{v.opts.ClusterTag}
+}
+
+// ofCluster tells whether a balancer or a route is the cluster's.
+func (v *Inventory) ofCluster(tags api.Tags) bool {
+	key, value, _ := strings.Cut(v.opts.ClusterTag, "=")
+	return key == "" || tags[key] == value
+}
+
+func (v *Inventory) observe(kind api.ResourceKind, result string) {
+	if v.opts.Observe != nil {
+		v.opts.Observe(string(kind), result)
+	}
+}
+
+func resultOf(waited bool) string {
+	if waited {
+		return Listed
+	}
+	return Hit
+}
+
+// tell has the subscribers told, in order. Whoever is at it tells what others
+// add meanwhile, so that a subscriber may itself ask or note something.
+func (v *Inventory) tell() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.telling {
+		return
+	}
+	v.telling = true
+	for len(v.untold) > 0 {
+		changes := v.untold
+		v.untold = nil
+		v.mu.Unlock()
+		for _, c := range changes {
+			for _, fn := range v.subscribers {
+				fn(c)
+			}
+		}
+		v.mu.Lock()
+	}
+	v.telling = false
+}
+
+func factsOfInstance(i *api.Instance) facts {
+	return facts{
+		id: i.ID, project: i.Project, version: i.Version, key: i.Name, ours: true,
+		complete: i.ID != "" && i.Name != "" && i.State != "", ended: i.State == api.InstanceTerminated,
+	}
+}
+
+func (v *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
+	return facts{
+		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[v.opts.ServiceTag],
+		ours: v.ofCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
+	}
+}
+
+func (v *Inventory) factsOfRoute(r *api.Route) facts {
+	return facts{id: r.ID, project: r.Project, version: r.Version, ours: v.ofCluster(r.Tags), complete: r.ID != "" && r.State != ""}
+}
+
+// byID has answers come in the same order each time, the oldest first.
+func byID[T any](entries []*entry[T]) {
+	slices.SortFunc(entries, func(a, b *entry[T]) int { return cmp.Compare(a.facts.id, b.facts.id) })
+}

@@ -264,8 +264,8 @@ type ClientInterface interface {
 	//
 	// A project's default network comes with the project: no event tells of its
 	// creation. Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
+	// `data:` (an Event). Without `after`, `newest` and `Last-Event-ID`, or with 0,
+	// the stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
 	// that no two clouds give the same. A number older than what is kept, or
 	// one that this cloud has not given (its data was replaced), answers 410.
@@ -1195,8 +1195,8 @@ func (c *Client) AdvanceClock(ctx context.Context, body AdvanceClockJSONRequestB
 //
 // A project's default network comes with the project: no event tells of its
 // creation. Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-// stream starts with the oldest event kept. Numbers grow by one; a cloud's
+// `data:` (an Event). Without `after`, `newest` and `Last-Event-ID`, or with 0,
+// the stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
 // that no two clouds give the same. A number older than what is kept, or
 // one that this cloud has not given (its data was replaced), answers 410.
@@ -3397,6 +3397,18 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 		if params.After != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Newest != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "newest", *params.Newest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -6821,8 +6833,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// A project's default network comes with the project: no event tells of its
 	// creation. Each message has `id:` (the sequence number), `event:` (the type) and
-	// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-	// stream starts with the oldest event kept. Numbers grow by one; a cloud's
+	// `data:` (an Event). Without `after`, `newest` and `Last-Event-ID`, or with 0,
+	// the stream starts with the oldest event kept. Numbers grow by one; a cloud's
 	// first is the Unix time in milliseconds at which its data was created, so
 	// that no two clouds give the same. A number older than what is kept, or
 	// one that this cloud has not given (its data was replaced), answers 410.
@@ -11433,8 +11445,8 @@ func (c *ClientWithResponses) AdvanceClockWithResponse(ctx context.Context, body
 //
 // A project's default network comes with the project: no event tells of its
 // creation. Each message has `id:` (the sequence number), `event:` (the type) and
-// `data:` (an Event). Without `after` and `Last-Event-ID`, or with 0, the
-// stream starts with the oldest event kept. Numbers grow by one; a cloud's
+// `data:` (an Event). Without `after`, `newest` and `Last-Event-ID`, or with 0,
+// the stream starts with the oldest event kept. Numbers grow by one; a cloud's
 // first is the Unix time in milliseconds at which its data was created, so
 // that no two clouds give the same. A number older than what is kept, or
 // one that this cloud has not given (its data was replaced), answers 410.

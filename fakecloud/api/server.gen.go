@@ -2517,8 +2517,13 @@ type SumAuditParams struct {
 
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
-	// After Only events with a greater sequence number. `Last-Event-ID` wins over it.
+	// After Only events with a greater sequence number. `Last-Event-ID` and `newest` win over it.
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Newest Start with what comes now. A message with `id:` and nothing else says at
+	// once after which number that is: who then lists the resources misses
+	// nothing. `Last-Event-ID` wins over it.
+	Newest *bool `form:"newest,omitempty" json:"newest,omitempty"`
 
 	// Resource Only events of resources of these kinds.
 	Resource *[]ResourceKind `form:"resource,omitempty" json:"resource,omitempty"`
@@ -3799,6 +3804,19 @@ func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "newest" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "newest", r.URL.Query(), &params.Newest, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "newest"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "newest", Err: err})
 		}
 		return
 	}

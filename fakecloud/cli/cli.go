@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -104,8 +105,14 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	return root
 }
 
-// version is the module's, or the commit that was built.
+// release is set by the build, where it knows: see lab/build.
+var release string
+
+// version is the release, the module's, or the commit that was built.
 func version() string {
+	if release != "" {
+		return release + " (" + runtime.Version() + ")"
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -54,9 +54,7 @@ func (a *app) events() *cobra.Command {
 			if !follow {
 				return c.Watch(cmd.Context(), after, false, show, only)
 			}
-			err = c.Follow(cmd.Context(), after, show, func(err error) {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
-			}, only)
+			err = c.Follow(cmd.Context(), after, show, sayBroken(cmd.ErrOrStderr()), only)
 			if cmd.Context().Err() == nil {
 				return err
 			}
@@ -97,6 +95,15 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 		}
 		_, err := fmt.Fprintf(out, "%-13d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
 		return err
+	}
+}
+
+// sayBroken tells of each break of a stream, and not of its being open.
+func sayBroken(out io.Writer) func(error) {
+	return func(err error) {
+		if err != nil {
+			_, _ = fmt.Fprintf(out, "the event stream broke, resuming: %v\n", err)
+		}
 	}
 }
 

@@ -45,8 +45,7 @@ type shown struct {
 // made, and what the list knew already is left out.
 func watchList[T any](a *app, cmd *cobra.Command, c *client.Client, w watching[T]) error {
 	ctx := cmd.Context()
-	from := client.FromOldest
-	err := c.Watch(ctx, from, false, func(ev api.Event) error { from = ev.Seq; return nil })
+	from, err := c.NewestEvent(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,9 +83,7 @@ func watchList[T any](a *app, cmd *cobra.Command, c *client.Client, w watching[T
 			}
 		}
 		return err
-	}, func(err error) {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the event stream broke, resuming: %v\n", err)
-	})
+	}, sayBroken(cmd.ErrOrStderr()))
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // Ctrl-C is how watching ends.
 	}

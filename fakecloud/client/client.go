@@ -61,6 +61,10 @@ type Config struct {
 	// Transport is http.DefaultTransport when nil. It does its own verifying and
 	// its own dialling: CAFile or Direct beside it is refused.
 	Transport http.RoundTripper
+	// Wrap, unless nil, is given the transport that all this makes, the default
+	// one too, and returns what the calls go through: to count them, or to hold
+	// them back.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Client calls one cloud in the name of one token. Safe for concurrent use.
@@ -81,6 +85,12 @@ func New(cfg Config) (*Client, error) {
 	transport, err := cfg.transport()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Wrap != nil {
+		if transport == nil {
+			transport = http.DefaultTransport
+		}
+		transport = cfg.Wrap(transport)
 	}
 	raw, err := api.NewClient(cfg.URL,
 		api.WithHTTPClient(&http.Client{Transport: transport}),

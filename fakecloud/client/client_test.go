@@ -266,7 +266,11 @@ func TestFollowNoticesSilence(t *testing.T) {
 	enough := errors.New("enough")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err = c.Follow(ctx, client.FromOldest, func(api.Event) error { return enough }, func(err error) { breaks = append(breaks, err.Error()) })
+	err = c.Follow(ctx, client.FromOldest, func(api.Event) error { return enough }, func(err error) {
+		if err != nil {
+			breaks = append(breaks, err.Error())
+		}
+	})
 	require.ErrorIs(t, err, enough)
 	require.GreaterOrEqual(t, len(breaks), 2)
 	assert.Contains(t, breaks[0], "fallen silent")
@@ -347,4 +351,37 @@ func TestCAFile(t *testing.T) {
 	cfg.Transport = http.DefaultTransport
 	_, err = client.New(cfg)
 	require.ErrorContains(t, err, "give one")
+}
+
+// One that starts with the newest goes on, after a break, from where the cloud
+// said that it began. A stream counts as open once the cloud has said so.
+func TestFollowFromTheNewest(t *testing.T) {
+	var asked []string
+	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Encode())
+		w.Header().Set("Content-Type", "text/event-stream")
+		switch len(asked) {
+		case 1: // Breaks before the number is known.
+			_, _ = fmt.Fprint(w, ": connected\n\n")
+		case 2:
+			_, _ = fmt.Fprint(w, ": connected\n\nid: 7\n\n")
+		default:
+			_, _ = fmt.Fprint(w, "id: 8\ndata: {\"seq\":8}\n\n")
+		}
+	})
+	enough := errors.New("enough")
+	var states []bool
+	err := c.Follow(t.Context(), client.FromNewest, func(api.Event) error { return enough }, func(err error) { states = append(states, err == nil) })
+	require.ErrorIs(t, err, enough)
+	assert.Equal(t, []string{"follow=true&newest=true", "follow=true&newest=true", "after=7&follow=true"}, asked)
+	assert.Equal(t, []bool{false, true, false, true}, states)
+}
+
+func TestNewestEventOfACloudThatDoesNotSay(t *testing.T) {
+	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, ": connected\n\n")
+	})
+	_, err := c.NewestEvent(t.Context())
+	assert.ErrorContains(t, err, "did not say")
 }

@@ -19,6 +19,9 @@ import (
 // FromOldest is the sequence number that starts with the oldest event kept.
 const FromOldest int64 = 0
 
+// FromNewest starts with what comes now.
+const FromNewest int64 = -1
+
 // EventFilter narrows a stream; zero fields do not. Filters of different kinds
 // must all match; of Resources and of IDs, any one.
 type EventFilter struct {
@@ -38,18 +41,32 @@ type EventFilter struct {
 // than what the cloud keeps: list anew, then watch. Of several filters the last
 // counts.
 func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only ...EventFilter) error {
-	_, err := c.watch(ctx, after, follow, fn, only)
+	_, err := c.watch(ctx, after, follow, fn, func() {}, only)
 	return err
 }
 
+// NewestEvent is the number of the cloud's newest event, whosever it is. Who
+// lists resources and then follows from there misses nothing.
+func (c *Client) NewestEvent(ctx context.Context) (int64, error) {
+	at, err := c.watch(ctx, FromNewest, false, func(api.Event) error { return nil }, func() {}, nil)
+	if err == nil && at == FromNewest {
+		err = errors.New("the cloud did not say which event is the newest")
+	}
+	return at, err
+}
+
 // watch also gives the number to go on from: it may be greater than the last
-// event's that passed the filter.
-func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only []EventFilter) (int64, error) {
+// event's that passed the filter. It calls opened when everything that happens
+// from now on will come.
+func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, opened func(), only []EventFilter) (int64, error) {
 	stream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	dog := time.AfterFunc(c.silence, func() { cancel(errSilent) })
 	defer dog.Stop()
 	params := api.StreamEventsParams{After: &after, Follow: &follow}
+	if after == FromNewest {
+		params.After, params.Newest = nil, ptr(true)
+	}
 	for _, f := range only {
 		params.Resource, params.ID, params.Tag, params.Project = optionalList(f.Resources), optionalList(f.IDs), optionalList(f.Tags), optional(f.Project)
 	}
@@ -62,15 +79,23 @@ func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(ap
 		return after, orSilent(stream, err)
 	}
 	at := after
+	if at != FromNewest {
+		opened()
+	}
 	body := &watched{from: resp.Body, dog: dog, limit: c.silence}
 	for msg, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: 1 << 20}) {
 		if err := orSilent(stream, err); err != nil {
 			return at, fmt.Errorf("reading the event stream: %w", err)
 		}
 		if msg.Data == "" { // It only says how far the cloud has looked.
-			if n, err := strconv.ParseInt(msg.LastEventID, 10, 64); err == nil {
-				at = n
+			n, err := strconv.ParseInt(msg.LastEventID, 10, 64)
+			if err != nil {
+				continue
 			}
+			if at == FromNewest {
+				opened()
+			}
+			at = n
 			continue
 		}
 		var ev api.Event
@@ -119,10 +144,15 @@ func (w *watched) Read(p []byte) (int, error) {
 // Follow is Watch that resumes after a broken stream, until ctx ends, fn
 // returns an error, or the cloud refuses (no such token, events expired). Being
 // told to come back later is no refusal.
-// onBreak, when not nil, is told of each break.
+// onBreak, when not nil, is told of each break, and with nil whenever the stream
+// is open: what happens from then on comes through it, after what happened
+// during the break.
 func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...EventFilter) error {
 	wait := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second}
 	wait.Reset()
+	if onBreak == nil {
+		onBreak = func(error) {}
+	}
 	var own error
 	for {
 		var err error
@@ -130,7 +160,7 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) err
 			wait.Reset()
 			own = fn(ev)
 			return own
-		}, only)
+		}, func() { onBreak(nil) }, only)
 		var refused *Error
 		switch {
 		case own != nil:
@@ -144,9 +174,7 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) err
 		if refused != nil {
 			pause = max(pause, refused.RetryAfter)
 		}
-		if onBreak != nil {
-			onBreak(err)
-		}
+		onBreak(err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -39,9 +39,10 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 		return
 	}
 	defer s.hub.leave(t)
-	after := cloud.Oldest
-	if from := cmp.Or(params.LastEventID, params.After); from != nil && *from > 0 {
-		after = *from
+	after, newest, err := s.startOf(r, params)
+	if err != nil {
+		s.fail(w, r, err)
+		return
 	}
 	first, through, err := s.cloud.Events(r.Context(), cloud.Project{ID: f.project}, after)
 	if err != nil {
@@ -56,12 +57,28 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	}
 	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, at: max(after, 0), told: max(after, 0)}
 	out.buf = append(out.buf, ": connected\n\n"...)
+	if newest {
+		out.buf = fmt.Appendf(out.buf, "id: %d\n\n", after)
+	}
 	if err := s.stream(r, t, out, first, through, params.Follow == nil || *params.Follow); err != nil {
 		if errors.Is(err, errBehind) || errors.Is(err, os.ErrDeadlineExceeded) {
 			s.hub.cutOff.Add(1)
 		}
 		s.log.Debug("an event stream was cut off", "requestId", callOf(r).id, "err", err)
 	}
+}
+
+// startOf is the number after which a stream starts, and whether the reader has
+// to be told because it asked for the newest.
+func (s *Server) startOf(r *http.Request, params api.StreamEventsParams) (after int64, newest bool, err error) {
+	if params.LastEventID == nil && value(params.Newest) {
+		after, err = s.cloud.LastEvent(r.Context())
+		return after, true, err
+	}
+	if from := cmp.Or(params.LastEventID, params.After); from != nil && *from > 0 {
+		return *from, false, nil
+	}
+	return cloud.Oldest, false, nil
 }
 
 // eventFilterOf refuses what the caller may not see.

@@ -120,7 +120,11 @@ func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
 		onEvent(ev)
 		a.note(ev)
 		return nil
-	}, func(err error) { a.log.Info("the cloud's event stream broke; resuming", "error", err) })
+	}, func(err error) {
+		if err != nil {
+			a.log.Info("the cloud's event stream broke; resuming", "error", err)
+		}
+	})
 }
 
 // relist replaces what is known: an instance that is on no list is gone.

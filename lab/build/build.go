@@ -36,6 +36,10 @@ type Module struct {
 	Mains map[string]string
 	Flags []string
 	Env   []string
+	// Stamp, unless nil, gives what else the linker sets, as "package.name=value".
+	// It makes nothing stale: a commit that leaves the sources alone leaves the
+	// programs alone.
+	Stamp func(ctx context.Context) []string
 }
 
 // Own are the project's programs. They are static, so that the same file runs
@@ -46,6 +50,7 @@ func Own(root string) Module {
 		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
 		Env:   []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
 		Flags: []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
+		Stamp: func(ctx context.Context) []string { return stampOf(ctx, root) },
 	}
 }
 
@@ -248,8 +253,8 @@ func hashFile(w io.Writer, file string) error {
 	return err
 }
 
-func (m Module) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append(args, m.Flags...)
+func (m Module) command(ctx context.Context, flags []string, args ...string) *exec.Cmd {
+	args = append(args, flags...)
 	for pkg := range m.Mains {
 		args = append(args, pkg)
 	}
@@ -261,7 +266,7 @@ func (m Module) command(ctx context.Context, args ...string) *exec.Cmd {
 
 func (m Module) countStale(ctx context.Context) (int, error) {
 	var stderr bytes.Buffer
-	cmd := m.command(ctx, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
+	cmd := m.command(ctx, m.Flags, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
 	cmd.Stderr = &stderr
 	list, err := cmd.Output()
 	if err != nil {
@@ -271,7 +276,7 @@ func (m Module) countStale(ctx context.Context) (int, error) {
 }
 
 func (m Module) compile(ctx context.Context, out string, stale int, note func(string)) error {
-	cmd := m.command(ctx, "build", "-v", "-o", out+string(filepath.Separator))
+	cmd := m.command(ctx, m.stamped(ctx), "build", "-v", "-o", out+string(filepath.Separator))
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err

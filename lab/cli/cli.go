@@ -61,8 +61,9 @@ type options struct{ name string }
 func newRoot() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
-		Use:   "lab",
-		Short: "A cloud, a Kubernetes cluster and a cloud controller manager on your own machine",
+		Use:     "lab",
+		Version: release,
+		Short:   "A cloud, a Kubernetes cluster and a cloud controller manager on your own machine",
 		Long: `lab brings up a simulated cloud, a genuine Kubernetes control plane with
 --cloud-provider=external, nodes, and a cloud controller manager (CCM), and
 shows what happens: taints lifted, nodes labelled, load balancers provisioned,
@@ -149,3 +150,6 @@ func (o *options) open() (*lab.Lab, error) {
 	}
 	return lab.Open(o.name)
 }
+
+// release is set by the build, where it knows: see lab/build.
+var release = "devel"

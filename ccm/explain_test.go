@@ -1,0 +1,95 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// The exact reason of each error, however deep it is wrapped.
+func TestCauseOf(t *testing.T) {
+	_, ended := verdict{gone: "it ended"}.found()
+	_, foreign := parseProviderID("aws:///eu/i-1")
+	swapped := newProjectGuard(&fakeAPI{t: t, project: othersToken}, "lab")
+	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").definiteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
+	strange := changed(api.InstanceRunning, "i-1", "p-other")
+	ids := newAmbiguous("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
+	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
+	for name, tc := range map[string]struct {
+		err  error
+		want cause
+	}{
+		"an ended instance":                       {ended, cause{reason: "InstanceNotFound"}},
+		"gone":                                    {cloudprovider.InstanceNotFound, cause{reason: "InstanceNotFound"}},
+		"no instance of that name":                {errNoSuchName, cause{reason: "InstanceNotFound"}},
+		"two of that name":                        {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},
+		"another cloud's provider ID":             {foreign, cause{"ForeignProviderID", "aws:///eu/i-1"}},
+		"a node IP that the instance lacks":       {nodeIP, cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
+		"a token of another project":              {swapped.check(t.Context()), cause{reason: "WrongProject"}},
+		"not found, in another project":           {otherProject, cause{reason: "WrongProject"}},
+		"an instance of another project":          {newInstances(&fakeAPI{t: t, project: ours}).mustBeOurs(t.Context(), &strange), cause{reason: "WrongProject"}},
+		"a route in the way":                      {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
+		"a route in the way that is out of sight": {problem(409, api.RouteConflict, ourProject), cause{reason: "RouteConflict"}},
+		"quota":                             {problem(409, api.QuotaExceeded, ourProject), cause{reason: "QuotaExceeded"}},
+		"no address left":                   {problem(409, api.AddressPoolExhausted, ourProject), cause{reason: "AddressPoolExhausted"}},
+		"throttled":                         {problem(429, api.RateLimited, ourProject), cause{reason: "CloudThrottled"}},
+		"throttled by something on the way": {&client.Error{Status: 429}, cause{reason: "CloudThrottled"}},
+		"a bad token":                       {problem(401, api.Unauthenticated, ""), cause{reason: "CloudAccessDenied"}},
+		"a role too small":                  {problem(403, api.Forbidden, ourProject), cause{reason: "CloudAccessDenied"}},
+		"the cloud fails":                   {problem(500, api.Internal, ourProject), cause{reason: "CloudUnavailable"}},
+		"something on the way fails":        {&client.Error{Status: 502}, cause{reason: "CloudUnavailable"}},
+		"timeout":                           {context.DeadlineExceeded, cause{reason: "CloudUnavailable"}},
+		"refused":                           {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, cause{reason: "CloudUnavailable"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Error(t, tc.err)
+			assert.Equal(t, tc.want, causeOf(fmt.Errorf("a: %w", fmt.Errorf("b: %w", tc.err))))
+		})
+	}
+}
+
+// The detail of a cause is the same at every retry: a new request ID is no news.
+func TestOneEventPerCauseNotPerRequest(t *testing.T) {
+	e := newExplainer()
+	recorder := record.NewFakeRecorder(9)
+	e.use(recorder)
+	for n := range 5 {
+		e.node(node(""), &client.Error{Status: 429, Problem: api.Problem{Code: api.RateLimited, Detail: "too many calls", RequestID: fmt.Sprint(n)}})
+	}
+	require.Len(t, recorder.Events, 1)
+	assert.Equal(t, "Warning CloudThrottled Node stays uninitialized: too many calls (rate-limited, request 0); "+nextStep("CloudThrottled"), <-recorder.Events)
+}
+
+// Of a Node that is initialised, a cloud that is down is no news.
+func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
+	e := newExplainer()
+	e.use(record.NewFakeRecorder(0)) // It would block.
+	initialised := node(byID)
+	e.node(initialised, errors.New("boom"))
+	assert.False(t, e.troubled(initialised, topicInitialization))
+}
+
+// Each reason has its next step.
+func TestEachReasonHasANextStep(t *testing.T) {
+	source, err := os.ReadFile("explain.go")
+	require.NoError(t, err)
+	reasons := regexp.MustCompile(`(?m)^\treason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	require.GreaterOrEqual(t, len(reasons), 14)
+	for _, r := range reasons {
+		assert.NotEmpty(t, nextStep(r[1]), r[1])
+		assert.False(t, strings.HasSuffix(nextStep(r[1]), "."), r[1])
+	}
+}

@@ -1,0 +1,200 @@
+package ccm
+
+// The mass-deletion guard: what if the cloud is wrong about many instances at
+// once, each time with a definite answer? Nodes that are deleted take their
+// pods with them, so when too many of them end within a short time, the rest is
+// held back, asked about again one by one, and let go slowly, so that a person
+// has time to look.
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// massDeletion says when so many Nodes end at once that it is doubted, and what
+// then.
+type massDeletion struct {
+	// Share of the Nodes, from 0 to 1, and Minimum, a number of them: when more
+	// than both end within Window, further ones are held.
+	Share   float64
+	Minimum int
+	Window  time.Duration
+	// Hold is for how long a Node is held at least, before the cloud is asked
+	// again.
+	Hold time.Duration
+}
+
+// oneByOne is the least time between two held Nodes that are let go.
+const oneByOne = time.Second
+
+// deletionGuard stands between the verdict "gone" and the controllers.
+type deletionGuard struct {
+	limits  massDeletion
+	clock   clock.PassiveClock
+	explain *explainer
+	nodes   corelisters.NodeLister // set before the controllers start
+
+	mu sync.Mutex
+	// gone are the Nodes that were let go, and when their instance was found
+	// gone; for a window.
+	gone map[types.UID]time.Time
+	held map[types.UID]*heldNode
+	// active from when it trips until nothing has been held for a window.
+	active             bool
+	trips              int
+	lastHeld, lastLeft time.Time
+}
+
+type heldNode struct {
+	node         *corev1.Node
+	since, asked time.Time
+}
+
+func newDeletionGuard(limits massDeletion, clock clock.PassiveClock, explain *explainer) *deletionGuard {
+	return &deletionGuard{
+		limits: limits, clock: clock, explain: explain,
+		gone: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{},
+	}
+}
+
+// early is an error for a Node that is held and cannot be let go yet, so that
+// the cloud need not be asked.
+func (g *deletionGuard) early(node *corev1.Node) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.tidy()
+	h := g.held[node.UID]
+	if h == nil {
+		return nil
+	}
+	h.asked = now
+	return g.wait(h, now)
+}
+
+// admit lets a Node go whose instance was just now found gone, or holds it.
+func (g *deletionGuard) admit(node *corev1.Node, why string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.tidy()
+	if h := g.held[node.UID]; h != nil {
+		if err := g.wait(h, now); err != nil {
+			return err
+		}
+		klog.InfoS("Letting go a node that the mass-deletion guard held; the cloud has said it again", "node", klog.KObj(node), "why", why, "heldFor", now.Sub(h.since))
+		g.leave(node.UID)
+		g.lastLeft, g.gone[node.UID] = now, now
+		return nil
+	}
+	if _, again := g.gone[node.UID]; again {
+		return nil // It was let go, and its Node is yet to be deleted.
+	}
+	if !g.active {
+		count, known := len(g.gone)+1, g.known(node.UID)
+		if count <= g.limits.Minimum || float64(count) <= g.limits.Share*float64(known) {
+			g.gone[node.UID] = now
+			return nil
+		}
+		g.active = true
+		g.trips++
+		massDeletionTrips.Inc()
+		klog.ErrorS(nil, "Mass-deletion guard: too many instances are gone at once; the nodes of further ones are kept, to be asked about again and let go one by one. If the instances are there, mend the cloud; the nodes then stay",
+			"found", count, "nodes", known, "window", g.limits.Window, "share", g.limits.Share, "hold", g.limits.Hold)
+	}
+	h := &heldNode{node: node, since: now, asked: now}
+	g.held[node.UID], g.lastHeld = h, now
+	err := g.wait(h, now)
+	g.explain.warn(node, topicExistence, cause{reason: reasonMassDeletionHeld},
+		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.gone)+len(g.held), g.limits.Window, nextStep(reasonMassDeletionHeld))
+	return err
+}
+
+// exists takes in that a Node's instance is there.
+func (g *deletionGuard) exists(node *corev1.Node) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tidy()
+	delete(g.gone, node.UID)
+	if g.held[node.UID] != nil {
+		klog.InfoS("The instance of a held node is there after all; the node stays", "node", klog.KObj(node))
+		g.leave(node.UID)
+	}
+}
+
+// state is for the metrics.
+func (g *deletionGuard) state() (active bool, held int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tidy()
+	return g.active, len(g.held)
+}
+
+// wait is an api.RetryError until a held Node's time has come.
+func (g *deletionGuard) wait(h *heldNode, now time.Time) error {
+	next := h.since.Add(g.limits.Hold)
+	if slow := g.lastLeft.Add(oneByOne); slow.After(next) {
+		next = slow
+	}
+	if !next.After(now) {
+		return nil
+	}
+	return cloudproviderapi.NewRetryError(fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: this node is kept for now, and asked about again",
+		len(g.gone)+len(g.held)-1, g.limits.Window), next.Sub(now))
+}
+
+func (g *deletionGuard) leave(uid types.UID) {
+	g.explain.resolved(g.held[uid].node, topicExistence)
+	delete(g.held, uid)
+	g.lastHeld = g.clock.Now()
+}
+
+// known is how many Nodes there are, with those that went within the window and
+// the one that is asked about: a cluster that shrinks must not trip sooner.
+func (g *deletionGuard) known(asked types.UID) int {
+	all, err := g.nodes.List(labels.Everything())
+	if err != nil {
+		return 0 // A lister that reads memory gives no error.
+	}
+	there := make(map[types.UID]bool, len(all)+len(g.gone)+1)
+	there[asked] = true
+	for uid := range g.gone {
+		there[uid] = true
+	}
+	for _, node := range all {
+		there[node.UID] = true
+	}
+	return len(there)
+}
+
+// tidy drops what is over. A held Node that nobody asks about any more is Ready
+// again, or deleted by somebody else: upstream asks about the others every few
+// seconds.
+func (g *deletionGuard) tidy() (now time.Time) {
+	now = g.clock.Now()
+	for uid, h := range g.held {
+		if now.Sub(h.asked) > g.limits.Hold+g.limits.Window {
+			g.leave(uid)
+		}
+	}
+	if g.active {
+		if len(g.held) > 0 || now.Sub(g.lastHeld) < g.limits.Window {
+			return now // What was let go still counts while it lasts.
+		}
+		g.active = false
+		klog.InfoS("Mass-deletion guard: nothing has been held for a while; nodes go at once again", "window", g.limits.Window)
+	}
+	for uid, at := range g.gone {
+		if now.Sub(at) >= g.limits.Window {
+			delete(g.gone, uid)
+		}
+	}
+	return now
+}

@@ -1,0 +1,261 @@
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const (
+	ourProject = "p-ours"
+	clusterTag = "cluster=lab"
+	serviceTag = "service"
+)
+
+var errUnexpected = errors.New("unexpected call")
+
+// fakeCloud answers the calls it was told of; any other fails the test.
+type fakeCloud struct {
+	t             testing.TB
+	getInstance   func(id string) (*api.Instance, error)
+	listInstances func() ([]api.Instance, error)
+	named         func(name string) ([]api.Instance, error)
+	listBalancers func() ([]api.LoadBalancer, error)
+	listRoutes    func() ([]api.Route, error)
+	// stream are the steps of the event stream; one that returns an error ends
+	// Follow with it. Without a stream, following is unexpected.
+	stream chan step
+	lists  atomic.Int32
+	mu     sync.Mutex // of listInstances
+}
+
+type step func(fn func(api.Event) error, onBreak func(error)) error
+
+func (f *fakeCloud) unexpected(format string, args ...any) error {
+	f.t.Errorf("unexpected "+format, args...)
+	return errUnexpected
+}
+
+func (f *fakeCloud) GetInstance(_ context.Context, id string) (*api.Instance, error) {
+	if f.getInstance == nil {
+		return nil, f.unexpected("GetInstance(%s)", id)
+	}
+	return f.getInstance(id)
+}
+
+func (f *fakeCloud) ListInstances(_ context.Context, filter client.InstanceFilter) ([]api.Instance, error) {
+	f.mu.Lock()
+	list := f.listInstances
+	f.mu.Unlock()
+	switch {
+	case f.named != nil && filter.Name != "":
+		return f.named(filter.Name)
+	case list == nil || filter.Name != "":
+		return nil, f.unexpected("ListInstances(%+v)", filter)
+	}
+	f.lists.Add(1)
+	return list()
+}
+
+func (f *fakeCloud) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	if f.listBalancers == nil {
+		return nil, f.unexpected("ListLoadBalancers(%+v)", filter)
+	}
+	assert.Equal(f.t, client.LoadBalancerFilter{Tags: []string{clusterTag}}, filter)
+	f.lists.Add(1)
+	return f.listBalancers()
+}
+
+func (f *fakeCloud) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
+	if f.listRoutes == nil {
+		return nil, f.unexpected("ListRoutes(%+v)", filter)
+	}
+	assert.Equal(f.t, client.RouteFilter{Tags: []string{clusterTag}}, filter)
+	f.lists.Add(1)
+	return f.listRoutes()
+}
+
+func (f *fakeCloud) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter) error {
+	if f.stream == nil {
+		return f.unexpected("Follow")
+	}
+	assert.Equal(f.t, client.FromNewest, after)
+	assert.Equal(f.t, []client.EventFilter{{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}}, only)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case next := <-f.stream:
+			if err := next(fn, onBreak); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// The stream's steps, each of which is over when it returns.
+
+func (f *fakeCloud) opens() {
+	f.stream <- func(_ func(api.Event) error, onBreak func(error)) error { onBreak(nil); return nil }
+	synctest.Wait()
+}
+
+func (f *fakeCloud) breaks() {
+	f.stream <- func(_ func(api.Event) error, onBreak func(error)) error {
+		onBreak(errors.New("connection reset"))
+		return nil
+	}
+	synctest.Wait()
+}
+
+func (f *fakeCloud) refuses(code api.ProblemCode) {
+	f.stream <- func(func(api.Event) error, func(error)) error { return problem(code) }
+	synctest.Wait()
+}
+
+func (f *fakeCloud) tells(kind api.EventType, resource any) {
+	ev := api.Event{Type: kind}
+	switch r := resource.(type) {
+	case api.Instance:
+		ev.Instance = &r
+	case api.LoadBalancer:
+		ev.LoadBalancer = &r
+	case api.Route:
+		ev.Route = &r
+	}
+	f.stream <- func(fn func(api.Event) error, _ func(error)) error { return fn(ev) }
+	synctest.Wait()
+}
+
+func problem(code api.ProblemCode) error {
+	return &client.Error{Status: http.StatusGone, Problem: api.Problem{Status: http.StatusGone, Code: code, Detail: string(code)}}
+}
+
+// shows has the cloud list these instances.
+func (f *fakeCloud) shows(instances ...api.Instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listInstances = func() ([]api.Instance, error) { return slices.Clone(instances), nil }
+}
+
+func instance(id string, version int64, state api.InstanceState) api.Instance {
+	return api.Instance{
+		ID: id, Name: "node-" + id, Project: ourProject, Version: version, State: state,
+		Tags: api.Tags{"role": "worker"}, Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.30.16.1"}},
+	}
+}
+
+func balancer(id, service string, version int64) api.LoadBalancer {
+	return api.LoadBalancer{
+		ID: id, Project: ourProject, Version: version, State: api.LoadBalancerActive,
+		Tags: api.Tags{"cluster": "lab", serviceTag: service},
+	}
+}
+
+func route(id string, version int64) api.Route {
+	return api.Route{ID: id, Project: ourProject, Version: version, State: api.RouteActive, Tags: api.Tags{"cluster": "lab"}}
+}
+
+// owns is the guard of a CCM whose project is ours.
+func owns(_ context.Context, project string) (bool, error) { return project == ourProject, nil }
+
+// rig is an inventory of a fake cloud, in a synctest bubble.
+type rig struct {
+	*inventory.Inventory
+	t     *testing.T
+	cloud *fakeCloud
+
+	mu      sync.Mutex
+	changes []string
+	asked   map[string]int
+}
+
+// inBubble has test run with an inventory. Every goroutine has to end with it.
+func inBubble(t *testing.T, change func(*inventory.Options), test func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, cloud: &fakeCloud{t: t}, asked: map[string]int{}}
+		opts := inventory.Options{ClusterTag: clusterTag, ServiceTag: serviceTag, Owns: owns, Observe: func(resource, result string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.asked[resource+" "+result]++
+		}}
+		if change != nil {
+			change(&opts)
+		}
+		r.Inventory = inventory.New(r.cloud, opts)
+		r.Subscribe(func(c inventory.Change) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.changes = append(r.changes, describe(c))
+		})
+		test(r)
+	})
+}
+
+func describe(c inventory.Change) string {
+	s := "listed anew"
+	switch {
+	case c.Instance != nil:
+		s = fmt.Sprintf("%s v%d %s", c.Instance.ID, c.Instance.Version, c.Instance.State)
+	case c.LoadBalancer != nil:
+		s = fmt.Sprintf("%s v%d", c.LoadBalancer.ID, c.LoadBalancer.Version)
+	case c.Route != nil:
+		s = fmt.Sprintf("%s v%d", c.Route.ID, c.Route.Version)
+	}
+	if c.Gone {
+		s += " gone"
+	}
+	if c.Missing {
+		s += " missing"
+	}
+	return s
+}
+
+// told are the changes since it was asked last.
+func (r *rig) told() []string {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() { r.changes = nil }()
+	return r.changes
+}
+
+// run has the inventory follow the cloud until the test ends.
+func (r *rig) run() {
+	r.cloud.stream = make(chan step)
+	ctx, stop := context.WithCancel(r.t.Context())
+	done := make(chan struct{})
+	go func() { r.Run(ctx); close(done) }()
+	r.t.Cleanup(func() { stop(); <-done })
+	synctest.Wait()
+}
+
+// follow is run with a stream that is open.
+func (r *rig) follow() {
+	r.run()
+	r.cloud.opens()
+}
+
+// version is that of the instance, 0 of none.
+func (r *rig) version(id string) int64 {
+	r.t.Helper()
+	i, err := r.Instance(r.t.Context(), id)
+	assert.NoError(r.t, err)
+	if i == nil {
+		return 0
+	}
+	return i.Version
+}

@@ -1,0 +1,450 @@
+package inventory_test
+
+// What is remembered of a whole cloud behind HTTP, and what that costs.
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cli"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// site is a cloud, and an inventory that sees it through a gate.
+type site struct {
+	*inventory.Inventory
+	operator *client.Client
+	gate     *gate
+	dir      string
+	token    string // the file of the CCM's
+	end      func() // of the cloud
+
+	mu      sync.Mutex
+	changes []string
+}
+
+// newSite has a cloud with so many running instances, and follows it.
+func newSite(t *testing.T, instances int, change func(*inventory.Options)) *site {
+	t.Helper()
+	s := &site{dir: t.TempDir(), gate: &gate{calls: map[string]int{}}}
+	s.token = filepath.Join(s.dir, "ccm")
+	s.serve(t, "cloud")
+	t.Cleanup(func() { s.end() })
+	var err error
+	s.operator, err = client.New(client.Config{URL: "http://cloud", TokenFile: filepath.Join(s.dir, "operator"), Transport: s.gate.to()})
+	require.NoError(t, err)
+	s.create(t, instances)
+	ccm, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate})
+	require.NoError(t, err)
+	opts := inventory.Options{
+		ClusterTag: clusterTag, ServiceTag: serviceTag, MaxAge: 100 * time.Millisecond,
+		Owns: sync.OnceValue(func() func(context.Context, string) (bool, error) {
+			ours, err := ccm.Project(t.Context())
+			assert.NoError(t, err)
+			return func(_ context.Context, project string) (bool, error) { return project == ours.ID, nil }
+		})(),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	s.Inventory = inventory.New(ccm, opts)
+	s.Subscribe(func(c inventory.Change) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changes = append(s.changes, describe(c))
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	t.Cleanup(func() { stop(); <-done })
+	require.Eventually(t, func() bool { return s.gate.made(streamCall) > 0 }, patience, time.Millisecond)
+	return s
+}
+
+var readyLine = regexp.MustCompile(`^fakecloud is ready at http://(\S+);`)
+
+// serve runs a cloud with data of that name, for the gate to lead to.
+func (s *site) serve(t *testing.T, data string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	out, in := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- cli.Run(ctx, []string{
+			"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(s.dir, data+".db"), "--profile", "instant",
+			"--token", "operator:admin=" + filepath.Join(s.dir, "operator"), "--token", "ccm=" + s.token,
+			"--rate-limit", "0", "--load-balancer-mode", "none", "--log-level", "error",
+		}, io.Discard, in)
+		_ = in.Close()
+	}()
+	ready := make(chan string, 1)
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if m := readyLine.FindStringSubmatch(lines.Text()); m != nil {
+				ready <- m[1]
+			}
+		}
+	}()
+	select {
+	case host := <-ready:
+		s.gate.set(func() { s.gate.host = host })
+	case code := <-ended:
+		t.Fatalf("the cloud ended with code %d", code)
+	case <-time.After(patience):
+		t.Fatal("the cloud did not get ready")
+	}
+	s.end = func() {
+		stop()
+		assert.Zero(t, <-ended)
+		s.gate.idle()
+	}
+}
+
+// create makes running instances, node-0000 and so on.
+func (s *site) create(t *testing.T, n int) {
+	t.Helper()
+	var making sync.WaitGroup
+	next := make(chan int)
+	for range 8 {
+		making.Go(func() {
+			for i := range next {
+				_, err := s.operator.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr(fmt.Sprintf("node-%04d", i))})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	making.Wait()
+	require.Eventually(t, func() bool {
+		up, err := s.operator.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceRunning}})
+		return err == nil && len(up) == n
+	}, patience, 5*time.Millisecond)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// gate is the way to the cloud, wherever that is now. It counts the CCM's calls,
+// and can break the event stream.
+type gate struct {
+	mu      sync.Mutex
+	host    string
+	calls   map[string]int
+	broken  bool
+	streams []context.CancelFunc
+	direct  http.Transport
+}
+
+func (g *gate) set(fn func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	fn()
+}
+
+func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+	g.mu.Lock()
+	what, broken := req.Method+" "+req.URL.Path, g.broken
+	g.calls[what]++
+	if what == streamCall {
+		ctx, end := context.WithCancel(req.Context())
+		g.streams = append(g.streams, end)
+		req = req.WithContext(ctx)
+	}
+	g.mu.Unlock()
+	if what == streamCall && broken {
+		return nil, errors.New("the stream is broken")
+	}
+	return g.to().RoundTrip(req)
+}
+
+const (
+	streamCall = "GET /v1/events"
+	listCall   = "GET /v1/instances"
+)
+
+// to leads to the cloud, and counts nothing.
+func (g *gate) to() roundTripper {
+	return func(req *http.Request) (*http.Response, error) {
+		req = req.Clone(req.Context())
+		g.set(func() { req.URL.Host = g.host })
+		return g.direct.RoundTrip(req)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func (g *gate) idle() {
+	g.set(func() {
+		for _, end := range g.streams {
+			end()
+		}
+		g.streams = nil
+	})
+	g.direct.CloseIdleConnections()
+}
+
+// count gives the calls made since it was asked last.
+func (g *gate) count() (calls map[string]int) {
+	g.set(func() { calls, g.calls = g.calls, map[string]int{} })
+	return calls
+}
+
+func (g *gate) breakStream(broken bool) {
+	g.set(func() {
+		g.broken = broken
+		for _, end := range g.streams {
+			end()
+		}
+		g.streams = nil
+	})
+}
+
+func (s *site) one(t *testing.T, name string) api.Instance {
+	t.Helper()
+	named, err := s.InstancesNamed(t.Context(), name)
+	require.NoError(t, err)
+	require.Len(t, named, 1)
+	return named[0]
+}
+
+// awaitState awaits that the inventory shows an instance in a state.
+func (s *site) awaitState(t *testing.T, id string, want api.InstanceState) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		i, err := s.Instance(t.Context(), id)
+		return err == nil && i != nil && i.State == want
+	}, patience, 5*time.Millisecond)
+}
+
+// awaitChange awaits what the subscribers are told, doing something meanwhile.
+func (s *site) awaitChange(t *testing.T, want string, meanwhile ...func()) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for _, do := range meanwhile {
+			do()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Contains(s.changes, want)
+	}, patience, 5*time.Millisecond, want)
+}
+
+// A thousand instances, asked for by ID and by name by thirty at a time, cost
+// two pages and a stream; what changes, no call at all.
+func TestAThousandInstances(t *testing.T) {
+	const n = 1000
+	s := newSite(t, n, nil)
+	var asking sync.WaitGroup
+	names := make(chan int)
+	for range 30 {
+		asking.Go(func() {
+			for i := range names {
+				name := fmt.Sprintf("node-%04d", i)
+				named, err := s.InstancesNamed(t.Context(), name)
+				if !assert.NoError(t, err) || !assert.Len(t, named, 1, name) {
+					continue
+				}
+				found, err := s.Instance(t.Context(), named[0].ID)
+				assert.NoError(t, err)
+				assert.Equal(t, &named[0], found)
+			}
+		})
+	}
+	for i := range n {
+		names <- i
+	}
+	close(names)
+	asking.Wait()
+	assert.Empty(t, s.LoadBalancers())
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.changes) == 2 // Both kinds listed anew.
+	}, patience, 5*time.Millisecond)
+	assert.Equal(t, map[string]int{streamCall: 1, listCall: 2, "GET /v1/load-balancers": 1, "GET /v1/project": 1}, s.gate.count())
+
+	one := s.one(t, "node-0500")
+	_, err := s.operator.StopInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceStopped)
+	_, err = s.operator.TerminateInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceTerminated)
+	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", one.ID, s.one(t, one.Name).Version))
+	assert.Empty(t, s.gate.count())
+}
+
+func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
+	s := newSite(t, 1, nil)
+	hop := s.one(t, "node-0000")
+	routes, err := s.Routes(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, routes)
+	tags := &api.Tags{"cluster": "lab", serviceTag: "uid-1"}
+	route, err := s.operator.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.244.0.0/24", InstanceID: hop.ID, Tags: tags})
+	require.NoError(t, err)
+	_, err = s.operator.CreateRoute(t.Context(), api.RouteCreate{Name: "theirs", Destination: "10.244.1.0/24", InstanceID: hop.ID})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		routes, err := s.Routes(t.Context())
+		return err == nil && len(routes) == 1 && routes[0].ID == route.ID
+	}, patience, 5*time.Millisecond)
+	require.NoError(t, s.operator.DeleteRoute(t.Context(), route.ID))
+	s.awaitChange(t, route.ID+" v2 gone")
+	routes, err = s.Routes(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, routes)
+
+	lb, err := s.operator.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		Name: "lb", Tags: tags, Listeners: []api.Listener{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30080}},
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		known := s.LoadBalancersOf("uid-1")
+		return len(known) == 1 && known[0].ID == lb.ID && known[0].State != lb.State
+	}, patience, 5*time.Millisecond)
+	_, err = s.operator.DeleteLoadBalancer(t.Context(), lb.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(s.LoadBalancersOf("uid-1")) == 0 }, patience, 5*time.Millisecond)
+	calls := s.gate.count()
+	assert.Equal(t, 1, calls["GET /v1/routes"])
+	assert.Equal(t, 1, calls["GET /v1/load-balancers"])
+}
+
+// A cloud that comes back with other data has other events: nothing of what was
+// known counts.
+func TestACloudThatComesBackWithOtherData(t *testing.T) {
+	s := newSite(t, 3, func(o *inventory.Options) {
+		o.Owns = nil // The project is another's, too, by its ID.
+	})
+	before := s.one(t, "node-0000")
+	s.end()
+	_, err := s.Instance(t.Context(), "i-any")
+	for err == nil { // Current for a little while.
+		_, err = s.Instance(t.Context(), "i-any")
+	}
+	s.serve(t, "other")
+	s.create(t, 2)
+	require.Eventually(t, func() bool {
+		named, err := s.InstancesNamed(t.Context(), "node-0000")
+		return err == nil && len(named) == 1 && named[0].ID != before.ID
+	}, patience, 5*time.Millisecond)
+	gone, err := s.Instance(t.Context(), before.ID)
+	require.NoError(t, err)
+	assert.Nil(t, gone)
+	one := s.one(t, "node-0001")
+	_, err = s.operator.StopInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceStopped)
+	s.awaitChange(t, fmt.Sprintf("%s v%d stopped", one.ID, s.one(t, one.Name).Version))
+}
+
+// Without the stream what is asked for is right all the same; once it is there
+// again, what happened meanwhile is told.
+func TestABrokenStreamOfACloud(t *testing.T) {
+	s := newSite(t, 2, nil)
+	one, two := s.one(t, "node-0000"), s.one(t, "node-0001")
+	s.gate.breakStream(true)
+	_, err := s.operator.StopInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceStopped)
+	_, err = s.operator.TerminateInstance(t.Context(), two.ID)
+	require.NoError(t, err)
+	s.gate.breakStream(false)
+	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", two.ID, two.Version+2))
+}
+
+// Lists that are empty or stale: what they lack is for the cloud to be asked
+// for, and nothing goes back to what it was.
+func TestListsThatLack(t *testing.T) {
+	s := newSite(t, 2, nil)
+	one := s.one(t, "node-0000")
+	s.fault(t, api.FaultEffect{EmptyList: true})
+	s.gate.breakStream(true) // So that lists are all there is.
+	s.awaitChange(t, fmt.Sprintf("%s v%d running missing", one.ID, one.Version), func() { s.ask(t, one.ID) })
+	found, err := s.Instance(t.Context(), one.ID)
+	require.NoError(t, err)
+	assert.Nil(t, found)
+	s.fault(t, api.FaultEffect{Stale: true})
+	s.awaitChange(t, fmt.Sprintf("%s v%d running", one.ID, one.Version), func() { s.ask(t, one.ID) })
+	s.gate.breakStream(false)
+	_, err = s.operator.StopInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceStopped)
+	s.gate.count()
+	s.gate.breakStream(true)
+	for s.gate.made(listCall) < 3 {
+		s.ask(t, one.ID)
+	}
+	s.awaitState(t, one.ID, api.InstanceStopped)
+	require.NoError(t, s.operator.DeleteFaults(t.Context()))
+	assert.Len(t, s.one(t, "node-0001").Addresses, len(one.Addresses))
+}
+
+// A token that is swapped to another project shows nothing of ours.
+func TestATokenOfAnotherProject(t *testing.T) {
+	s := newSite(t, 1, nil)
+	one := s.one(t, "node-0000")
+	other, err := s.operator.CreateProject(t.Context(), api.ProjectCreate{Name: "other"})
+	require.NoError(t, err)
+	theirs, err := s.operator.CreateToken(t.Context(), other.ID, api.TokenCreate{Name: "stranger", Role: api.RoleAdmin})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(s.token, []byte(theirs.Secret), 0o600))
+	stranger, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate.to()})
+	require.NoError(t, err)
+	_, err = stranger.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("node-0000")})
+	require.NoError(t, err)
+	s.gate.breakStream(false) // It is opened again with the other token.
+	require.Eventually(t, func() bool {
+		_, err := s.Instance(t.Context(), one.ID)
+		return err != nil
+	}, patience, 5*time.Millisecond)
+	_, err = s.InstancesNamed(t.Context(), "node-0000")
+	require.ErrorContains(t, err, "which is not ours")
+}
+
+// fault has the CCM's lists of instances go wrong in this way only.
+func (s *site) fault(t *testing.T, e api.FaultEffect) {
+	t.Helper()
+	require.NoError(t, s.operator.DeleteFaults(t.Context()))
+	_, err := s.operator.CreateFault(t.Context(), api.FaultCreate{
+		Match: api.FaultMatch{Token: "ccm", Operations: []string{"listInstances"}}, Effect: e,
+	})
+	require.NoError(t, err)
+}
+
+func (s *site) ask(t *testing.T, id string) {
+	_, err := s.Instance(t.Context(), id)
+	assert.NoError(t, err)
+}
+
+// made is how many such calls were made since the last count.
+func (g *gate) made(what string) (n int) {
+	g.set(func() { n = g.calls[what] })
+	return n
+}

@@ -1,0 +1,79 @@
+package ccm
+
+// Labels that a Node gets from its instance's tags, beside the well-known ones
+// for type, zone and region. Upstream sets them when it initialises the Node,
+// and changes none that is already there.
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// nodeLabels says which of an instance's tags become labels: Prefix + the tag's
+// key, with the tag's value.
+type nodeLabels struct {
+	Tags   []string
+	Prefix string
+}
+
+// reserved are Kubernetes' own prefixes, whose labels upstream discards
+// (controllers/node, getNodeModifiersFromCloudProvider).
+var reserved = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
+
+// noLabelValue is what a label's value cannot hold.
+var noLabelValue = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
+
+// additionalLabels leaves out what can be no label, and says so on the Node: a
+// label that is missing is no reason to keep a Node from its pods.
+func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) map[string]string {
+	labels := map[string]string{}
+	var skipped []string
+	for _, tag := range i.labels.Tags {
+		value, there := instance.Tags[tag]
+		if !there {
+			continue
+		}
+		key, fit, err := label(i.labels.Prefix+tag, value)
+		if err != nil {
+			skipped = append(skipped, fmt.Sprintf("tag %q: %v", tag, err))
+			continue
+		}
+		labels[key] = fit
+	}
+	if len(skipped) == 0 {
+		i.explain.resolved(node, topicLabels)
+	} else {
+		slices.Sort(skipped)
+		why := strings.Join(skipped, "; ")
+		i.explain.warn(node, topicLabels, cause{reasonNodeLabelSkipped, why},
+			"Not all tags of instance %s can be labels of the Node: %s; %s", instance.ID, why, nextStep(reasonNodeLabelSkipped))
+	}
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+// label fits a value: what a label cannot hold becomes "-", and too long a
+// value is cut.
+func label(key, value string) (string, string, error) {
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return "", "", fmt.Errorf("%q is no label's key: %s", key, strings.Join(problems, ", "))
+	}
+	if reserved.MatchString(key) {
+		return "", "", fmt.Errorf("%q is in a namespace of Kubernetes, whose labels are not for clouds to set", key)
+	}
+	fit := noLabelValue.ReplaceAllString(value, "-")
+	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")
+	if fit == "" && value != "" {
+		return "", "", fmt.Errorf("nothing of its value %q can be in a label", value)
+	}
+	return key, fit, nil
+}

@@ -1,0 +1,92 @@
+// Package version says what this build is, and which Kubernetes it is for.
+package version
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	kube "k8s.io/component-base/version"
+)
+
+// The minors of Kubernetes 1 whose clusters this build was tested with. Upstream's
+// version skew policy (https://kubernetes.io/releases/version-skew-policy/) lets
+// a cloud controller manager be of kube-apiserver's minor or one older, never
+// newer; its minor is that of the libraries it is built with. By that alone, one
+// minor above these is fine, but nobody has tried.
+const (
+	MinMinor = 36
+	MaxMinor = 36
+)
+
+// Info is what `ccm --version` says.
+type Info struct {
+	// Version is the project's: a release's (v1.2.3), commits after one
+	// (v1.2.3+4.g0123abc), or v0.0.0-devel.
+	Version string
+	// Commit is what was built, with "-dirty" if files were changed; "unknown"
+	// if the build did not know.
+	Commit string
+	// Go is the version of Go that compiled it.
+	Go string
+	// Kubernetes is the version of Kubernetes' libraries in it.
+	Kubernetes string
+}
+
+const unstamped = "$Format" // In what upstream's variables say until somebody sets them.
+
+// Get reads what the build set in upstream's variables, as releases of
+// Kubernetes do, and else what Go itself noted.
+func Get() Info {
+	info := Info{Go: runtime.Version(), Kubernetes: "v" + kube.DefaultKubeBinaryVersion}
+	if stamp := kube.Get(); !strings.Contains(stamp.GitVersion, unstamped) {
+		info.Version = stamp.GitVersion
+		if !strings.Contains(stamp.GitCommit, unstamped) {
+			info.Commit = stamp.GitCommit
+		}
+		if stamp.GitTreeState == "dirty" {
+			info.Commit += "-dirty"
+		}
+	}
+	if build, ok := debug.ReadBuildInfo(); ok {
+		noted(&info, build)
+	}
+	info.Version, info.Commit = cmp.Or(info.Version, "v0.0.0-devel"), cmp.Or(info.Commit, "unknown")
+	return info
+}
+
+func noted(info *Info, build *debug.BuildInfo) {
+	for _, dep := range build.Deps {
+		if dep.Path == "k8s.io/cloud-provider" {
+			info.Kubernetes = dep.Version
+		}
+	}
+	if info.Version != "" {
+		return
+	}
+	if v := build.Main.Version; v != "(devel)" {
+		info.Version = v
+	}
+	settings := map[string]string{}
+	for _, s := range build.Settings {
+		settings[s.Key] = s.Value
+	}
+	if info.Commit = settings["vcs.revision"]; info.Commit != "" && settings["vcs.modified"] == "true" {
+		info.Commit += "-dirty"
+	}
+}
+
+// Supported are the minors of Kubernetes that this build was tested with.
+func Supported() string {
+	if MinMinor == MaxMinor {
+		return fmt.Sprintf("1.%d", MaxMinor)
+	}
+	return fmt.Sprintf("1.%d to 1.%d", MinMinor, MaxMinor)
+}
+
+func (i Info) String() string {
+	return fmt.Sprintf("ccm %s\ncommit:               %s\nGo:                   %s\nKubernetes libraries: %s\nKubernetes supported: %s",
+		i.Version, i.Commit, i.Go, i.Kubernetes, Supported())
+}

@@ -1,0 +1,263 @@
+// These tests answer: what does the program itself do, from its command line to
+// its endpoints? It runs as a process of its own: this test's binary, again.
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const beCCM = "CCM_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beCCM) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Env = append(os.Environ(), beCCM+"=1")
+	return cmd
+}
+
+// output runs ccm to its end.
+func output(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := command(ctx, t, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(t, err, &exit)
+		code = exit.ExitCode()
+	}
+	return out.String(), errs.String(), code
+}
+
+func TestVersion(t *testing.T) {
+	stdout, _, code := output(t, "--version")
+	assert.Zero(t, code)
+	assert.Regexp(t, `^ccm v\d+\.\d+\.\d+\S*\ncommit: +\S+\nGo: +go1\.\S+\nKubernetes libraries: v\d+\.\d+\S*\nKubernetes supported: 1\.\d+`, stdout)
+
+	stdout, _, code = output(t, "--version=raw")
+	assert.Zero(t, code)
+	assert.Contains(t, stdout, "version.Info{", "upstream's")
+}
+
+func TestHelp(t *testing.T) {
+	stdout, _, code := output(t, "--help")
+	assert.Zero(t, code)
+	for _, want := range []string{
+		"ccm is the cloud controller manager for fakecloud", "Examples:", "Exit codes:", "Usage:\n  ccm ",
+		"(default 30)", // of --concurrent-node-syncs
+		"cloud-node-controller, cloud-node-lifecycle-controller,",
+	} {
+		assert.Contains(t, stdout, want)
+	}
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown flag":       {[]string{"--no-such-flag"}, "unknown flag: --no-such-flag; ccm --help shows all flags"},
+		"value of no kind":   {[]string{"--concurrent-node-syncs=many"}, "ccm --help shows all flags"},
+		"an argument":        {[]string{"start"}, `"ccm" does not take any arguments`},
+		"unknown controller": {[]string{"--controllers=nodes"}, `"nodes" is not in the list of known controllers`},
+		"no kubeconfig":      {[]string{"--kubeconfig=/does/not/exist"}, "/does/not/exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, stderr, code := output(t, tc.args...)
+			assert.Equal(t, 1, code)
+			assert.Contains(t, stderr, tc.want)
+			assert.NotContains(t, stderr, "Usage:", "a hundred flags say nothing about this one")
+		})
+	}
+}
+
+// apiServer is as much of Kubernetes' API as a CCM needs to start on an empty
+// cluster.
+func apiServer(t *testing.T) (kubeconfig string) {
+	t.Helper()
+	done := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.URL.Query().Get("watch") != "":
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-done:
+			case <-r.Context().Done():
+			}
+			return
+		case r.URL.Path == "/version":
+			answer = map[string]string{"major": "1", "minor": "20", "gitVersion": "v1.20.0"}
+		case r.URL.Path == "/healthz":
+			_, _ = io.WriteString(w, "ok")
+			return
+		case r.URL.Path == "/api/v1/nodes":
+			answer = map[string]any{"kind": "NodeList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}, "items": []any{}}
+		case r.URL.Path == "/api/v1/services":
+			answer = map[string]any{"kind": "ServiceList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}, "items": []any{}}
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(func() { close(done); server.Close() })
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: %q}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+users: [{name: a, user: {}}]
+current-context: a
+`, server.URL), 0o600))
+	return file
+}
+
+// cloud answers that the token's project is "default", and knows nothing else.
+func cloud(t *testing.T) (env []string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path != "/v1/project" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, `{"id":"p-1","name":"default"}`)
+	}))
+	t.Cleanup(server.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
+	return []string{"FAKECLOUD_URL=" + server.URL, "FAKECLOUD_TOKEN_FILE=" + token, "FAKECLOUD_PROJECT=default"}
+}
+
+// log is what a process says, for whoever reads it meanwhile.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// freePort may be somebody else's a moment later.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return port
+}
+
+// start runs ccm until the test ends, and returns how its endpoints are read.
+func start(t *testing.T, args ...string) (get func(path string) (int, string), said *log) {
+	t.Helper()
+	port := freePort(t)
+	cmd := command(context.Background(), t, append([]string{
+		"--kubeconfig=" + apiServer(t), "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=" + port,
+		"--authorization-always-allow-paths=/healthz,/metrics,/configz,/livez",
+	}, args...)...)
+	said = &log{}
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(cmd.Env, cloud(t)...), said, said
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // It signs for itself.
+	}}
+	return func(path string) (int, string) {
+		resp, err := client.Get("https://127.0.0.1:" + port + path)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body) + fmt.Sprint(errors.Join(err))
+	}, said
+}
+
+func TestEndpoints(t *testing.T) {
+	get, said := start(t)
+	require.Eventually(t, func() bool {
+		_, body := get("/healthz?verbose")
+		return strings.Contains(body, "service-lb-controller ok")
+	}, time.Minute, 100*time.Millisecond, "%s", said)
+	code, body := get("/metrics")
+	require.Equal(t, http.StatusOK, code)
+	for _, want := range []string{
+		`fakecloud_ccm_cloud_requests_total{code="200",controller="unknown",operation="get-project"} 1`,
+		"fakecloud_ccm_cloud_request_duration_seconds_bucket{operation=\"get-project\"", "kubernetes_build_info{", "rest_client_requests_total",
+	} {
+		assert.Contains(t, body, want)
+	}
+	code, body = get("/configz")
+	require.Equal(t, http.StatusOK, code)
+	for _, want := range []string{`"ConcurrentNodeSyncs":30`, `"ConcurrentServiceSyncs":20`, `"NodeStatusUpdateFrequency":"1m0s"`, `"qps":500`, `"burst":2000`} {
+		assert.Contains(t, body, want)
+	}
+	code, _ = get("/livez")
+	assert.Equal(t, http.StatusNotFound, code, "upstream has none: /healthz is for both probes")
+	assert.Eventually(t, func() bool { return strings.Contains(said.String(), "the cluster runs Kubernetes v1.20.0") }, time.Minute, 50*time.Millisecond)
+}
+
+// Controllers are switched off by name and by alias; flags change our defaults.
+func TestControllersAndDefaultsCanBeChanged(t *testing.T) {
+	get, said := start(t, "--controllers=*,-service,-cloud-node-lifecycle-controller", "--concurrent-node-syncs=3", "--kube-api-qps=7")
+	require.Eventually(t, func() bool {
+		_, body := get("/healthz?verbose")
+		return strings.Contains(body, "cloud-node-controller ok")
+	}, time.Minute, 100*time.Millisecond, "%s", said)
+	_, body := get("/healthz?verbose")
+	assert.NotContains(t, body, "service-lb-controller")
+	assert.NotContains(t, body, "cloud-node-lifecycle-controller")
+	_, body = get("/configz")
+	assert.Contains(t, body, `"ConcurrentNodeSyncs":3,`)
+	assert.Contains(t, body, `"qps":7,`)
+}
