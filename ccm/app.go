@@ -16,7 +16,6 @@ import (
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	cpconfig "k8s.io/cloud-provider/config"
-	"k8s.io/cloud-provider/names"
 	"k8s.io/cloud-provider/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
@@ -36,12 +35,13 @@ func NewCommand() (*cobra.Command, error) {
 	}
 	opts.KubeCloudShared.CloudProvider.Name = ProviderName
 	forAThousandNodes(opts)
-	cmd := app.NewCloudControllerManagerCommand(opts, initialize, app.DefaultInitFuncConstructors,
-		names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
+	cmd := app.NewCloudControllerManagerCommand(opts, initialize, controllers(),
+		controllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
 	cmd.Use = "ccm"
 	cmd.Long = `ccm is the cloud controller manager for fakecloud. It initialises Nodes from the
 cloud's instances, removes Nodes whose instance has ended, taints those that are
-shut down, and builds load balancers for Services. With --cluster-cidr it also
+shut down, builds load balancers for Services, and repairs what is changed in
+the cloud behind the cluster's back. With --cluster-cidr it also
 routes each Node's pod range to its instance.
 
 It needs a kubeconfig (--kubeconfig; without, it takes that of the pod it runs

@@ -8,6 +8,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -43,6 +44,11 @@ type cloud struct {
 	loadBalancers *loadBalancers
 	routes        *routes
 	explain       *explainer
+	cluster       string // --cluster-name
+	cached        bool
+	// watch is told of every change from when it is there on; what was before,
+	// it looks at when it starts.
+	watch atomic.Pointer[cloudWatch]
 }
 
 var (
@@ -70,13 +76,21 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
 	guardInUse.Store(guard)
 	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain, labels: nodeLabels(cfg.NodeLabels)}
-	return &cloud{
+	c := &cloud{
 		inventory:     known,
 		instances:     instances,
 		loadBalancers: &loadBalancers{api: api, project: project, inventory: known, explain: explain},
 		routes:        &routes{api: api, project: project, inventory: known, instances: instances, explain: explain},
 		explain:       explain,
-	}, nil
+		cluster:       cluster,
+		cached:        cfg.Cache,
+	}
+	known.Subscribe(func(change inventory.Change) {
+		if w := c.watch.Load(); w != nil {
+			w.observe(change)
+		}
+	})
+	return c, nil
 }
 
 // Initialize is called once by the framework, when this process leads.
@@ -86,6 +100,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fakecloud-ccm"}))
 
 	ctx, cancel := context.WithCancel(context.Background())
+	c.loadBalancers.clusterUID = clusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop

@@ -11,15 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
-	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -30,6 +29,9 @@ const (
 	TagServiceUID = "kubernetes-service-uid"
 	// TagService (namespace/name) is for people; nothing is looked up by it.
 	TagService = "kubernetes-service"
+	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
+	// other cluster has, whatever it is called.
+	TagClusterUID = "kubernetes-cluster-uid"
 )
 
 // provisioningRetry is when a balancer that is still being built is looked at
@@ -40,34 +42,62 @@ const provisioningRetry = 300 * time.Millisecond
 // trying, and succeeds when, say, the port becomes free.
 const errorRetry = 5 * time.Second
 
+// memoryTrust is for how long it is believed that a balancer is still being
+// built: what tells of its end may be broken.
+const memoryTrust = 5 * time.Second
+
 type loadBalancersAPI interface {
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
+	GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error)
 	CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCreate) (*api.LoadBalancer, error)
 	UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error)
 	DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error)
+	ListAddresses(ctx context.Context, f client.AddressFilter) ([]api.ReservedAddress, error)
+}
+
+// balancerMemory is what is remembered of the cluster's balancers: see package
+// inventory.
+type balancerMemory interface {
+	LoadBalancersOf(serviceUID string) []api.LoadBalancer
+	NoteLoadBalancer(lb api.LoadBalancer)
 }
 
 type loadBalancers struct {
 	api       loadBalancersAPI
 	project   *projectGuard
-	inventory *inventory.Inventory
+	inventory balancerMemory
 	explain   *explainer
+	// clusterUID is the UID of namespace kube-system, "" if it is not known. It
+	// is set before any controller works.
+	clusterUID string
 	// locks has one lock per Service, by UID: upstream's controller and the
 	// cloud watch reconcile the same balancers.
 	locks keyedLocks
+	// asked is when the cloud was asked for a Service's balancer that was not
+	// done, by UID.
+	asked sync.Map // string: time.Time
+	// addresses are the IDs of reserved addresses, by the names that Services
+	// call them, so that a name is looked up once.
+	addresses sync.Map // string: string
 }
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 
 // GetLoadBalancer tells whether the Service has a balancer that is not already
-// on its way out.
+// on its way out. Upstream's controller deletes none that is not there by this.
 func (l *loadBalancers) GetLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
 	ctx = calls.For(ctx, calls.ServiceLB)
-	lb, err := l.find(ctx, cluster, svc)
-	if err != nil || lb == nil || lb.State == api.LoadBalancerDeleting {
-		return nil, false, err
+	lb := l.remembered(cluster, svc)
+	if lb == nil {
+		var err error
+		if lb, err = l.find(ctx, cluster, svc); err != nil {
+			return nil, false, l.tell(svc, nil, err)
+		}
 	}
-	return status(lb), true, nil
+	if lb == nil || lb.State == api.LoadBalancerDeleting {
+		return nil, false, nil
+	}
+	return status(svc, lb), true, nil
 }
 
 // GetLoadBalancerName is unique per Service object and tells a person which.
@@ -78,29 +108,43 @@ func (l *loadBalancers) GetLoadBalancerName(_ context.Context, _ string, svc *co
 // EnsureLoadBalancer brings the Service's balancer into being, or up to date.
 // While the cloud is still building it the error is an api.RetryError.
 func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	if svc.Spec.LoadBalancerClass != nil {
+		return nil, cloudprovider.ImplementedElsewhere
+	}
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
 	lb, err := l.reconcile(ctx, cluster, svc, nodes, true)
-	if err != nil {
+	if err == nil {
+		err = unlessActive(lb)
+	}
+	if err := l.tell(svc, lb, err); err != nil {
 		return nil, err
 	}
+	return status(svc, lb), nil
+}
+
+// unlessActive is an error that says when to look again.
+func unlessActive(lb *api.LoadBalancer) error {
 	switch lb.State {
 	case api.LoadBalancerActive:
-		return status(lb), nil
+		return nil
 	case api.LoadBalancerError:
-		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is in error: %s", lb.Name, lb.ID, reasonOf(lb)), errorRetry)
+		return &laterError{failed(lb), errorRetry}
 	default:
-		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State), provisioningRetry)
+		return pending(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State))
 	}
 }
 
 // UpdateLoadBalancer follows a change of the node set. It never creates: the
 // address of a new balancer could not be told from here.
 func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) error {
+	if svc.Spec.LoadBalancerClass != nil {
+		return cloudprovider.ImplementedElsewhere
+	}
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	_, err := l.reconcile(ctx, cluster, svc, nodes, false)
-	return err
+	lb, err := l.reconcile(ctx, cluster, svc, nodes, false)
+	return l.tell(svc, lb, err)
 }
 
 // EnsureLoadBalancerDeleted asks for the end of the Service's balancer. A
@@ -108,25 +152,79 @@ func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, 
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	lb, err := l.find(ctx, cluster, svc)
-	if err != nil || lb == nil || lb.State == api.LoadBalancerDeleting {
-		return err
+	return l.tell(svc, nil, l.delete(ctx, cluster, svc))
+}
+
+// delete tries again at once where the cloud says that it knows better than what
+// was remembered: upstream gives every error of a deletion seconds of delay.
+func (l *loadBalancers) delete(ctx context.Context, cluster string, svc *corev1.Service) error {
+	lb := l.remembered(cluster, svc)
+	for attempt := 0; ; attempt++ {
+		asked := lb == nil
+		if asked {
+			var err error
+			if lb, err = l.find(ctx, cluster, svc); err != nil {
+				return err
+			}
+		}
+		if lb == nil || lb.State == api.LoadBalancerDeleting {
+			return nil
+		}
+		klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
+		deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
+		if err == nil {
+			l.note(*deleted)
+			return nil
+		}
+		gone, doubt := l.project.definiteNotFound(ctx, err)
+		switch {
+		case gone && asked:
+			return nil
+		case !gone && (attempt > 0 || !client.HasCode(err, api.PreconditionFailed)):
+			return fmt.Errorf("deleting load balancer %s: %w", lb.ID, doubt)
+		}
+		lb = nil
 	}
-	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
-	_, err = l.api.DeleteLoadBalancer(ctx, lb.ID)
+}
+
+// tell is where every outcome is explained, once per cause. lb is the balancer
+// as it is, if it is known; without an error, nil is one that is gone.
+func (l *loadBalancers) tell(svc *corev1.Service, lb *api.LoadBalancer, err error) error {
 	if err == nil {
-		return nil
+		l.asked.Delete(string(svc.UID))
 	}
-	if gone, err := l.project.definiteNotFound(ctx, err); !gone {
-		return fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
+	switch {
+	case isPending(err):
+	case err != nil:
+		l.explain.warn(svc, topicLoadBalancer, causeOf(err), "The load balancer is not as the Service asks: %v", err)
+		return retryWhenAsked(err)
+	case lb == nil || lb.State == api.LoadBalancerActive:
+		l.explain.resolved(svc, topicLoadBalancer)
+		l.tellServing(svc, lb)
 	}
-	return nil
+	return err
+}
+
+// tellServing explains why a balancer that is active refuses clients, if it does.
+func (l *loadBalancers) tellServing(svc *corev1.Service, lb *api.LoadBalancer) {
+	if lb == nil || lb.StateReason == nil || *lb.StateReason == "" {
+		l.explain.resolved(svc, topicServing)
+		return
+	}
+	l.explain.warn(svc, topicServing, cause{reasonLoadBalancerDegraded, *lb.StateReason},
+		"Load balancer %s (%s) is active and refuses clients: %s", lb.Name, lb.ID, *lb.StateReason)
 }
 
 func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, mayCreate bool) (*api.LoadBalancer, error) {
-	want, err := desiredBalancer(cluster, svc, nodes)
+	want, err := desiredBalancer(clusterID{cluster, l.clusterUID}, svc, nodes)
 	if err != nil {
 		return nil, err
+	}
+	if id, known := l.addresses.Load(want.address.ref); known {
+		want.address.id = id.(string)
+	}
+	if lb := l.remembered(cluster, svc); lb != nil && len(plan(lb, want)) == 0 && l.fresh(svc, lb) {
+		return lb, nil
 	}
 	have, err := l.find(ctx, cluster, svc)
 	if err != nil {
@@ -134,11 +232,34 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	}
 	switch {
 	case have == nil && !mayCreate:
-		return nil, fmt.Errorf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name)
+		return nil, pending(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
 	case have != nil && have.State == api.LoadBalancerDeleting:
-		return nil, cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s is still being deleted", have.ID), provisioningRetry)
+		return nil, pending(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
 	}
+	if err := l.chooseAddress(ctx, have, &want); err != nil {
+		return nil, err
+	}
+	if !mayCreate && len(finalDifferences(have, want)) > 0 {
+		return nil, pending(fmt.Sprintf("load balancer %s must be replaced, which is left to the Service's own sync", have.ID))
+	}
+	return l.applyAsFarAsPossible(ctx, cluster, svc, have, want)
+}
+
+// fresh tells whether a remembered balancer's state may be believed. Only one
+// that is active has nothing more to wait for.
+func (l *loadBalancers) fresh(svc *corev1.Service, lb *api.LoadBalancer) bool {
+	at, asked := l.asked.Load(string(svc.UID))
+	return lb.State == api.LoadBalancerActive || asked && time.Since(at.(time.Time)) < memoryTrust
+}
+
+// applyAsFarAsPossible leaves out what the Service can do without.
+func (l *loadBalancers) applyAsFarAsPossible(ctx context.Context, cluster string, svc *corev1.Service, have *api.LoadBalancer, want balancer) (*api.LoadBalancer, error) {
 	lb, err := l.apply(ctx, svc, have, want)
+	if have == nil && !want.mustIPv6 && len(want.families) > 1 && refusesFamilies(err) {
+		l.explain.note(svc, reasonIPv4Only, "The cloud gives no IPv6 address, so the load balancer, which prefers dual stack, gets IPv4 alone: %v", err)
+		want.families = api.IPFamilies{api.IPv4}
+		lb, err = l.apply(ctx, svc, have, want)
+	}
 	// However many the cloud names at a time, each round leaves fewer.
 	for gone := endedTargets(err, want.targets); len(gone) > 0; gone = endedTargets(err, want.targets) {
 		// Their Nodes go too, but later; the other targets must not wait.
@@ -146,18 +267,104 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 		want.targets = slices.DeleteFunc(want.targets, func(t api.Target) bool { return slices.Contains(gone, t.InstanceID) })
 		lb, err = l.apply(ctx, svc, have, want)
 	}
-	return lb, err
+	return lb, l.refused(ctx, cluster, svc, want, err)
 }
 
 func (l *loadBalancers) apply(ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancer) (*api.LoadBalancer, error) {
-	var err error
 	for _, step := range plan(have, want) {
 		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
+		var err error
 		if have, err = step.apply(ctx, l.api); err != nil {
 			return nil, fmt.Errorf("%s: %w", step, err)
 		}
+		l.note(*have)
+		if _, replaces := step.(replaceStep); replaces {
+			l.explain.note(svc, reasonLoadBalancerReplaced, "Some of what the Service asks for is final in the cloud: %s", step)
+		}
 	}
 	return have, nil
+}
+
+// refused is what an error of apply means.
+func (l *loadBalancers) refused(ctx context.Context, cluster string, svc *corev1.Service, want balancer, err error) error {
+	switch {
+	case client.HasCode(err, api.NameTaken):
+		return l.nameTaken(ctx, cluster, svc, want.name)
+	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
+		return pending(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
+	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
+		return &knownError{reasonAddressNotAvailable, err}
+	case refusesFamilies(err):
+		return &knownError{reasonInvalidService, err}
+	case client.IsNotFound(err):
+		if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+			return doubt
+		}
+		return pending(fmt.Sprintf("it is gone meanwhile; looking again: %v", err))
+	}
+	return err
+}
+
+// nameTaken finds out who has the name of a balancer that could not be created.
+// If it is ours, a list was wrong that did not show it, and the next look will.
+func (l *loadBalancers) nameTaken(ctx context.Context, cluster string, svc *corev1.Service, name string) error {
+	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
+	if err != nil {
+		return fmt.Errorf("looking for who has the name %s: %w", name, err)
+	}
+	if len(found) == 0 {
+		return pending("load balancer " + name + " had its name taken by one that is gone; looking again")
+	}
+	other := found[0]
+	if l.owns(cluster, svc, &other) {
+		l.note(other)
+		return pending(fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID))
+	}
+	whose := "it carries no tags of a Service"
+	if of, ok := other.Tags[TagService]; ok {
+		whose = fmt.Sprintf("its tags name Service %s of cluster %q", of, other.Tags[TagCluster])
+	}
+	return known(reasonLoadBalancerNameTaken, "load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
+}
+
+// refusesFamilies tells whether the cloud said that it has not these families.
+func refusesFamilies(err error) bool {
+	var refused *client.Error
+	return errors.As(err, &refused) && refused.Problem.Code == api.InvalidRequest && refused.Problem.Fields != nil &&
+		slices.ContainsFunc(*refused.Problem.Fields, func(f api.ProblemField) bool { return f.Field == "ipFamilies" })
+}
+
+// chooseAddress looks up the reserved address that the Service chooses, unless
+// the balancer has it. It is seen to be free before a balancer is given up for it.
+func (l *loadBalancers) chooseAddress(ctx context.Context, have *api.LoadBalancer, want *balancer) error {
+	if want.address == (addressChoice{}) || have != nil && want.address.is(have) {
+		return nil
+	}
+	reserved, err := l.api.ListAddresses(ctx, client.AddressFilter{})
+	if err != nil {
+		return fmt.Errorf("looking for the reserved address %s: %w", want.address, err)
+	}
+	i := slices.IndexFunc(reserved, func(a api.ReservedAddress) bool {
+		return a.IP == want.address.ip || a.Name == want.address.ref
+	})
+	if i < 0 {
+		i = slices.IndexFunc(reserved, func(a api.ReservedAddress) bool { return a.ID == want.address.ref })
+	}
+	if i < 0 {
+		if err := l.project.check(ctx); err != nil {
+			return err
+		}
+		return known(reasonAddressNotAvailable, "the project has no reserved address %s: reserve it, or choose another", want.address)
+	}
+	found := reserved[i]
+	want.address.id = found.ID
+	if want.address.ref != "" {
+		l.addresses.Store(want.address.ref, found.ID)
+	}
+	if found.Holder != nil && (have == nil || found.Holder.ID != have.ID) {
+		return known(reasonAddressNotAvailable, "address %s (%s) is in use by %s %s: choose another, or free it", found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
+	}
+	return nil
 }
 
 // endedTargets are those that the cloud refused by name.
@@ -176,40 +383,24 @@ func endedTargets(err error, targets api.Targets) []string {
 	return gone
 }
 
-// find returns the Service's balancer, nil if the cloud has none, and an error
-// if that cannot be told for certain.
-func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Service) (*api.LoadBalancer, error) {
-	if svc.UID == "" {
-		return nil, errors.New("a service without a UID owns nothing")
+// status names the balancer's addresses, of the families that the Service asks
+// for. The balancer is a proxy, so traffic from inside the cluster must go
+// through it too (KEP-1860).
+func status(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
+	if lb.IPv6Address != nil {
+		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
 	}
-	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
-		Tags: []string{TagServiceUID + "=" + string(svc.UID), TagCluster + "=" + cluster},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
+	families := svc.Spec.IPFamilies
+	if len(families) == 0 {
+		families = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
-	switch len(found) {
-	case 0:
-		// A list of another project's balancers is as empty as this one.
-		return nil, l.project.check(ctx)
-	case 1:
-		return &found[0], nil
-	default:
-		return nil, fmt.Errorf("%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
-			len(found), svc.Namespace, svc.Name, found[0].ID, found[1].ID)
-	}
-}
-
-// status names the balancer's address. The balancer is a proxy, so traffic
-// from inside the cluster must go through it too (KEP-1860).
-func status(lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	mode := corev1.LoadBalancerIPModeProxy
-	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: lb.Address, IPMode: &mode}}}
-}
-
-func reasonOf(lb *api.LoadBalancer) string {
-	if lb.StateReason == nil || *lb.StateReason == "" {
-		return "the cloud gives no reason"
+	out := &corev1.LoadBalancerStatus{}
+	for _, family := range families {
+		if ip := addresses[family]; ip != "" {
+			out.Ingress = append(out.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
+		}
 	}
-	return *lb.StateReason
+	return out
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -39,7 +40,7 @@ func nodes(providerIDs ...string) []*corev1.Node {
 // built is the balancer that the cloud would have for service() and nodes().
 func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
 	t.Helper()
-	want, err := desiredBalancer(clusterName, service(), nodes(targets...))
+	want, err := desiredBalancer(clusterID{name: clusterName}, service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
 		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
@@ -51,9 +52,7 @@ func has(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.LoadBala
 	return func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return lb, nil }
 }
 
-func newLoadBalancers(f *fakeAPI) *loadBalancers {
-	return &loadBalancers{api: f, project: newProjectGuard(f, "lab")}
-}
+func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
 
 func TestEnsureCreates(t *testing.T) {
 	f := &fakeAPI{t: t, project: ours}
@@ -134,7 +133,7 @@ func TestPlan(t *testing.T) {
 			want: []string{"update load balancer lb-1: client affinity 5 s to 0 s"}},
 		"a check set by hand": {change: func(lb *api.LoadBalancer) {
 			lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
-		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s to none"}},
+		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"}},
 		"PROXY protocol set by hand": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
 			want: []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
 		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }, want: []string{"update load balancer lb-1: tags"}},
@@ -142,7 +141,7 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, target)
 			tc.change(have)
-			want, err := desiredBalancer(clusterName, service(), nodes(target))
+			want, err := desiredBalancer(clusterID{name: clusterName}, service(), nodes(target))
 			require.NoError(t, err)
 			var steps []string
 			for _, s := range plan(have, want) {
@@ -174,7 +173,7 @@ func TestDesiredBalancer(t *testing.T) {
 		},
 		"PROXY protocol, which UDP has not": {
 			ask: func(svc *corev1.Service) {
-				svc.Annotations = map[string]string{AnnotationProxyProtocol: "v2"}
+				svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v2"}
 				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 			},
 			want: func(b *balancer) {
@@ -220,7 +219,7 @@ func TestDesiredBalancer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			svc := service()
 			tc.ask(svc)
-			got, err := desiredBalancer(clusterName, svc, nil)
+			got, err := desiredBalancer(clusterID{name: clusterName}, svc, nil)
 			require.NoError(t, err)
 			want := got
 			want.listeners, want.sourceRanges, want.affinity, want.healthCheck = plain, api.SourceRanges{}, 0, none
@@ -245,7 +244,7 @@ func TestBackToPlain(t *testing.T) {
 	have := built(t, api.LoadBalancerActive)
 	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
 	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
-	want, err := desiredBalancer(clusterName, service(), nil)
+	want, err := desiredBalancer(clusterID{name: clusterName}, service(), nil)
 	require.NoError(t, err)
 	steps := plan(have, want)
 	require.Len(t, steps, 1)
@@ -257,16 +256,15 @@ func TestBackToPlain(t *testing.T) {
 // Whatever the cloud cannot do is refused before any call, all of it at once.
 func TestUnsupportedServices(t *testing.T) {
 	svc := service()
-	svc.Annotations = map[string]string{AnnotationProxyProtocol: "v3"}
+	svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v3"}
 	svc.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
 	svc.Spec.Ports[1].NodePort = 0
-	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "2001:db8::/32"}
+	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0"}
 	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	svc.Spec.LoadBalancerIP = "192.0.2.1" //nolint:staticcheck // Deprecated, and still to be refused.
-	svc.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
+	svc.Spec.LoadBalancerIP = "2001:db8::1" //nolint:staticcheck // Deprecated, and used.
 	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", "source range 2001:db8::/32",
-		"without a healthCheckNodePort", "a chosen loadBalancerIP", "IP family IPv6"} {
+	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", "[192.0.2.0] is not valid",
+		"without a healthCheckNodePort", `loadBalancerIP is "2001:db8::1"; want an IPv4 address`} {
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -1,214 +1,61 @@
 package ccm
 
-// From a Service and its nodes to the balancer it should have, and from there
-// to the steps that are missing. Pure, so that a test can compare plans.
+// The steps from the balancer that is there to the one that is wanted. Printable,
+// so that the log says what is done before it is done, and a test can compare.
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/cloud-provider/service/helpers"
-	"k8s.io/klog/v2"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// AnnotationProxyProtocol on a Service, "v1" or "v2", has the balancer tell
-// each target who connected, by that version of the PROXY protocol, on every
-// TCP port. The pods must expect it: they see its header before all else.
-const AnnotationProxyProtocol = "fakecloud.ccmlab.io/proxy-protocol"
-
-// balancer is what a Service wants of the cloud, in canonical order.
-type balancer struct {
-	name         string
-	listeners    api.Listeners
-	targets      api.Targets
-	sourceRanges api.SourceRanges
-	affinity     api.ClientAffinitySeconds
-	healthCheck  api.HealthCheck
-	tags         api.Tags
-}
-
-// desiredBalancer reports everything in the Service that the cloud cannot do
-// at once, before any call: half a balancer, or one without the source ranges
-// that were asked for, would be worse than none.
-func desiredBalancer(cluster string, svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-	proxyProtocol, proxyErr := proxyProtocolOf(svc)
-	ranges, rangesErr := sourceRangesOf(svc)
-	if err := errors.Join(validate(svc), rangesErr, proxyErr); err != nil {
-		return balancer{}, err
-	}
-	want := balancer{
-		name:         balancerName(svc),
-		targets:      targetsOf(nodes),
-		sourceRanges: ranges,
-		affinity:     affinityOf(svc),
-		healthCheck:  healthCheckOf(svc),
-		tags: api.Tags{
-			TagCluster:    cluster,
-			TagServiceUID: string(svc.UID),
-			TagService:    svc.Namespace + "/" + svc.Name,
-		},
-	}
-	for _, p := range svc.Spec.Ports {
-		l := api.Listener{Protocol: protocols[p.Protocol], Port: int(p.Port), TargetPort: int(p.NodePort)}
-		if l.Protocol == api.ProtocolTCP {
-			l.ProxyProtocol = proxyProtocol
-		}
-		want.listeners = append(want.listeners, l)
-	}
-	sortListeners(want.listeners)
-	return want, nil
-}
-
-// protocols are those that the cloud's listeners have.
-var protocols = map[corev1.Protocol]api.Protocol{
-	"":                 api.ProtocolTCP,
-	corev1.ProtocolTCP: api.ProtocolTCP,
-	corev1.ProtocolUDP: api.ProtocolUDP,
-}
-
-func validate(svc *corev1.Service) error {
-	var errs []error
-	unsupported := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do "+format, args...))
-	}
-	for _, p := range svc.Spec.Ports {
-		if _, ok := protocols[p.Protocol]; !ok {
-			unsupported("protocol %s (port %d); only TCP and UDP", p.Protocol, p.Port)
-		}
-		if p.NodePort == 0 {
-			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, or set nodePort", p.Port)
-		}
-	}
-	if helpers.NeedsHealthCheck(svc) && svc.Spec.HealthCheckNodePort == 0 {
-		unsupported("externalTrafficPolicy Local without a healthCheckNodePort")
-	}
-	if svc.Spec.LoadBalancerIP != "" { //nolint:staticcheck // Deprecated, but users still set it and must be told.
-		unsupported("a chosen loadBalancerIP")
-	}
-	for _, f := range svc.Spec.IPFamilies {
-		if f != corev1.IPv4Protocol {
-			unsupported("IP family %s; only IPv4", f)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func proxyProtocolOf(svc *corev1.Service) (api.ProxyProtocol, error) {
-	value, annotated := svc.Annotations[AnnotationProxyProtocol]
-	version := api.ProxyProtocol(value)
-	if annotated && version != api.ProxyProtocolV1 && version != api.ProxyProtocolV2 {
-		return "", fmt.Errorf("annotation %s is %q; want v1 or v2, or no such annotation", AnnotationProxyProtocol, value)
-	}
-	return version, nil
-}
-
-// sourceRangesOf reads the field, else the annotation that upstream's helpers
-// still read. Everyone is no range at all.
-func sourceRangesOf(svc *corev1.Service) (api.SourceRanges, error) {
-	nets, err := helpers.GetLoadBalancerSourceRanges(svc)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, n := range nets {
-		if len(n.Mask) != net.IPv4len {
-			errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do source range %s; only IPv4", n))
-		}
-	}
-	if len(errs) > 0 || helpers.IsAllowAll(nets) {
-		return api.SourceRanges{}, errors.Join(errs...)
-	}
-	return slices.Sorted(maps.Keys(nets)), nil
-}
-
-func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {
-	if svc.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return 0
-	}
-	if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		return int(*c.ClientIP.TimeoutSeconds)
-	}
-	return int(corev1.DefaultClientIPServiceAffinitySeconds)
-}
-
-// healthCheckOf asks, where only nodes with a pod of the Service may get
-// traffic (externalTrafficPolicy Local), whether a node has one: kube-proxy
-// answers that on the healthCheckNodePort. A pod's coming shows within a
-// second, its going within two. Otherwise every node serves, and is not asked.
-func healthCheckOf(svc *corev1.Service) api.HealthCheck {
-	path, port := helpers.GetServiceHealthCheckPathPort(svc)
-	if port == 0 {
-		return api.HealthCheck{Protocol: api.HealthCheckNone}
-	}
-	return api.HealthCheck{
-		Protocol: api.HealthCheckHTTP, Port: int(port), Path: path,
-		IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2,
-	}
-}
-
-// targetsOf skips nodes without a provider ID: they are not initialised yet
-// and come with a later sync. A node of another provider is no target of ours.
-func targetsOf(nodes []*corev1.Node) api.Targets {
-	targets := api.Targets{}
-	for _, n := range nodes {
-		id, err := parseProviderID(n.Spec.ProviderID)
-		if err != nil {
-			klog.V(2).InfoS("Node is no load balancer target", "node", klog.KObj(n), "reason", err.Error())
-			continue
-		}
-		targets = append(targets, api.Target{InstanceID: id})
-	}
-	sortTargets(targets)
-	return slices.Compact(targets)
-}
-
-func sortListeners(l api.Listeners) {
-	slices.SortFunc(l, func(a, b api.Listener) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
-	})
-}
-
-func sortTargets(t api.Targets) {
-	slices.SortFunc(t, func(a, b api.Target) int { return cmp.Compare(a.InstanceID, b.InstanceID) })
-}
-
-// balancerName is "<service>-<start of its UID>", at most 63 characters.
-func balancerName(svc *corev1.Service) string {
-	uid := string(svc.UID)
-	name := svc.Name[:min(len(svc.Name), 50)]
-	return name + "-" + uid[:min(len(uid), 8)]
-}
-
-// step is one call to the cloud.
+// step is one change of the cloud.
 type step interface {
 	fmt.Stringer
+	// apply gives the balancer as the change leaves it.
 	apply(context.Context, loadBalancersAPI) (*api.LoadBalancer, error)
 }
 
+// createStep has no idempotency key: one that stands for the Service would
+// answer with a balancer that was deleted since. What keeps a second one from
+// being made is its name, which holds the Service's UID.
 type createStep balancer
 
 func (s createStep) String() string {
-	return fmt.Sprintf("create load balancer %s with listeners %s and %d targets", s.name, listenerList(s.listeners), len(s.targets))
+	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets", s.name, listenerList(s.listeners), len(s.targets))
+	if s.address != (addressChoice{}) {
+		text += " at address " + s.address.String()
+	}
+	return text
 }
 
 func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	return cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: s.name, Listeners: s.listeners, Targets: &s.targets, SourceRanges: &s.sourceRanges,
-		ClientAffinitySeconds: &s.affinity, HealthCheck: &s.healthCheck, Tags: &s.tags,
-	})
+	return cloud.CreateLoadBalancer(ctx, s.request())
 }
 
+func (s createStep) request() api.LoadBalancerCreate {
+	lb := api.LoadBalancerCreate{
+		Name: s.name, IPFamilies: &s.families, Scheme: &s.scheme, Algorithm: &s.algorithm,
+		Listeners: s.listeners, Targets: &s.targets, SourceRanges: &s.sourceRanges,
+		ClientAffinitySeconds: &s.affinity, IdleTimeoutSeconds: &s.idle, DrainSeconds: &s.drain,
+		HealthCheck: &s.healthCheck, Tags: &s.tags,
+	}
+	if s.address.id != "" {
+		lb.AddressID = &s.address.id
+	}
+	return lb
+}
+
+// updateStep and replaceStep are made only of the balancer that was compared.
 type updateStep struct {
 	id      string
+	version int64
 	update  api.LoadBalancerUpdate
 	changes []string
 }
@@ -218,7 +65,46 @@ func (s updateStep) String() string {
 }
 
 func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	return cloud.UpdateLoadBalancer(ctx, s.id, s.update)
+	return cloud.UpdateLoadBalancer(client.IfMatch(ctx, s.version), s.id, s.update)
+}
+
+// replaceStep deletes what cannot be changed into what is wanted. The name, and
+// maybe the address, must be free before a later sync creates the other.
+type replaceStep struct {
+	id, name  string
+	version   int64
+	why       []string
+	successor createStep
+	rehearsed bool
+}
+
+func (s replaceStep) String() string {
+	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s", s.id, s.successor.name, strings.Join(s.why, "; "))
+}
+
+func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+	if s.rehearsed {
+		if err := s.rehearse(ctx, cloud); err != nil {
+			return nil, err
+		}
+	}
+	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
+}
+
+// rehearse finds out whether the cloud can do IPv6 at all, before a balancer is
+// given up for one that it would refuse. The API tells that only of a create;
+// one by the name that is taken comes to nothing.
+func (s replaceStep) rehearse(ctx context.Context, cloud loadBalancersAPI) error {
+	lb := s.successor.request()
+	lb.Name, lb.AddressID = s.name, nil
+	made, err := cloud.CreateLoadBalancer(ctx, lb)
+	switch {
+	case err == nil: // It was renamed just now.
+		return pending("load balancer " + made.ID + " has the name that another had until now; looking again")
+	case client.HasCode(err, api.NameTaken), client.HasCode(err, api.QuotaExceeded):
+		return nil
+	}
+	return err
 }
 
 // plan is empty when the cloud already has what is wanted. A name is given once:
@@ -227,52 +113,100 @@ func plan(have *api.LoadBalancer, want balancer) []step {
 	if have == nil {
 		return []step{createStep(want)}
 	}
-	u := updateStep{id: have.ID}
-	change := func(format string, args ...any) { u.changes = append(u.changes, fmt.Sprintf(format, args...)) }
+	if why := finalDifferences(have, want); len(why) > 0 {
+		return []step{replaceStep{have.ID, have.Name, have.Version, why, createStep(want), want.mustIPv6 && have.IPv6Address == nil}}
+	}
+	u := updateStep{id: have.ID, version: have.Version}
+	u.compareTraffic(have, want)
+	u.compareOptions(have, want)
+	if len(u.changes) == 0 {
+		return nil
+	}
+	return []step{u}
+}
 
+// finalDifferences are those that no update can bridge. What is merely no longer
+// asked for, such as an address or IPv6, stays: nothing is replaced unless the
+// Service says so.
+func finalDifferences(have *api.LoadBalancer, want balancer) []string {
+	var why []string
+	if !want.address.is(have) {
+		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
+	}
+	if want.mustIPv6 && have.IPv6Address == nil {
+		why = append(why, "it has no IPv6 address")
+	}
+	if want.scheme == api.SchemeInternal && have.AddressID != nil {
+		why = append(why, fmt.Sprintf("address %s is reserved, which an internal one's is not", have.Address))
+	}
+	return why
+}
+
+func (s *updateStep) change(format string, args ...any) {
+	s.changes = append(s.changes, fmt.Sprintf(format, args...))
+}
+
+func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancer) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.listeners) {
-		u.update.Listeners = &want.listeners
-		change("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
+		s.update.Listeners = &want.listeners
+		s.change("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
 	}
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
 	if !slices.Equal(targets, want.targets) {
-		u.update.Targets = &want.targets
-		change("targets %d to %d", len(targets), len(want.targets))
+		s.update.Targets = &want.targets
+		s.change("targets %d to %d", len(targets), len(want.targets))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, want.sourceRanges) {
-		u.update.SourceRanges = &want.sourceRanges
-		change("source ranges %v to %v", ranges, want.sourceRanges)
-	}
-	if have.ClientAffinitySeconds != want.affinity {
-		u.update.ClientAffinitySeconds = &want.affinity
-		change("client affinity %d s to %d s", have.ClientAffinitySeconds, want.affinity)
+		s.update.SourceRanges = &want.sourceRanges
+		s.change("source ranges %v to %v", ranges, want.sourceRanges)
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
 	if check != want.healthCheck {
-		u.update.HealthCheck = &want.healthCheck
-		change("health check %s to %s", checkString(check), checkString(want.healthCheck))
+		s.update.HealthCheck = &want.healthCheck
+		s.change("health check %s to %s", checkString(check), checkString(want.healthCheck))
 	}
+}
+
+func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancer) {
+	if scheme := cmp.Or(have.Scheme, api.SchemePublic); scheme != want.scheme {
+		s.update.Scheme = &want.scheme
+		s.change("scheme %s to %s", scheme, want.scheme)
+	}
+	if algorithm := cmp.Or(have.Algorithm, api.AlgorithmRoundRobin); algorithm != want.algorithm {
+		s.update.Algorithm = &want.algorithm
+		s.change("algorithm %s to %s", algorithm, want.algorithm)
+	}
+	s.seconds("client affinity", have.ClientAffinitySeconds, want.affinity, &s.update.ClientAffinitySeconds)
+	s.seconds("idle timeout", have.IdleTimeoutSeconds, want.idle, &s.update.IdleTimeoutSeconds)
+	s.seconds("drain", have.DrainSeconds, want.drain, &s.update.DrainSeconds)
 	// Tags of others on our balancer are theirs to keep.
-	tags := maps.Clone(have.Tags)
-	if tags == nil {
-		tags = api.Tags{}
-	}
+	tags := api.Tags{}
+	maps.Copy(tags, have.Tags)
 	maps.Copy(tags, want.tags)
-	if !maps.Equal(tags, have.Tags) {
-		u.update.Tags = &tags
-		change("tags")
+	matters := maps.Clone(tags)
+	if _, has := have.Tags[TagClusterUID]; !has {
+		// Written with the next change of tags, and no change by itself: balancers
+		// of before it was known are not all updated for it.
+		delete(matters, TagClusterUID)
 	}
-	if len(u.changes) == 0 {
-		return nil
+	if !maps.Equal(matters, have.Tags) {
+		s.update.Tags = &tags
+		s.change("tags")
 	}
-	return []step{u}
+}
+
+func (s *updateStep) seconds(what string, have, want int, to **int) {
+	if have != want {
+		*to = &want
+		s.change("%s %d s to %d s", what, have, want)
+	}
 }
 
 func listenerList(listeners api.Listeners) string {
@@ -282,6 +216,9 @@ func listenerList(listeners api.Listeners) string {
 		if l.ProxyProtocol != "" {
 			parts[i] += "+proxy-" + string(l.ProxyProtocol)
 		}
+		if l.ConnectionLimit != 0 {
+			parts[i] += fmt.Sprintf("+limit-%d", l.ConnectionLimit)
+		}
 	}
 	return "[" + strings.Join(parts, " ") + "]"
 }
@@ -290,5 +227,10 @@ func checkString(c api.HealthCheck) string {
 	if c.Protocol == api.HealthCheckNone {
 		return "none"
 	}
-	return fmt.Sprintf("%s:%d%s every %d s", c.Protocol, c.Port, c.Path, c.IntervalSeconds)
+	text := fmt.Sprintf("%s:%d%s every %d s within %d s, up after %d, down after %d",
+		c.Protocol, c.Port, c.Path, c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
+	if c.ExpectedCodes != "" {
+		text += ", expecting " + c.ExpectedCodes
+	}
+	return text
 }

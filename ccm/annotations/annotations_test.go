@@ -1,0 +1,119 @@
+package annotations
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// context is what an annotation needs beside it to make sense.
+var context = map[string]map[string]string{
+	HealthCheckPath:  {Prefix + HealthCheck: "http"},
+	HealthCheckCodes: {Prefix + HealthCheck: "http"},
+}
+
+func TestEveryExampleParses(t *testing.T) {
+	for _, d := range Definitions {
+		all := map[string]string{Prefix + d.Name: d.Example, "other.example/scheme": "nonsense"}
+		for k, v := range context[d.Name] {
+			all[k] = v
+		}
+		v, err := Parse(all)
+		require.NoError(t, err, d.Name)
+		without, err := Parse(context[d.Name])
+		require.NoError(t, err)
+		assert.True(t, v.Given(d.Name))
+		v.given, without.given = nil, nil
+		assert.NotEqual(t, without, v, "%s: the example changes something", d.Name)
+		assert.NotEmpty(t, d.Want+d.Effect)
+	}
+}
+
+func TestParse(t *testing.T) {
+	v, err := Parse(map[string]string{
+		Prefix + Scheme: "internal", Prefix + Algorithm: "source-hash", Prefix + IdleTimeout: "90s", Prefix + Drain: "0",
+		Prefix + ConnectionLimit: "1000, 53=20,53/udp=50", Prefix + Tags: "a=b, c=d=e,f=",
+		Prefix + HealthCheck: "http", Prefix + HealthCheckPort: "10256", Prefix + HealthCheckPath: "/live?full=1",
+		Prefix + HealthCheckCodes: "204,300-399", Prefix + HealthCheckInterval: "1m", Prefix + HealthCheckTimeout: "1s",
+		Prefix + HealthCheckHealthyThreshold: "1", Prefix + HealthCheckUnhealthyThreshold: "10",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 90, v.IdleTimeout)
+	assert.Equal(t, api.Tags{"a": "b", "c": "d=e", "f": ""}, v.Tags)
+	assert.Equal(t, api.HealthCheck{
+		Protocol: "http", Port: 10256, Path: "/live?full=1", ExpectedCodes: "204,300-399",
+		IntervalSeconds: 60, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 10,
+	}, v.HealthCheck)
+	for l, want := range map[api.Listener]int{
+		{Protocol: "tcp", Port: 80}: 1000, {Protocol: "tcp", Port: 53}: 20, {Protocol: "udp", Port: 53}: 50,
+	} {
+		assert.Equal(t, want, v.ConnectionLimit.For(l))
+	}
+	assert.Equal(t, []string{"53/udp"}, v.ConnectionLimit.Idle([]api.Listener{{Protocol: "tcp", Port: 53}}))
+}
+
+func TestRefusedValues(t *testing.T) {
+	for name, values := range map[string][]string{
+		Scheme:                        {"", "Public", "private"},
+		Algorithm:                     {"", "fair"},
+		IdleTimeout:                   {"", "30", "-1s", "1500ms", "25h", "1d"},
+		Drain:                         {"", "30", "24h1s"},
+		ConnectionLimit:               {"", "-1", "1000001", "1,2", "80=1,80=2", "80/sctp=1", "0=1", "http=1", "80=", "80=1,"},
+		ProxyProtocol:                 {"", "v3", "443=v3", "443", "v1,v2"},
+		HealthCheck:                   {"", "https"},
+		HealthCheckPort:               {"", "0", "65536", "http"},
+		HealthCheckPath:               {"", "healthz", "/a b", "/%zz"},
+		HealthCheckCodes:              {"", "199", "600", "299-200", "200,", "2xx", "200-"},
+		HealthCheckInterval:           {"0", "6m", "5"},
+		HealthCheckTimeout:            {"0s", "61s"},
+		HealthCheckHealthyThreshold:   {"0", "11", "two"},
+		HealthCheckUnhealthyThreshold: {"0", "11"},
+		Address:                       {"", "127.0.0.1:80", "Web"},
+		Tags:                          {"", "a", "=b", "a=b,a=c", "kubernetes-cluster=mine"},
+	} {
+		for _, value := range values {
+			_, err := Parse(map[string]string{Prefix + name: value})
+			assert.ErrorContains(t, err, Prefix+name+" is \""+value+"\"; want ", "%s: %q", name, value)
+		}
+	}
+}
+
+func TestAllErrorsAtOnce(t *testing.T) {
+	_, err := Parse(map[string]string{
+		Prefix + "sheme": "internal", Prefix + "proxyprotocol": "v2", Prefix + Scheme: "internal", Prefix + Address: "web",
+		Prefix + HealthCheckPath: "/", Prefix + Drain: "soon",
+	})
+	for _, want := range []string{
+		"sheme is unknown; did you mean " + Prefix + "scheme?", "proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
+		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for `, `drain is "soon"; want a duration`,
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// Nothing that people write panics, and what is taken is in the cloud's bounds.
+func TestAnything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := rapid.SampledFrom(Definitions).Draw(t, "annotation")
+		value := rapid.OneOf(rapid.String(), rapid.StringMatching(`[-/=,0-9a-z]{0,12}`)).Draw(t, "value")
+		v, err := Parse(map[string]string{Prefix + d.Name: value})
+		if err != nil {
+			assert.ErrorContains(t, err, Prefix+d.Name)
+			return
+		}
+		assert.LessOrEqual(t, v.IdleTimeout, 86400)
+		assert.GreaterOrEqual(t, v.Drain, 0)
+		assert.LessOrEqual(t, v.HealthCheck.Port, 65535)
+	})
+}
+
+func TestDocumentIsUpToDate(t *testing.T) {
+	text, err := os.ReadFile("../ANNOTATIONS.md")
+	require.NoError(t, err)
+	assert.Equal(t, Markdown(), string(text), "run make generate")
+}

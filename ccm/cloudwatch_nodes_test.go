@@ -1,0 +1,262 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// Which Nodes the watch removes, and of which it does not even ask.
+func TestWatchRemovesNodes(t *testing.T) {
+	says := func(gone bool, err error) func(context.Context, *corev1.Node) (bool, error) {
+		return func(context.Context, *corev1.Node) (bool, error) { return gone, err }
+	}
+	leaving := node("fakecloud://i-1")
+	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"x"}
+	for name, tc := range map[string]struct {
+		node      *corev1.Node
+		instances []api.Instance
+		err       error
+		gone      func(context.Context, *corev1.Node) (bool, error)
+		event     string
+		wantErr   string
+	}{
+		"terminated": {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)}, gone: says(true, nil),
+			event: "Normal NodeRemoved Node is removed: its instance i-1 is terminated"},
+		"not known, and gone": {node: node("fakecloud://i-1"), gone: says(true, nil),
+			event: "Normal NodeRemoved Node is removed: its instance i-1 no longer exists"},
+		"not known, but there":            {node: node("fakecloud://i-1"), gone: says(false, nil)},
+		"terminated, says a stale memory": {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)}, gone: says(false, nil)},
+		"no verdict":                      {node: node("fakecloud://i-1"), gone: says(true, errors.New("429")), wantErr: "429"},
+		"nothing can be told":             {node: node("fakecloud://i-1"), err: errors.New("refused"), wantErr: "refused"},
+		"running":                         {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceRunning)}},
+		"terminating":                     {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminating)}},
+		"of another cloud":                {node: node("aws:///i-1")},
+		"without a provider ID":           {node: node("")},
+		"on its way out already":          {node: leaving},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatch(t, tc.node)
+			w.cloud.instances, w.cloud.err = tc.instances, tc.err
+			if tc.gone != nil {
+				w.gone = tc.gone
+			}
+			removed := counted(t, nodesRemoved, func() {
+				err := w.syncNode(t.Context(), "node-1")
+				if tc.wantErr == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorContains(t, err, tc.wantErr)
+				}
+			})
+			writes := w.writes()
+			if tc.event == "" {
+				assert.Empty(t, writes)
+				assert.Empty(t, w.events())
+				assert.Zero(t, removed)
+				return
+			}
+			assert.Equal(t, []string{tc.event}, w.events())
+			assert.Equal(t, 1, removed)
+			require.Len(t, writes, 1)
+			deletion, ok := writes[0].(k8stesting.DeleteActionImpl)
+			require.True(t, ok, "%+v", writes[0])
+			require.NotNil(t, deletion.DeleteOptions.Preconditions)
+			assert.EqualValues(t, "u1", *deletion.DeleteOptions.Preconditions.UID, "no other Node of that name")
+		})
+	}
+}
+
+// Another Node of that name, or none by now, is no failure and no removal.
+func TestWatchRemovalMissed(t *testing.T) {
+	for name, answer := range map[string]error{
+		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
+		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatch(t, node("fakecloud://i-1"))
+			w.gone = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
+			require.NoError(t, w.syncNode(t.Context(), "node-1"))
+			assert.Empty(t, w.events())
+		})
+	}
+}
+
+// Each time that an instance ceases to run there is one Event, and nothing is
+// written on the Node: the taint is upstream's.
+func TestWatchTellsOfInstances(t *testing.T) {
+	w := newWatch(t, node("fakecloud://i-1"))
+	is := func(state api.InstanceState, reason string) []string {
+		one := instance(state)
+		if reason != "" {
+			one.StateReason = &reason
+		}
+		w.cloud.instances = []api.Instance{one}
+		for range 3 {
+			require.NoError(t, w.syncNode(t.Context(), "node-1"))
+		}
+		events := w.events()
+		for i, e := range events {
+			events[i], _, _ = strings.Cut(e, ";") // What to do about it may follow.
+		}
+		return events
+	}
+	assert.Empty(t, is(api.InstanceRunning, ""))
+	assert.Empty(t, is(api.InstanceStopping, ""), "it may yet serve")
+	assert.Equal(t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""))
+	assert.Empty(t, is(api.InstanceStopped, ""), "once per cause")
+	assert.Empty(t, is(api.InstanceRunning, ""))
+	assert.Equal(t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""), "stopped again")
+	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: disk broke"}, is(api.InstanceError, "disk broke"))
+	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: no host"}, is(api.InstanceError, "no host"), "another cause")
+	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: the cloud gives no reason"}, is(api.InstanceError, ""))
+	assert.Empty(t, w.writes())
+}
+
+// Which Nodes are prompted: those that were tried, failed, and would succeed.
+func TestWatchPrompts(t *testing.T) {
+	late := instance(api.InstanceRunning)
+	second := late
+	second.ID = "i-2"
+	byID := node("fakecloud://i-1")
+	byID.Spec.Taints = node("").Spec.Taints
+	for name, tc := range map[string]struct {
+		node      *corev1.Node
+		untried   bool
+		instances []api.Instance
+		err       error
+		want      bool
+	}{
+		"its instance came":             {node: node(""), instances: []api.Instance{late}, want: true},
+		"by provider ID":                {node: byID, instances: []api.Instance{late}, want: true},
+		"beside one that has ended":     {node: node(""), instances: []api.Instance{late, instance(api.InstanceTerminated)}, want: true},
+		"still no instance":             {node: node("")},
+		"two of that name":              {node: node(""), instances: []api.Instance{late, second}},
+		"only one that has ended":       {node: node(""), instances: []api.Instance{instance(api.InstanceTerminated)}},
+		"the cloud does not answer":     {node: node(""), instances: []api.Instance{late}, err: errors.New("refused")},
+		"upstream has not tried yet":    {node: node(""), untried: true, instances: []api.Instance{late}},
+		"it is initialised by now":      {node: node("fakecloud://i-1"), instances: []api.Instance{late}},
+		"its provider ID is of another": {node: func() *corev1.Node { n := byID.DeepCopy(); n.Spec.ProviderID = "aws:///x"; return n }(), instances: []api.Instance{late}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatch(t, tc.node)
+			w.cloud.instances, w.cloud.err = tc.instances, tc.err
+			if !tc.untried {
+				w.explain.warn(tc.node, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+				require.Len(t, w.events(), 1)
+			}
+			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			writes := w.writes()
+			assert.Empty(t, w.events())
+			if !tc.want {
+				assert.Empty(t, writes)
+				assert.Zero(t, prompts)
+				return
+			}
+			assert.Equal(t, 1, prompts)
+			require.Len(t, writes, 1)
+			patch, ok := writes[0].(k8stesting.PatchAction)
+			require.True(t, ok, "%+v", writes[0])
+			assert.Equal(t, "node-1", patch.GetName())
+			assert.Empty(t, patch.GetSubresource())
+			var got struct{ Metadata metav1.ObjectMeta }
+			require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
+			assert.EqualValues(t, "u1", got.Metadata.UID, "no other Node of that name")
+			assert.Contains(t, got.Metadata.Annotations, AnnotationPrompted)
+			assert.Len(t, got.Metadata.Annotations, 1)
+		})
+	}
+}
+
+// A Node that fails whatever its instance looks like, say for its kubelet's
+// --node-ip, is prompted ever more rarely; a change of its instance, and a cloud
+// that is well again, begin anew.
+func TestWatchPromptsEverMoreRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := node("")
+		w := newWatch(t, stuck)
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.explain.warn(stuck, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+		// every is how long until the next prompt, by looks each second.
+		every := func() time.Duration {
+			began := time.Now()
+			for time.Since(began) < time.Hour {
+				require.NoError(t, w.syncNode(t.Context(), "node-1"))
+				if len(w.writes()) > 0 {
+					break
+				}
+				passes(time.Second)
+			}
+			return time.Since(began)
+		}
+		for _, want := range []time.Duration{0, 5, 10, 20, 40, 60, 60} {
+			assert.Equal(t, want*time.Second, every())
+		}
+		w.cloud.instances[0].Version++
+		assert.Equal(t, 5*time.Second, every(), "changed, but not more than once in a few seconds")
+		assert.Equal(t, 5*time.Second, every())
+		assert.Equal(t, 10*time.Second, every())
+		w.promptAnew()
+		assert.Equal(t, 5*time.Second, every())
+	})
+}
+
+// The cloud did not answer, and does again, without any change of the instance:
+// the periodic look prompts.
+func TestWatchPromptsAfterTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := node("")
+		w := newWatch(t, waiting)
+		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
+		w.run()
+		w.explain.warn(waiting, topicInitialization, cause{reason: reasonCloudUnavailable}, "503")
+		passes(10 * time.Minute)
+		assert.Empty(t, w.writes(), "no verdict, no prompt")
+		w.cloud.mu.Lock()
+		w.cloud.err = nil
+		w.cloud.mu.Unlock()
+		passes(waitingPeriod + time.Second)
+		assert.Len(t, w.writes(), 1)
+	})
+}
+
+// A Node for which there is no instance costs a list now and then, and not with
+// every look: its coming is told.
+func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := node("")
+		w := newWatch(t, waiting)
+		w.run()
+		w.explain.warn(waiting, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+		w.cloud.mu.Lock()
+		w.cloud.named = 0
+		w.cloud.mu.Unlock()
+		passes(10 * time.Minute)
+		w.cloud.mu.Lock()
+		looks := w.cloud.named
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.cloud.mu.Unlock()
+		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
+		late := instance(api.InstanceRunning)
+		w.observe(inventory.Change{Instance: &late})
+		synctest.Wait()
+		assert.Len(t, w.writes(), 1, "at once")
+	})
+}

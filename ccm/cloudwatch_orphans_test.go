@@ -1,0 +1,214 @@
+package ccm
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/component-base/metrics/testutil"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// leaked is a balancer of this very cluster.
+func leaked(t *testing.T) *api.LoadBalancer {
+	lb := built(t, api.LoadBalancerActive)
+	lb.Tags[TagClusterUID] = "cluster-uid"
+	return lb
+}
+
+func orphanGauge(t *testing.T, owner string) float64 {
+	t.Helper()
+	value, err := testutil.GetGaugeMetricValue(orphans.WithLabelValues(owner))
+	require.NoError(t, err)
+	return value
+}
+
+// Which balancers are deleted for want of a Service, on the second look.
+func TestWatchDeletesOrphans(t *testing.T) {
+	class := "other"
+	plain := service()
+	plain.Spec.Type = corev1.ServiceTypeClusterIP
+	cleaning := plain.DeepCopy()
+	cleaning.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
+	classed := service()
+	classed.Spec.LoadBalancerClass = &class
+	another := service()
+	another.UID = "another"
+	for name, tc := range map[string]struct {
+		lb       func(lb *api.LoadBalancer)
+		svc      *corev1.Service // what the API server has
+		informed bool            // and the informer too
+		apiErr   error
+		own      string // the cluster's UID
+		deleted  bool
+		unknown  bool
+	}{
+		"no such Service":                   {deleted: true},
+		"another Service of that name":      {svc: another, deleted: true},
+		"the Service wants none any more":   {svc: plain, deleted: true},
+		"the Service is another's by now":   {svc: classed, deleted: true},
+		"in error, too":                     {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerError }, deleted: true},
+		"the Service wants it":              {svc: service(), informed: true},
+		"the informer lags behind":          {svc: service()},
+		"upstream is yet to clean up":       {svc: cleaning, informed: true},
+		"the API server does not answer":    {apiErr: errors.New("refused")},
+		"it is going":                       {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
+		"of another cluster's name":         {lb: func(lb *api.LoadBalancer) { lb.Tags[TagCluster] = "blue" }},
+		"of another cluster of that name":   {lb: func(lb *api.LoadBalancer) { lb.Tags[TagClusterUID] = "blue" }},
+		"without the cluster's UID":         {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }, unknown: true},
+		"we do not know our cluster's UID":  {own: "-", unknown: true},
+		"neither it nor we have one":        {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }, own: "-", unknown: true},
+		"no Service named":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }},
+		"a Service named badly":             {lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "web" }},
+		"a Service without a name":          {lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "default/" }},
+		"no Service's UID":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagServiceUID) }},
+		"its name tag bent by hand":         {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "a/b" }},
+		"the API server may not be asked":   {apiErr: errors.New("forbidden")},
+		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var objects []runtime.Object
+				if tc.svc != nil {
+					objects = append(objects, tc.svc)
+				}
+				w := newWatch(t, objects...)
+				if tc.svc != nil && !tc.informed {
+					require.NoError(t, w.services.Delete(tc.svc))
+				}
+				if tc.own == "-" {
+					w.clusterUID = ""
+				}
+				if tc.apiErr != nil {
+					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, tc.apiErr })
+				}
+				lb := leaked(t)
+				if tc.lb != nil {
+					tc.lb(lb)
+				}
+				w.cloud.has(*lb)
+
+				w.checkOrphans(t.Context())
+				passes(w.orphanAge - time.Second)
+				w.checkOrphans(t.Context())
+				wantOwn, wantUnknown := 0., 0.
+				if tc.deleted {
+					wantOwn = 1
+				}
+				if tc.unknown {
+					wantUnknown = 1
+				}
+				assert.InDelta(t, wantOwn, orphanGauge(t, "this_cluster"), 0)
+				assert.InDelta(t, wantUnknown, orphanGauge(t, "unknown"), 0)
+
+				// Till here nothing was deleted: the reconciler fails on it.
+				passes(time.Second)
+				deleted := 0
+				if tc.deleted {
+					w.reconciler.deleted = func(svc *corev1.Service) error {
+						deleted++
+						assert.Equal(t, "default/web 01234567-89ab", svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
+						w.cloud.has()
+						return nil
+					}
+				}
+				n := counted(t, orphansDeleted, func() {
+					w.checkOrphans(t.Context())
+					passes(time.Hour)
+					w.checkOrphans(t.Context())
+				})
+				assert.InDelta(t, wantOwn, float64(deleted), 0)
+				assert.Equal(t, deleted, n)
+				assert.Zero(t, orphanGauge(t, "this_cluster"))
+				assert.Empty(t, w.writes())
+			})
+		})
+	}
+}
+
+// A Service that is there after all ends the suspicion: the next begins anew.
+func TestWatchOrphanAcquitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t)
+		w.cloud.has(*leaked(t))
+		w.checkOrphans(t.Context())
+		_, err := w.api.CoreV1().Services("default").Create(t.Context(), service(), metav1.CreateOptions{})
+		require.NoError(t, err)
+		passes(time.Hour)
+		w.checkOrphans(t.Context())
+		require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
+		w.checkOrphans(t.Context()) // The reconciler fails on a deletion.
+		assert.InDelta(t, 1, orphanGauge(t, "this_cluster"), 0)
+	})
+}
+
+// A deletion that fails is tried again at the next check, and is not counted.
+func TestWatchOrphanStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t)
+		w.cloud.has(*leaked(t))
+		asked := 0
+		w.reconciler.deleted = func(*corev1.Service) error {
+			asked++
+			return errors.New("503")
+		}
+		n := counted(t, orphansDeleted, func() {
+			for range 4 {
+				w.checkOrphans(t.Context())
+				passes(w.orphansPeriod)
+			}
+		})
+		assert.Equal(t, 3, asked, "from the second check on")
+		assert.Zero(t, n)
+	})
+}
+
+// Many at once are suspicious: a few go per minute.
+func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t)
+		var many []api.LoadBalancer
+		for i := range 20 {
+			lb := leaked(t)
+			lb.ID, lb.Tags[TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
+			many = append(many, *lb)
+		}
+		w.cloud.has(many...)
+		gone := map[string]time.Time{}
+		w.reconciler.deleted = func(svc *corev1.Service) error {
+			gone[string(svc.UID)] = time.Now()
+			w.cloud.mu.Lock()
+			defer w.cloud.mu.Unlock()
+			for i, lb := range w.cloud.balancers {
+				if lb.Tags[TagServiceUID] == string(svc.UID) {
+					w.cloud.balancers = append(w.cloud.balancers[:i], w.cloud.balancers[i+1:]...)
+					break
+				}
+			}
+			return nil
+		}
+		began := time.Now()
+		w.run()
+		for len(w.cloud.LoadBalancers()) > 0 && time.Since(began) < time.Hour {
+			passes(time.Second)
+		}
+		require.Len(t, gone, 20)
+		perMinute := map[int]int{}
+		for _, at := range gone {
+			perMinute[int(at.Sub(began).Minutes())]++
+		}
+		for minute, n := range perMinute {
+			assert.LessOrEqual(t, n, 10, "in minute %d", minute)
+		}
+		assert.Greater(t, time.Since(began), 3*time.Minute)
+	})
+}

@@ -1,0 +1,367 @@
+package ccm
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8stesting "k8s.io/client-go/testing"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// balancedService is one that upstream's controller is done with.
+func balancedService() *corev1.Service {
+	svc := service()
+	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
+	svc.Annotations = map[string]string{"team": "blue"}
+	svc.Status.LoadBalancer = *status(svc, &api.LoadBalancer{Address: "127.30.64.1"})
+	return svc
+}
+
+// reconciles has EnsureLoadBalancer bring that balancer about: first it is
+// provisioning, then active.
+func (w *watchWorld) reconciles(lb api.LoadBalancer) (called *int) {
+	called = new(int)
+	w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		*called++
+		assert.Equal(w.t, "web", svc.Name)
+		assert.Len(w.t, nodes, 1, "as upstream chooses them")
+		w.t.Logf("%s: reconcile %d", time.Now().Format(time.TimeOnly), *called)
+		if *called == 1 {
+			lb.State = api.LoadBalancerProvisioning
+			w.cloud.has(lb)
+			return nil, cloudproviderapi.NewRetryError("provisioning", provisioningRetry)
+		}
+		lb.State = api.LoadBalancerActive
+		w.cloud.has(lb)
+		return status(svc, &lb), nil
+	}
+	return called
+}
+
+// What is done out of band is undone, once, and told once.
+func TestWatchRepairs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(lb *api.LoadBalancer) bool // false: deleted
+		event  string
+		// moves: the new balancer has an address of its own.
+		moves bool
+	}{
+		"deleted": {change: func(*api.LoadBalancer) bool { return false }, moves: true,
+			event: "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"},
+		"deleted, the address drawn again": {change: func(*api.LoadBalancer) bool { return false },
+			event: "create load balancer web-01234567 with listeners [tcp:8080→30080 tcp:8443→30443] and 1 targets"},
+		"targets taken out": {change: func(lb *api.LoadBalancer) bool { lb.Targets = nil; return true },
+			event: "update load balancer lb-1: targets 0 to 1"},
+		"a listener bent": {change: func(lb *api.LoadBalancer) bool {
+			lb.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
+			return true
+		}, event: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				excluded := node("fakecloud://i-2")
+				excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+				w := newWatch(t, balancedService(), node("fakecloud://i-1"), excluded)
+				w.cloud.instances = []api.Instance{instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning}}
+				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+				w.cloud.has(good)
+				w.run() // and nothing is called: the balancer is as it should be
+
+				changed := good
+				there := tc.change(&changed)
+				again := good
+				if there {
+					w.cloud.has(changed)
+				} else {
+					w.cloud.has()
+					again.ID = "lb-2"
+				}
+				if tc.moves {
+					again.Address = "127.30.64.9"
+				}
+				called := w.reconciles(again)
+				repairs := counted(t, balancerRepairs, func() {
+					w.observe(inventory.Change{LoadBalancer: &changed, Gone: !there})
+					passes(10 * time.Second)
+				})
+				assert.Equal(t, 1, repairs)
+				assert.Equal(t, 2, *called, "until it is active, and no more")
+				assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " + tc.event}, w.events())
+				writes := w.writes()
+				if !tc.moves {
+					assert.Empty(t, writes)
+				} else {
+					require.Len(t, writes, 1)
+					patch, ok := writes[0].(k8stesting.PatchAction)
+					require.True(t, ok, "%+v", writes[0])
+					assert.Equal(t, "status", patch.GetSubresource())
+					var got map[string]map[string]any
+					require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
+					assert.Equal(t, map[string]any{"uid": "01234567-89ab"}, got["metadata"], "nothing of the user's, and no other Service of that name")
+				}
+				svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+				require.NoError(t, err)
+				assert.Equal(t, again.Address, svc.Status.LoadBalancer.Ingress[0].IP)
+				assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
+
+				passes(time.Hour)
+				assert.Equal(t, 2, *called, "nothing differs, nothing is asked")
+				assert.Empty(t, w.events())
+			})
+		})
+	}
+}
+
+// Another failure than "not yet" is tried again with back-off.
+func TestWatchRetriesARepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService())
+		good := *built(t, api.LoadBalancerActive)
+		w.cloud.has(good)
+		w.run()
+		w.cloud.has()
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			if called++; called < 4 {
+				return nil, errors.New("quota")
+			}
+			made := good
+			made.ID = "lb-2"
+			w.cloud.has(made)
+			return status(svc, &made), nil
+		}
+		w.observe(inventory.Change{LoadBalancer: &good, Gone: true})
+		passes(time.Minute)
+		assert.Equal(t, 4, called)
+		assert.Len(t, w.events(), 1)
+	})
+}
+
+// looksAfter is a Service that was seen fulfilled, then changed, and looked at
+// until all has settled.
+func (w *watchWorld) looksAfter(change func()) {
+	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
+	change()
+	w.observe(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
+	for range 3 {
+		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
+		passes(settling)
+	}
+}
+
+// What is not the watch's business: the reconciler fails on any call.
+func TestWatchLeavesServicesAlone(t *testing.T) {
+	class, now := "other", metav1.Now()
+	deleteBalancer := func(_ *testing.T, w *watchWorld, _ *corev1.Service) { w.cloud.has() }
+	for name, tc := range map[string]struct {
+		svc    func(svc *corev1.Service)
+		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
+	}{
+		"of another type":                  {svc: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, change: deleteBalancer},
+		"of a class":                       {svc: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }, change: deleteBalancer},
+		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }, change: deleteBalancer},
+		"without upstream's finalizer":     {svc: func(s *corev1.Service) { s.Finalizers = nil }, change: deleteBalancer},
+		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, change: deleteBalancer},
+		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
+			require.NoError(t, w.services.Update(s))
+			w.cloud.has()
+		}},
+		"as it should be": {change: func(*testing.T, *watchWorld, *corev1.Service) {}},
+		"that the user changed": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			s.Spec.Ports = s.Spec.Ports[:1]
+			require.NoError(t, w.services.Update(s))
+		}},
+		"that has more nodes now": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
+			require.NoError(t, w.nodes.Add(node("fakecloud://i-1")))
+		}},
+		"whose balancer is on its way out": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
+			w.cloud.has(*built(t, api.LoadBalancerDeleting))
+		}},
+		"with two balancers": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
+			w.cloud.has(*built(t, api.LoadBalancerActive), *built(t, api.LoadBalancerActive))
+		}},
+		"whose balancer somebody tagged": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
+			tagged := built(t, api.LoadBalancerActive)
+			tagged.Tags["team"] = "blue"
+			w.cloud.has(*tagged)
+		}},
+		"deleted a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			require.NoError(t, w.api.CoreV1().Services(s.Namespace).Delete(t.Context(), s.Name, metav1.DeleteOptions{}))
+			w.cloud.has()
+		}},
+		"deleted and made anew a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			another := s.DeepCopy()
+			another.UID = "another"
+			_, err := w.api.CoreV1().Services(s.Namespace).Update(t.Context(), another, metav1.UpdateOptions{})
+			require.NoError(t, err)
+			w.cloud.has()
+		}},
+		"gone": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			require.NoError(t, w.services.Delete(s))
+			w.cloud.has()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := balancedService()
+				if tc.svc != nil {
+					tc.svc(svc)
+				}
+				w := newWatch(t, svc)
+				w.cloud.has(*built(t, api.LoadBalancerActive))
+				w.looksAfter(func() { tc.change(t, w, svc.DeepCopy()) })
+				assert.Empty(t, w.events())
+				for _, a := range w.writes() {
+					assert.NotEqual(t, "patch", a.GetVerb())
+				}
+			})
+		})
+	}
+}
+
+// What was never seen as it should be is upstream's: its controller looks at
+// each Service when it starts.
+func TestWatchLeavesTheUnfulfilledAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService())
+		w.looksAfter(func() {})
+		assert.Empty(t, w.events())
+	})
+}
+
+// The inventory says nothing of what may be out of date. That is no reason to
+// ask the cloud for each balancer, unless it told something of one.
+func TestWatchOutOfSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService())
+		good := *built(t, api.LoadBalancerActive)
+		w.cloud.has(good)
+		w.run()
+		w.cloud.has()
+		passes(time.Hour) // The reconciler fails on any call.
+
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			called++
+			w.cloud.has(good) // It was there all the time.
+			return &svc.Status.LoadBalancer, nil
+		}
+		repairs := counted(t, balancerRepairs, func() {
+			w.observe(inventory.Change{})
+			passes(time.Minute)
+		})
+		assert.Equal(t, 1, called)
+		assert.Zero(t, repairs)
+		assert.Empty(t, w.events(), "nothing was repaired")
+		assert.Empty(t, w.writes())
+	})
+}
+
+// What cannot be bridged, such as a target whose instance has ended while its
+// Node is there, is not tried for ever, and never said to be repaired.
+func TestWatchGivesUpWhatCannotBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.run()
+		without := *built(t, api.LoadBalancerActive)
+		w.cloud.has(without)
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			called++
+			return &svc.Status.LoadBalancer, nil
+		}
+		w.observe(inventory.Change{LoadBalancer: &without})
+		passes(time.Minute)
+		assert.Equal(t, 1, called)
+		assert.Empty(t, w.events())
+	})
+}
+
+// Upstream's controller was at it: the difference is gone before it is acted on.
+func TestWatchLetsThingsSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService())
+		w.cloud.has(*built(t, api.LoadBalancerActive))
+		w.looksAfter(func() {
+			w.cloud.has()
+			require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
+			passes(settling / 2)
+			w.cloud.has(*built(t, api.LoadBalancerActive))
+		})
+		assert.Empty(t, w.events())
+	})
+}
+
+// A balancer that has all that is wanted and does not work is EnsureLoadBalancer's
+// to explain; that it works again, too.
+func TestWatchHasTroubleExplained(t *testing.T) {
+	w := newWatch(t, balancedService())
+	called := 0
+	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		if called++; called == 1 {
+			return nil, cloudproviderapi.NewRetryError("in error", errorRetry)
+		}
+		w.explain.resolved(svc, topicLoadBalancer)
+		return &svc.Status.LoadBalancer, nil
+	}
+	w.cloud.has(*built(t, api.LoadBalancerError))
+	var retry *cloudproviderapi.RetryError
+	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
+	assert.Equal(t, errorRetry, retry.RetryAfter())
+
+	w.explain.warn(balancedService(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
+	require.Len(t, w.events(), 1)
+	w.cloud.has(*built(t, api.LoadBalancerActive))
+	for range 2 {
+		require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
+	}
+	assert.Equal(t, 2, called, "once, as then nothing is to be explained any more")
+	assert.Empty(t, w.events(), "nothing was repaired")
+}
+
+// Which Nodes become targets, as upstream's stableNodeSetPredicates have it.
+func TestBalancerNodes(t *testing.T) {
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		change func(n *corev1.Node)
+		want   bool
+	}{
+		"a plain one": {change: func(*corev1.Node) {}, want: true},
+		"not Ready: the health check finds out": {change: func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+		}, want: true},
+		"cordoned": {change: func(n *corev1.Node) { n.Spec.Unschedulable = true }, want: true},
+		"tainted": {change: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "any", Effect: corev1.TaintEffectNoSchedule}}
+		}, want: true},
+		"being deleted":    {change: func(n *corev1.Node) { n.DeletionTimestamp = &now }},
+		"excluded":         {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"} }},
+		"excluded by \"\"": {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""} }},
+		"told that it is not excluded": {change: func(n *corev1.Node) {
+			n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "false"}
+		}, want: true},
+		"about to be removed by the autoscaler": {change: func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node("fakecloud://i-1")
+			tc.change(n)
+			assert.Equal(t, tc.want, isBalancerNode(n))
+		})
+	}
+}

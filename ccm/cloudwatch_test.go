@@ -1,0 +1,389 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/cloud-provider/app"
+	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/options"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/testutil"
+	controllermanager "k8s.io/controller-manager/app"
+	cmconfig "k8s.io/controller-manager/config"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// fakeKnown is an inventory that a test writes.
+type fakeKnown struct {
+	mu        sync.Mutex
+	instances []api.Instance
+	balancers []api.LoadBalancer
+	err       error
+	named     int // how often somebody asked by name
+}
+
+func (f *fakeKnown) Instance(_ context.Context, id string) (*api.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, i := range f.instances {
+		if i.ID == id {
+			return &i, f.err
+		}
+	}
+	return nil, f.err
+}
+
+func (f *fakeKnown) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.named++
+	var named []api.Instance
+	for _, i := range f.instances {
+		if i.Name == name {
+			named = append(named, i)
+		}
+	}
+	return named, f.err
+}
+
+func (f *fakeKnown) LoadBalancers() []api.LoadBalancer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.balancers)
+}
+
+func (f *fakeKnown) LoadBalancersOf(uid string) []api.LoadBalancer {
+	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[TagServiceUID] != uid })
+}
+
+func (f *fakeKnown) has(balancers ...api.LoadBalancer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.balancers = balancers
+}
+
+// fakeReconciler fails the test on a call that it was not told of.
+type fakeReconciler struct {
+	t       *testing.T
+	ensure  func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error)
+	deleted func(svc *corev1.Service) error
+}
+
+func (f *fakeReconciler) EnsureLoadBalancer(_ context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+	require.NotNil(f.t, f.ensure, "unexpected EnsureLoadBalancer(%s)", svc.Name)
+	assert.Equal(f.t, clusterName, cluster)
+	return f.ensure(svc, nodes)
+}
+
+func (f *fakeReconciler) EnsureLoadBalancerDeleted(_ context.Context, cluster string, svc *corev1.Service) error {
+	require.NotNil(f.t, f.deleted, "unexpected EnsureLoadBalancerDeleted(%s)", svc.Name)
+	assert.Equal(f.t, clusterName, cluster)
+	return f.deleted(svc)
+}
+
+// watchWorld is a cloud watch between a cluster and a cloud that a test writes.
+type watchWorld struct {
+	*cloudWatch
+	t          *testing.T
+	api        *fake.Clientset
+	cloud      *fakeKnown
+	reconciler *fakeReconciler
+	recorder   *record.FakeRecorder
+}
+
+// passes is time of a synctest bubble's clock, until all have done what they do
+// meanwhile.
+func passes(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// newWatch has those objects in the API server and in its indexers.
+func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
+	kube := fake.NewClientset(objects...)
+	w := &watchWorld{
+		cloudWatch: watchOf(kube), t: t, api: kube, cloud: &fakeKnown{},
+		reconciler: &fakeReconciler{t: t}, recorder: record.NewFakeRecorder(100),
+	}
+	w.cluster, w.clusterUID = clusterName, "cluster-uid"
+	w.known, w.balancers = w.cloud, w.reconciler
+	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
+		return desiredBalancer(clusterID{name: clusterName}, svc, nodes)
+	}
+	w.explain = newExplainer()
+	w.explain.use(w.recorder)
+	w.gone = func(_ context.Context, node *corev1.Node) (bool, error) {
+		require.Fail(t, "unexpected question whether the instance is gone", node.Name)
+		return false, nil
+	}
+	w.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeIndexers)
+	w.services = cache.NewIndexer(cache.MetaNamespaceKeyFunc, serviceIndexers)
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *corev1.Node:
+			require.NoError(t, w.nodes.Add(o))
+		case *corev1.Service:
+			require.NoError(t, w.services.Add(o))
+		}
+	}
+	t.Cleanup(func() {
+		w.nodeQueue.ShutDown()
+		w.serviceQueue.ShutDown()
+	})
+	return w
+}
+
+// events are those since the last call.
+func (w *watchWorld) events() []string {
+	var all []string
+	for {
+		select {
+		case e := <-w.recorder.Events:
+			all = append(all, e)
+		default:
+			return all
+		}
+	}
+}
+
+// writes are the calls to the API server that change something, since the last
+// call.
+func (w *watchWorld) writes() []k8stesting.Action {
+	defer w.api.ClearActions()
+	return slices.DeleteFunc(slices.Clone(w.api.Actions()), func(a k8stesting.Action) bool {
+		return slices.Contains([]string{"get", "list", "watch"}, a.GetVerb())
+	})
+}
+
+// run starts the watch with informers of its own, in a synctest bubble, and
+// ends it with the test.
+func (w *watchWorld) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	shared := informers.NewSharedInformerFactory(w.api, 0)
+	require.NoError(w.t, w.follow(shared))
+	shared.Start(ctx.Done())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Run(ctx, 2)
+	}()
+	w.t.Cleanup(func() {
+		cancel()
+		<-ended
+		shared.Shutdown()
+	})
+	// That the informers are in sync is asked every 100 ms of the bubble's clock.
+	passes(time.Second)
+}
+
+// counted is what a function adds to a counter.
+func counted(t *testing.T, counter metrics.CounterMetric, fn func()) int {
+	t.Helper()
+	before, err := testutil.GetCounterMetricValue(counter)
+	require.NoError(t, err)
+	fn()
+	after, err := testutil.GetCounterMetricValue(counter)
+	require.NoError(t, err)
+	return int(after - before)
+}
+
+// What happens in the cloud and in the cluster becomes keys, and nothing else
+// is done on the inventory's time.
+func TestWatchObserves(t *testing.T) {
+	ended, named := node("fakecloud://i-1"), node("")
+	ended.Name, named.Name, named.UID = "other-name", "node-1", "u2"
+	w := newWatch(t, ended, named, balancedService())
+	keys := func(q interface {
+		Len() int
+		Get() (string, bool)
+		Done(string)
+	}) []string {
+		var all []string
+		for q.Len() > 0 {
+			key, _ := q.Get()
+			q.Done(key)
+			all = append(all, key)
+		}
+		slices.Sort(all)
+		return all
+	}
+
+	one := instance(api.InstanceTerminated)
+	w.observe(inventory.Change{Instance: &one, Gone: true})
+	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "by provider ID and by name")
+	assert.Empty(t, keys(w.serviceQueue))
+
+	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "some-uid"}}})
+	assert.Empty(t, keys(w.nodeQueue))
+	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue))
+
+	w.observe(inventory.Change{Route: &api.Route{}})
+	assert.Empty(t, keys(w.nodeQueue))
+	assert.Empty(t, keys(w.serviceQueue))
+
+	w.observe(inventory.Change{})
+	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "listed anew: all of them")
+	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceQueue))
+}
+
+// With the informers and workers of a real run: an instance ends while its Node
+// is Ready, the verdict is held back twice, and the Node goes all the same.
+func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ready := node("fakecloud://i-1")
+		ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		w := newWatch(t, ready)
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		asked := 0
+		w.gone = func(context.Context, *corev1.Node) (bool, error) {
+			if asked++; asked < 3 {
+				return false, errors.New("held by the guard")
+			}
+			return true, nil
+		}
+		w.run()
+		assert.Zero(t, asked, "its instance runs")
+		one := instance(api.InstanceTerminated)
+		w.cloud.mu.Lock()
+		w.cloud.instances = []api.Instance{one}
+		w.cloud.mu.Unlock()
+		w.observe(inventory.Change{Instance: &one})
+		passes(4 * time.Second)
+		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err), "gone within 5 s: %v", err)
+		assert.Equal(t, 3, asked)
+		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: its instance i-1 is terminated"}, w.events())
+	})
+}
+
+// The stream is broken: nobody tells of a change, and it is found all the same.
+func TestWatchConvergesUntold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.gone = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+		w.run()
+		w.cloud.mu.Lock()
+		w.cloud.instances = nil
+		w.cloud.mu.Unlock()
+		passes(time.Minute + time.Second)
+		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err), "%v", err)
+	})
+}
+
+func TestWatchForgetsWhatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting, svc := node(""), balancedService()
+		w := newWatch(t, waiting, svc)
+		w.explain.warn(waiting, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+		w.explain.warn(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			return &svc.Status.LoadBalancer, nil
+		}
+		w.cloud.has(*built(t, api.LoadBalancerActive))
+		w.run()
+		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), waiting.Name, metav1.DeleteOptions{}))
+		require.NoError(t, w.api.CoreV1().Services(svc.Namespace).Delete(t.Context(), svc.Name, metav1.DeleteOptions{}))
+		synctest.Wait()
+		assert.False(t, w.explain.troubled(waiting, topicInitialization))
+		assert.False(t, w.explain.troubled(svc, topicLoadBalancer))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		assert.Empty(t, w.prompted)
+		assert.Empty(t, w.seen)
+	})
+}
+
+// The controller is there under its name and alias, on unless told otherwise.
+func TestCloudWatchIsAController(t *testing.T) {
+	for arg, want := range map[string]bool{
+		"":                                       true,
+		"--controllers=*":                        true,
+		"--controllers=-cloud-watch-controller":  false,
+		"--controllers=*,-cloud-watch":           false,
+		"--controllers=cloud-node-controller":    false,
+		"--controllers=cloud-watch":              true,
+		"--controllers=-cloud-node-controller,*": true,
+	} {
+		t.Run(arg, func(t *testing.T) {
+			opts, err := options.NewCloudControllerManagerOptions()
+			require.NoError(t, err)
+			names := app.ControllerNames(controllers())
+			require.Len(t, names, 5, "upstream's four and ours")
+			flags := new(cobra.Command).Flags()
+			sets := opts.Flags(names, nil, controllerAliases(), nil, nil)
+			for _, set := range sets.FlagSets {
+				flags.AddFlagSet(set)
+			}
+			if arg != "" {
+				require.NoError(t, flags.Parse([]string{arg}))
+			}
+			require.Empty(t, opts.Generic.Validate(names, nil, controllerAliases()))
+			var cfg cmconfig.GenericControllerManagerConfiguration
+			require.NoError(t, opts.Generic.ApplyTo(&cfg, names, nil, controllerAliases()))
+			assert.Equal(t, want, controllermanager.IsControllerEnabled("cloud-watch-controller", app.ControllersDisabledByDefault, cfg.Controllers))
+		})
+	}
+	assert.Len(t, app.DefaultInitFuncConstructors, 4, "upstream's own map is left as it was")
+}
+
+// Without a cache there is nothing to follow.
+func TestCloudWatchNeedsTheCache(t *testing.T) {
+	start := startCloudWatch(app.ControllerInitContext{}, &cloudcontrollerconfig.CompletedConfig{}, &cloud{})
+	ctrl, enabled, err := start(t.Context(), controllermanager.ControllerContext{})
+	require.NoError(t, err)
+	assert.False(t, enabled)
+	assert.Nil(t, ctrl)
+}
+
+func TestClusterUID(t *testing.T) {
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "cluster-uid"}}
+	for name, tc := range map[string]struct {
+		answers []error
+		want    string
+		calls   int
+	}{
+		"there":                {want: "cluster-uid", calls: 1},
+		"API server comes up":  {answers: []error{apierrors.NewServiceUnavailable("x"), errors.New("connection refused")}, want: "cluster-uid", calls: 3},
+		"not allowed to":       {answers: []error{apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, calls: 1},
+		"API server stays off": {answers: slices.Repeat([]error{errors.New("connection refused")}, 100), calls: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kube := fake.NewClientset(system)
+				asked := 0
+				kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
+					if asked++; asked <= len(tc.answers) {
+						return true, nil, tc.answers[asked-1]
+					}
+					return false, nil, nil
+				})
+				assert.Equal(t, tc.want, clusterUID(t.Context(), kube))
+				assert.LessOrEqual(t, asked, tc.calls+1)
+				assert.GreaterOrEqual(t, asked, tc.calls)
+			})
+		})
+	}
+}

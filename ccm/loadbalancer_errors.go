@@ -1,0 +1,108 @@
+package ccm
+
+// What can stand between a Service and its balancer that only the code of the
+// balancers knows, as the reasons of Events.
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// Reasons of the Events about balancers. They are for people and for programs,
+// so they stay.
+const (
+	// reasonInvalidService: the Service asks for what no balancer can do, or says
+	// it in a way that cannot be understood.
+	reasonInvalidService        = "InvalidService"
+	reasonLoadBalancerFailed    = "LoadBalancerFailed"
+	reasonPortCannotBeBound     = "PortCannotBeBound"
+	reasonLoadBalancerNameTaken = "LoadBalancerNameTaken"
+	// reasonAddressNotAvailable: the address chosen is not reserved, or in use.
+	reasonAddressNotAvailable = "AddressNotAvailable"
+	// reasonLoadBalancerAmbiguous: it cannot be told which balancer is the
+	// Service's, or of which cluster.
+	reasonLoadBalancerAmbiguous = "LoadBalancerAmbiguous"
+	// reasonLoadBalancerDegraded: it is active and refuses clients.
+	reasonLoadBalancerDegraded = "LoadBalancerDegraded"
+	// reasonLoadBalancerReplaced and reasonIPv4Only are of Events that warn of
+	// nothing.
+	reasonLoadBalancerReplaced = "ReplacingLoadBalancer"
+	reasonIPv4Only             = "IPv4Only"
+)
+
+// topicServing is whether a balancer that is as it should be serves anybody.
+const topicServing = "serving"
+
+// knownError is a trouble whose reason is known where it is found.
+type knownError struct {
+	reason string
+	err    error
+}
+
+func (e *knownError) Error() string { return e.err.Error() }
+func (e *knownError) Unwrap() error { return e.err }
+
+// cause leaves out what differs at each retry: the ID of the request.
+func (e *knownError) cause() cause {
+	var refused *client.Error
+	if errors.As(e.err, &refused) {
+		return cause{reason: e.reason, detail: refused.Problem.Detail}
+	}
+	return cause{reason: e.reason, detail: e.err.Error()}
+}
+
+func known(reason, format string, args ...any) error {
+	return &knownError{reason, fmt.Errorf(format, args...)}
+}
+
+// portReason is how the cloud begins to say that a listener's address and port
+// could not be bound. It has no code for that.
+const portReason = "cannot listen on "
+
+// failed is the error of a balancer in error.
+func failed(lb *api.LoadBalancer) error {
+	why, reason := "the cloud gives no reason", reasonLoadBalancerFailed
+	if lb.StateReason != nil && *lb.StateReason != "" {
+		why = *lb.StateReason
+	}
+	if strings.HasPrefix(why, portReason) {
+		reason = reasonPortCannotBeBound
+	}
+	return known(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
+}
+
+// laterError is a trouble that is looked at again at a set time. A plain error
+// waits 5 s first and 300 s in the end.
+type laterError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *laterError) Error() string { return e.err.Error() }
+func (e *laterError) Unwrap() []error {
+	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
+}
+
+// pending is all well, and not yet done.
+func pending(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
+
+func isPending(err error) bool {
+	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // A laterError holds one too.
+	return bare
+}
+
+// retryWhenAsked waits as long as the cloud asks, when it does.
+func retryWhenAsked(err error) error {
+	var refused *client.Error
+	if errors.As(err, &refused) && refused.RetryAfter > 0 {
+		return &laterError{err, refused.RetryAfter}
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package ccm
+
+// Which balancer is a Service's: by its tags, from what is remembered or from
+// the cloud itself, and never by guess.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// remembered is the Service's balancer as it is remembered, if there is no doubt
+// about which one that is and that it stays; else nil.
+func (l *loadBalancers) remembered(cluster string, svc *corev1.Service) *api.LoadBalancer {
+	if l.inventory == nil || svc.UID == "" {
+		return nil
+	}
+	known := l.inventory.LoadBalancersOf(string(svc.UID))
+	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.owns(cluster, svc, &known[0]) {
+		return nil
+	}
+	return &known[0]
+}
+
+func (l *loadBalancers) note(lb api.LoadBalancer) {
+	if l.inventory != nil {
+		l.inventory.NoteLoadBalancer(lb)
+	}
+}
+
+// owns tells by its tags whether a balancer is this Service's of this cluster.
+func (l *loadBalancers) owns(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.Tags[TagServiceUID] == string(svc.UID) && lb.Tags[TagCluster] == cluster && l.ofThisCluster(lb)
+}
+
+func (l *loadBalancers) ofThisCluster(lb *api.LoadBalancer) bool {
+	uid, tagged := lb.Tags[TagClusterUID]
+	return !tagged || l.clusterUID == "" || uid == l.clusterUID
+}
+
+// find asks the cloud for the Service's balancer. It returns nil if there is
+// none, and an error if that cannot be told for certain.
+func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Service) (*api.LoadBalancer, error) {
+	if svc.UID == "" {
+		return nil, errors.New("a service without a UID owns nothing")
+	}
+	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
+		Tags: []string{TagServiceUID + "=" + string(svc.UID), TagCluster + "=" + cluster},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	if len(found) == 0 {
+		if found, err = l.findByID(ctx, cluster, svc); err != nil {
+			return nil, err
+		}
+	}
+	l.asked.Store(string(svc.UID), time.Now())
+	for _, lb := range found {
+		l.note(lb)
+		if !l.ofThisCluster(&lb) {
+			return nil, known(reasonLoadBalancerAmbiguous, "load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
+				lb.ID, svc.Namespace, svc.Name, cluster, TagClusterUID, lb.Tags[TagClusterUID])
+		}
+	}
+	return theOne(svc, found)
+}
+
+// theOne is the only balancer, or the only one that stays.
+func theOne(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
+	if len(found) > 1 {
+		staying := slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
+		if len(staying) > 1 {
+			return nil, known(reasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
+				len(staying), svc.Namespace, svc.Name, staying[0].ID, staying[1].ID)
+		}
+		found = append(staying, found...)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return &found[0], nil
+}
+
+// findByID is for when a list shows nothing: it may be of another project, or
+// simply wrong, and then one that is remembered is still there.
+func (l *loadBalancers) findByID(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
+	if err := l.project.check(ctx); err != nil || l.inventory == nil {
+		return nil, err
+	}
+	var found []api.LoadBalancer
+	for _, known := range l.inventory.LoadBalancersOf(string(svc.UID)) {
+		lb, err := l.api.GetLoadBalancer(ctx, known.ID)
+		if err != nil {
+			if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+				return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w", known.ID, svc.Namespace, svc.Name, doubt)
+			}
+			continue
+		}
+		// One that lost our tags is ours no more.
+		if l.owns(cluster, svc, lb) {
+			found = append(found, *lb)
+		}
+	}
+	return found, nil
+}

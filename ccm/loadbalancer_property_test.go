@@ -1,0 +1,174 @@
+package ccm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// cloudOfBalancers is one that can be told to finish what has begun, and says
+// what was asked of it.
+type cloudOfBalancers interface {
+	loadBalancersAPI
+	projectAPI
+	settle()
+	counts() (writes []string, reads int)
+}
+
+// Whatever a Service asks for, and whatever it is changed to: it is refused
+// before anything is written, or the balancer becomes so within a few rounds, and
+// then nothing is written again. In the end nothing is left.
+func TestAnyServiceConverges(t *testing.T) {
+	cloud := newModelCloud(t)
+	rapid.Check(t, func(t *rapid.T) {
+		cloud.reset(rapid.Bool().Draw(t, "the cloud has IPv6"))
+		checkConvergence(t, cloud)
+	})
+}
+
+func checkConvergence(t *rapid.T, cloud cloudOfBalancers) {
+	memory := &fakeBalancers{}
+	l := &loadBalancers{api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(), clusterUID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")}
+	if rapid.Bool().Draw(t, "memory") {
+		l.inventory = (*fakeMemory)(memory)
+	}
+	for range rapid.IntRange(1, 4).Draw(t, "changes") {
+		svc, targets := drawService(t), drawNodes(t)
+		before, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+		require.NoError(t, err)
+		cloud.counts()
+		if err := converge(t, l, cloud, memory, svc, targets); err != nil {
+			require.Equal(t, reasonInvalidService, causeOf(err).reason, "%v", err)
+			after, listErr := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+			require.NoError(t, listErr)
+			require.Equal(t, before, after, "what is refused leaves the balancer as it is: %v", err)
+			continue
+		}
+		cloud.counts()
+		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
+		require.NoError(t, err)
+		writes, reads := cloud.counts()
+		require.Empty(t, writes, "with nothing to change nothing is written")
+		if l.inventory != nil {
+			require.Zero(t, reads, "nor read, if it is remembered")
+		}
+		checkOutcome(t, l, cloud, svc, targets, status)
+	}
+	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
+	cloud.settle()
+	left, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// converge does as upstream's controller does: it comes back while it is told to.
+func converge(t *rapid.T, l *loadBalancers, cloud cloudOfBalancers, memory *fakeBalancers, svc *corev1.Service, targets []*corev1.Node) error {
+	var err error
+	for range 6 {
+		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
+			return err
+		}
+		cloud.settle()
+		var listErr error // As events would tell it.
+		memory.memory, listErr = cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+		require.NoError(t, listErr)
+	}
+	return errors.Join(errors.New("not done after six rounds"), err)
+}
+
+func checkOutcome(t *rapid.T, l *loadBalancers, cloud cloudOfBalancers, svc *corev1.Service, targets []*corev1.Node, status *corev1.LoadBalancerStatus) {
+	all, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	require.Len(t, all, 1, "one Service, one balancer")
+	lb := all[0]
+	require.Len(t, lb.Listeners, len(svc.Spec.Ports))
+	require.Len(t, lb.Targets, len(targets))
+	require.Equal(t, svc.Annotations[annotations.Prefix+annotations.Scheme] == "internal", lb.Scheme == api.SchemeInternal)
+	if ip := svc.Spec.LoadBalancerIP; ip != "" { //nolint:staticcheck // Deprecated, and used.
+		require.Equal(t, ip, lb.Address)
+	}
+	require.NotEmpty(t, status.Ingress)
+	for _, in := range status.Ingress {
+		v6 := lb.IPv6Address != nil && in.IP == *lb.IPv6Address
+		require.True(t, v6 || in.IP == lb.Address)
+		if len(svc.Spec.IPFamilies) == 1 {
+			require.Equal(t, svc.Spec.IPFamilies[0] == corev1.IPv6Protocol, v6, "only what is asked for is published")
+		}
+	}
+}
+
+func drawNodes(t *rapid.T) []*corev1.Node {
+	ids := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"}), 0, 3, rapid.ID).Draw(t, "nodes")
+	return nodes(ids...)
+}
+
+func drawService(t *rapid.T) *corev1.Service {
+	svc := service()
+	type key struct {
+		port     int32
+		protocol corev1.Protocol
+	}
+	keys := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) key {
+		return key{rapid.Int32Range(80, 83).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{"TCP", "UDP"}).Draw(t, "protocol")}
+	}), 1, 4, rapid.ID).Draw(t, "ports")
+	svc.Spec.Ports = nil
+	for _, k := range keys {
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
+			Name: fmt.Sprint(k.port, k.protocol), Port: k.port, Protocol: k.protocol, NodePort: rapid.Int32Range(30000, 30003).Draw(t, "node port"),
+		})
+	}
+	svc.Spec.LoadBalancerSourceRanges = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"10.0.0.0/8", "192.0.2.7/24", "2001:db8::1/32", "0.0.0.0/0", "::/0"}), 0, 3, rapid.ID).Draw(t, "ranges")
+	if rapid.Bool().Draw(t, "affinity") {
+		seconds := rapid.Int32Range(1, 86400).Draw(t, "timeout")
+		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	if rapid.Bool().Draw(t, "local") {
+		svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+	}
+	policy := rapid.SampledFrom([]corev1.IPFamilyPolicy{"SingleStack", "PreferDualStack", "RequireDualStack"}).Draw(t, "policy")
+	svc.Spec.IPFamilyPolicy = &policy
+	families := rapid.SampledFrom([][]corev1.IPFamily{{"IPv4", "IPv6"}, {"IPv6", "IPv4"}}).Draw(t, "families")
+	if policy != corev1.IPFamilyPolicyRequireDualStack && rapid.Bool().Draw(t, "one family") {
+		families = families[:1]
+	}
+	svc.Spec.IPFamilies = families
+	svc.Spec.LoadBalancerIP = rapid.SampledFrom([]string{"", "", "127.30.64.101", "127.30.64.102"}).Draw(t, "address") //nolint:staticcheck // Deprecated, and used.
+	svc.Annotations = drawAnnotations(t)
+	return svc
+}
+
+// drawAnnotations are each right by itself.
+func drawAnnotations(t *rapid.T) map[string]string {
+	other := map[string]string{
+		annotations.Scheme: "public", annotations.Address: "a-2", annotations.ConnectionLimit: "80=5", annotations.ProxyProtocol: "v1",
+		annotations.HealthCheck: "http", annotations.Tags: "team=red", annotations.HealthCheckTimeout: "1s", annotations.Drain: "0",
+	}
+	all := map[string]string{}
+	// Few at a time, or hardly any go together.
+	for _, d := range rapid.SliceOfNDistinct(rapid.IntRange(0, len(annotations.Definitions)-1), 0, 3, rapid.ID).Draw(t, "annotations") {
+		d := annotations.Definitions[d]
+		value := d.Example
+		if d.Name == annotations.Address {
+			value = "one"
+		}
+		if v, has := other[d.Name]; has && rapid.Bool().Draw(t, "another value") {
+			value = v
+		}
+		all[annotations.Prefix+d.Name] = value
+		if slices.Contains([]string{annotations.HealthCheckPath, annotations.HealthCheckCodes}, d.Name) {
+			all[annotations.Prefix+annotations.HealthCheck] = "http"
+		}
+	}
+	return all
+}
