@@ -42,7 +42,7 @@ func TestExternalCluster(t *testing.T) {
 	guest := host.beside()
 	// As in a cluster that never had a CCM; the rights of the host's own eyes
 	// stay.
-	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--filename", "../manifests/ccm/rbac.yaml").CombinedOutput()
+	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize", "../manifests/ccm/overlays/outside").CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	t.Run("what is missing is named, and nothing is left of the attempt", guest.externalMistakes)
@@ -179,9 +179,8 @@ func (f *fixture) leaves(host *fixture) {
 	binding, err3 := rbac.ClusterRoleBindings().Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	delegator, err4 := rbac.ClusterRoleBindings().Get(t.Context(), "cloud-controller-manager:auth-delegator", metav1.GetOptions{})
 	leases, err5 := rbac.Roles(system).Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
-	reader, err6 := rbac.RoleBindings(system).Get(t.Context(), "cloud-controller-manager:authentication-reader", metav1.GetOptions{})
-	for i, err := range []error{err1, err2, err3, err4, err5, err6} {
-		assert.True(t, apierrors.IsNotFound(err), "%v: %+v", err, []any{account, role, binding, delegator, leases, reader}[i])
+	for i, err := range []error{err1, err2, err3, err4, err5} {
+		assert.True(t, apierrors.IsNotFound(err), "%v: %+v", err, []any{account, role, binding, delegator, leases}[i])
 	}
 	theirs, err := rbac.ClusterRoles().Get(t.Context(), "ccmlab:observer", metav1.GetOptions{})
 	require.NoError(t, err, "the host has applied it too")

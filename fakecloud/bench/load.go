@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // call is one thing to ask. Each client has a number, below the load's Clients.

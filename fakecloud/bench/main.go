@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // size says how much is stored, asked and waited for.

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // abundant is a rate that no client here reaches: the limiter counts, and

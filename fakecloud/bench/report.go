@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"text/tabwriter"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // report is all that is printed.

@@ -200,6 +200,9 @@ func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string)
 	return sum, found, nil
 }
 
+// URL is the base of its own server, whose certificate is of the cluster's CA.
+func (c *CCM) URL() string { return c.base }
+
 // Get asks its own server, in the admin's name: /healthz, /configz and the like.
 // An answer other than 200 is an error.
 func (c *CCM) Get(ctx context.Context, path string) (string, error) { return c.get(ctx, path) }

@@ -22,7 +22,7 @@ const logLines = 60
 // have failed, its logs are printed first.
 func ForTest(t T, o Options) *Bed {
 	t.Helper()
-	if _, err := binaries(o.Bin); err != nil {
+	if err := Check(o); err != nil {
 		t.Skipf("a control plane is needed: %v", err)
 	}
 	b, err := New(t.Context(), o)

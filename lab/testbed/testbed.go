@@ -68,6 +68,9 @@ type Options struct {
 	// its own: two clusters in one project. Give each a Name. The owner of the
 	// cloud must be closed last.
 	CloudOf *Bed
+	// AuditPolicy is what the API server records in AuditLog, an
+	// audit.k8s.io/v1.Policy as YAML; changes of Nodes when empty.
+	AuditPolicy string
 	// Bin is the folder of our own programs, with upstream's in its folder kube
 	// or in LAB_KUBE_BIN; when empty, bin in the root of the clone that the
 	// working directory is in.
@@ -142,7 +145,7 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	lab := state.In(dir, o.Name)
 	lab.Profile = o.Profile
 	site := embedded.New(lab, bin)
-	site.Host.Tied = true
+	site.Host.Tied, site.AuditPolicy = true, o.AuditPolicy
 	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
 	b.owner = cmp.Or(o.CloudOf, b)
 	b.close = sync.OnceValue(b.clear)
@@ -151,6 +154,13 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	}
 	b.Project, b.CloudURL, b.CCMToken = b.owner.Name, b.owner.site.Cloud().URL, b.owner.site.Cloud().TokenFile(cluster.CallerCCM)
 	return b, nil
+}
+
+// Check is an error when a program is missing that a bed needs, and says how to
+// get it. New does it too.
+func Check(o Options) error {
+	_, err := binaries(o.Bin)
+	return err
 }
 
 // binaries are the programs, or an error that says which are missing and how to
@@ -221,6 +231,10 @@ func (b *Bed) AdminConfig() *rest.Config { return rest.CopyConfig(b.config) }
 // Kubeconfig is the same as a file, for kubectl.
 func (b *Bed) Kubeconfig() string { return b.site.Kubeconfig() }
 
+// AuditLog is a file to which the API server adds an audit.k8s.io/v1.Event a
+// line, soon after the answer.
+func (b *Bed) AuditLog() string { return b.site.AuditLog() }
+
 // ClusterCIDR is the range of the cluster's pods, for the CCM's --cluster-cidr;
 // 10.X.128.0/17.
 func (b *Bed) ClusterCIDR() string { return b.site.PodCIDR() }
@@ -279,6 +293,17 @@ func (b *Bed) clear() error {
 		err = errors.Join(err, b.hold.Close())
 	}
 	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+// Processes are the IDs of those that run, by name: etcd, kube-apiserver,
+// fakecloud (unless it is another bed's), ccm-1 and so on.
+func (b *Bed) Processes() (map[string]int, error) {
+	running, err := b.site.Host.Running()
+	pids := map[string]int{}
+	for name, p := range running {
+		pids[name] = p.PID
+	}
+	return pids, err
 }
 
 // Logs are the last lines of every process's log, each under its name.

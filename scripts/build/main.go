@@ -2,12 +2,14 @@
 // bin/images/ container images of them, bin/kube/ upstream's. `make build` calls
 // it, from the root of a clone.
 // LAB_KUBE_BIN names a folder that has upstream's already; then only the
-// project's own are made.
+// project's own are made. With the word "images" (`make images`) it makes those
+// alone and says which they are.
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -35,6 +37,9 @@ func run() error {
 	if err := steps.Do("images", func(note func(string)) (string, error) { return images("bin", note) }); err != nil {
 		return err
 	}
+	if len(os.Args) > 1 && os.Args[1] == "images" {
+		return list(os.Stdout, filepath.Join("bin", "images"))
+	}
 	if os.Getenv("LAB_KUBE_BIN") != "" {
 		return nil
 	}
@@ -55,12 +60,17 @@ func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, 
 	})
 }
 
+// programs are what runs in a cluster.
+var programs = []string{"fakecloud", "ccm", "hello"}
+
+func imageName(program string) string { return "ccmlab/" + program + ":dev" }
+
 // images makes an image of each program that runs in a cluster, where the
 // program is newer.
 func images(bin string, note func(string)) (string, error) {
 	out := filepath.Join(bin, "images")
 	made := 0
-	for _, program := range []string{"fakecloud", "ccm", "hello"} {
+	for _, program := range programs {
 		binary, archive := filepath.Join(bin, program), filepath.Join(out, program+".tar")
 		newest, err := os.Stat(binary)
 		if err != nil {
@@ -71,7 +81,7 @@ func images(bin string, note func(string)) (string, error) {
 		}
 		note(program)
 		// The cloud adds addresses to its interface and listens on any port.
-		spec, err := image.Program("ccmlab/"+program+":dev", binary, program == "fakecloud")
+		spec, err := image.Program(imageName(program), binary, program == "fakecloud")
 		if err != nil {
 			return "", err
 		}
@@ -84,4 +94,27 @@ func images(bin string, note func(string)) (string, error) {
 		return out + " is up to date", nil
 	}
 	return fmt.Sprintf("%d images in %s", made, out), nil
+}
+
+// list says what the images are called, where they are, and how they get into
+// an engine or a registry.
+func list(w io.Writer, dir string) error {
+	_, _ = fmt.Fprintf(w, "\n%-22s %-28s %8s  %s\n", "image", "archive", "MB", "ID")
+	for _, program := range programs {
+		archive := filepath.Join(dir, program+".tar")
+		info, err := os.Stat(archive)
+		if err != nil {
+			return err
+		}
+		id, err := image.ID(archive)
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(w, "%-22s %-28s %8.1f  %.19s\n", imageName(program), archive, float64(info.Size())/1e6, id)
+	}
+	_, err := fmt.Fprintf(w, `
+    docker load --input %[1]s/ccm.tar                # or: podman load, ctr --namespace k8s.io images import
+    docker tag ccmlab/ccm:dev registry.example.com/ccmlab/ccm:v0.0.0 && docker push registry.example.com/ccmlab/ccm:v0.0.0
+`, dir)
+	return err
 }

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 const backendsCommand = "backends"

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // TestMain has the backends for all tests, on this process's own addresses.

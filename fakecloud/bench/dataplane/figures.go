@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // figure is how a row is measured.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 const (

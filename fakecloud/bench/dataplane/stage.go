@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/bench/internal/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 

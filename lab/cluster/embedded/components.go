@@ -32,6 +32,9 @@ rules:
 - level: None
 `
 
+// AuditLog is a file with one audit.k8s.io/v1.Event a line.
+func (c *Cluster) AuditLog() string { return c.Lab.Path("logs", "audit.jsonl") }
+
 func (c *Cluster) etcd() process.Spec {
 	clients, peers := "https://"+c.Endpoint(local.PortEtcd), "https://"+c.Endpoint(local.PortEtcdPeer)
 	ca, tls := c.pki("etcd-ca.crt"), pki.PairAt(c.pki(), "etcd")
@@ -49,10 +52,18 @@ func (c *Cluster) etcd() process.Spec {
 	)
 }
 
-func (c *Cluster) apiserver() process.Spec {
+// auditing has the API server write that record.
+func (c *Cluster) auditing() []string {
+	return []string{
+		"--audit-policy-file=" + c.Lab.Path("audit-policy.yaml"), "--audit-log-path=" + c.AuditLog(),
+		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
+	}
+}
+
+func (c *Cluster) apiserver(more ...string) process.Spec {
 	etcd, tls := pki.PairAt(c.pki(), "etcd-client"), pki.PairAt(c.pki(), local.PortAPIServer)
 	kubelets, tokens := pki.PairAt(c.pki("users"), userKubelets), pki.PairAt(c.pki(), "service-account")
-	return c.Spec("kube-apiserver", "kube-apiserver",
+	return c.Spec("kube-apiserver", "kube-apiserver", append(more,
 		"--etcd-servers=https://"+c.Endpoint(local.PortEtcd),
 		"--etcd-cafile="+c.pki("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
 		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),
@@ -72,10 +83,8 @@ func (c *Cluster) apiserver() process.Spec {
 		// Loopback is not allowed in EndpointSlices, and nothing in this
 		// cluster could reach a ClusterIP anyway.
 		"--endpoint-reconciler-type=none",
-		"--audit-policy-file="+c.Lab.Path("audit-policy.yaml"), "--audit-log-path="+c.Lab.Path("logs", "audit.jsonl"),
-		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
 		"--profiling=false",
-	)
+	)...)
 }
 
 // serviceCIDR is the half of 10.X.0.0/16 that pods leave.

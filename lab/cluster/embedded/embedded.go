@@ -4,6 +4,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ import (
 const (
 	userOperator  = "operator"  // kubectl; the only one in system:masters
 	userObserver  = "observer"  // the lab's own eyes: reads only
-	userCCM       = "ccm"       // manifests/ccm/rbac.yaml
+	userCCM       = "ccm"       // manifests/ccm/overlays/outside
 	userKCM       = "kcm"       // upstream's role
 	userScheduler = "scheduler" // upstream's role
 	userProxy     = "kube-proxy"
@@ -54,7 +55,12 @@ var identities = map[string]pki.Identity{
 const frontProxyCA = "front-proxy-ca"
 
 // Cluster is the cluster of one lab.
-type Cluster struct{ local.Site }
+type Cluster struct {
+	local.Site
+	// AuditPolicy is what the API server's audit log, AuditLog, records. When
+	// empty, changes of Nodes; an API server alone records nothing then.
+	AuditPolicy string
+}
 
 var (
 	_ cluster.Cluster  = (*Cluster)(nil)
@@ -63,7 +69,7 @@ var (
 
 // New describes the cluster; nothing is started.
 func New(lab *state.Lab, bin local.Binaries) *Cluster {
-	return &Cluster{local.NewSite(lab, bin)}
+	return &Cluster{Site: local.NewSite(lab, bin)}
 }
 
 const hollowNode = "hollow-node"
@@ -180,7 +186,7 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 // shows.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	note("etcd and kube-apiserver are starting")
-	if err := c.startAPIServer(ctx); err != nil {
+	if err := c.startAudited(ctx, cmp.Or(c.AuditPolicy, auditPolicy)); err != nil {
 		return err
 	}
 	_, err := c.Ensure(c.controllerManager())
@@ -194,30 +200,38 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 // StartAPIServer brings up etcd and the API server alone, with the RBAC that the
 // lab and its CCM need: a control plane in which nobody but the CCM acts.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
-	if err := c.startAPIServer(ctx); err != nil {
+	start := func(ctx context.Context) error { return c.startAPIServer(ctx) }
+	if c.AuditPolicy != "" {
+		start = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }
+	}
+	if err := start(ctx); err != nil {
 		return err
 	}
 	return c.applyManifests(ctx)
 }
 
+func (c *Cluster) startAudited(ctx context.Context, policy string) error {
+	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
+		return err
+	}
+	return c.startAPIServer(ctx, c.auditing()...)
+}
+
 func (c *Cluster) applyManifests(ctx context.Context) error {
 	// Upstream's own roles are written by the API server after it is ready.
 	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
-		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM)
+		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
 	})
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context) error {
+func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
 	if _, err := c.Ensure(c.etcd()); err != nil {
 		return err
 	}
-	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(auditPolicy)); err != nil {
-		return err
-	}
-	apiserver, err := c.Ensure(c.apiserver())
+	apiserver, err := c.Ensure(c.apiserver(flags...))
 	if err != nil {
 		return err
 	}

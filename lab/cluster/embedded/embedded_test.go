@@ -81,7 +81,7 @@ func TestCredentials(t *testing.T) {
 // and nothing that skips a check.
 func TestComponents(t *testing.T) {
 	c := newCluster(t)
-	for _, s := range [][]string{c.etcd().Args, c.apiserver().Args, c.controllerManager().Args, c.scheduler().Args, c.ccm().Args, c.Fakecloud("kubernetes-cluster=lab").Args} {
+	for _, s := range [][]string{c.etcd().Args, c.apiserver(c.auditing()...).Args, c.controllerManager().Args, c.scheduler().Args, c.ccm().Args, c.Fakecloud("kubernetes-cluster=lab").Args} {
 		line := strings.Join(s, "\n")
 		assert.Contains(t, line, "127.30.0.1")
 		for _, bad := range []string{"0.0.0.0", "127.0.0.1", "insecure", "AlwaysAllow", "skip"} {

@@ -3,7 +3,6 @@ package kind
 // The CCM as a Deployment in the cluster, its credentials in a Secret.
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,10 +10,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"text/template"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,7 +70,7 @@ func (c *Cluster) StartCCM(ctx context.Context) error {
 }
 
 // ccmManifests are the CCM's configuration, its token, and the Deployment,
-// which rolls when either, or the program, changes.
+// which rolls when either, or the program, changes, with its budget.
 func (c *Cluster) ccmManifests() ([][]byte, error) {
 	ca, err1 := os.ReadFile(c.Cloud().CAFile)
 	token, err2 := os.ReadFile(c.Cloud().TokenFile(cluster.CallerCCM))
@@ -79,32 +78,47 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 		return nil, err
 	}
 	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) // The rest is the Deployment's business.
-	meta := func(kind string) (metav1.TypeMeta, metav1.ObjectMeta) {
-		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: ccmName, Namespace: metav1.NamespaceSystem}
+	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
+		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}
 	}
 	configMap, secret := &corev1.ConfigMap{Data: map[string]string{"cloud-config.yaml": config, "ca.crt": string(ca)}}, &corev1.Secret{Data: map[string][]byte{"token": token}}
-	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap")
-	secret.TypeMeta, secret.ObjectMeta = meta("Secret")
+	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap", ccmName+"-config")
+	secret.TypeMeta, secret.ObjectMeta = meta("Secret", ccmName+"-token")
 	configYAML, err1 := yaml.Marshal(configMap)
 	secretYAML, err2 := yaml.Marshal(secret)
 	imageID, err3 := image.ID(c.imageFile(ccmImage))
 	deployment, err4 := c.ccmDeployment(slices.Concat(configYAML, secretYAML, []byte(imageID)))
-	return [][]byte{configYAML, secretYAML, deployment}, errors.Join(err1, err2, err3, err4)
+	return [][]byte{configYAML, secretYAML, deployment, manifests.CCMDisruptionBudget}, errors.Join(err1, err2, err3, err4)
 }
 
+// ccmDeployment is the one of manifests/ccm, as this cluster needs it.
 func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
-	tmpl, err := template.New("deployment").Option("missingkey=error").Parse(manifests.CCMDeployment)
-	if err != nil {
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict(manifests.CCMDeployment, &d); err != nil {
 		return nil, err
 	}
+	d.Spec.Replicas = new(int32(ccmReplicas))
 	hash := sha256.Sum256(config)
-	values := map[string]any{"Cluster": c.lab.Name, "ClusterCIDR": "", "Image": ccmImage, "Replicas": ccmReplicas, "ConfigHash": hex.EncodeToString(hash[:8])}
-	if c.routed() {
-		values["ClusterCIDR"] = podSubnet
+	d.Spec.Template.Annotations = map[string]string{"ccmlab.io/config-hash": hex.EncodeToString(hash[:8])} // Another configuration, other pods.
+	ccm := &d.Spec.Template.Spec.Containers[0]
+	ccm.Image, ccm.ImagePullPolicy = ccmImage, corev1.PullNever // It is built here and in no registry.
+	ccm.Args = append(ccm.Args, c.ccmArgs()...)
+	return yaml.Marshal(&d)
+}
+
+// ccmArgs are appended: of a flag that comes twice the last counts. A lab is
+// small and wants to see things happen, so its times are short. The framework
+// never gives its lease back: the next leader waits for its end.
+func (c *Cluster) ccmArgs() []string {
+	args := []string{
+		"--cluster-name=" + c.lab.Name,
+		"--node-monitor-period=2s",
+		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
 	}
-	var out bytes.Buffer
-	err = tmpl.Execute(&out, values)
-	return out.Bytes(), err
+	if c.routed() {
+		args = append(args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet, "--route-reconciliation-period=2s")
+	}
+	return args
 }
 
 // StopCCM scales it to nothing, and returns when none of its pods is Ready any

@@ -158,6 +158,13 @@ func (p *Process) CPU() time.Duration {
 	return sum
 }
 
+// CPUOf is the processor time that any process has had, without its children; 0
+// where Linux's /proc does not say.
+func CPUOf(pid int) time.Duration { return cpuOf(Read(fmt.Sprintf("/proc/%d/stat", pid))) }
+
+// MemoryOf is what any process has resident now, and had at most, in bytes.
+func MemoryOf(pid int) (now, peak int64, err error) { return memoryOf(strconv.Itoa(pid)) }
+
 // OwnCPU is the same of this process, the clients'.
 func OwnCPU() time.Duration { return cpuOf(Read("/proc/self/stat")) }
 

@@ -1,0 +1,170 @@
+// bench-ccm measures what our CCM costs a cluster and a cloud, and how long both
+// wait for it, at a thousand nodes: the real binaries, a genuine API server and
+// a cloud whose every answer to the CCM is late by 20 ms. It prints a table; a
+// figure that misses its aim is no failure. `make bench-ccm` calls it, from the
+// root of a clone.
+//
+// Nodes are objects and instances are records, both made by this program before
+// it measures; there are no kubelets and no kube-controller-manager. All
+// processes share the machine's cores, and whatever else runs there takes its
+// part: what each had is printed below the table.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/lab/testbed"
+)
+
+// size says how many there are of what, and how long is waited.
+type size struct {
+	Nodes    int           `json:"nodes"`
+	Stop     int           `json:"stop"`      // of the nodes
+	End      int           `json:"terminate"` // of the nodes
+	Services int           `json:"services"`
+	Steady   time.Duration `json:"steadyNanoseconds"`
+	// Settle is how long nothing is measured after nodes were initialised.
+	Settle time.Duration `json:"settleNanoseconds"`
+	// Bound is when a figure is given up; Patience is the same with upstream's
+	// defaults.
+	Bound    time.Duration `json:"boundNanoseconds"`
+	Patience time.Duration `json:"patienceNanoseconds"`
+}
+
+var (
+	full  = size{Nodes: 1000, Stop: 500, End: 100, Services: 200, Steady: 5 * time.Minute, Settle: 15 * time.Second, Bound: 3 * time.Minute, Patience: 6 * time.Minute}
+	quick = size{Nodes: 200, Stop: 100, End: 20, Services: 40, Steady: 30 * time.Second, Settle: 5 * time.Second, Bound: time.Minute, Patience: 2 * time.Minute}
+)
+
+// latency is how late the cloud answers the CCM.
+const latency = 20 * time.Millisecond
+
+// bench is one run.
+type bench struct {
+	size    size
+	quick   bool
+	bin     string
+	ccm     string // the program to measure
+	flags   []string
+	alone   bool   // without upstream's defaults beside it
+	profile string // folder for CPU profiles of the CCM
+	say     func(format string, args ...any)
+}
+
+func main() {
+	b := bench{size: full, say: func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+	}}
+	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure")
+	flag.BoolVar(&b.quick, "quick", false, "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes")
+	output := flag.String("o", "table", "table or json")
+	nodes := flag.Int("nodes", 0, "number of nodes (default: 1,000, of -quick 200)")
+	steady := flag.Duration("steady", 0, "how long the steady state is looked at (default: 5m, of -quick 30s)")
+	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN")
+	flag.StringVar(&b.ccm, "ccm", "", "the CCM to measure (default: ccm in -bin)")
+	flags := flag.String("flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces")
+	flag.BoolVar(&b.alone, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes")
+	flag.StringVar(&b.profile, "profile", "", "folder for a CPU profile of the CCM for each figure, of the first ten seconds")
+	flag.Parse()
+	b.flags = strings.Fields(*flags)
+	if b.quick {
+		b.size = quick
+	}
+	if *nodes > 0 {
+		b.size.scale(*nodes)
+	}
+	if *steady > 0 {
+		b.size.Steady = *steady
+	}
+	if err := b.runUntilInterrupted(strings.Split(*rows, ","), *output); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-ccm:", err)
+		os.Exit(1)
+	}
+}
+
+// scale changes what is a part of all nodes along with them.
+func (s *size) scale(nodes int) {
+	s.Stop, s.End = max(1, s.Stop*nodes/s.Nodes), max(1, s.End*nodes/s.Nodes)
+	s.Nodes = nodes
+}
+
+func (b *bench) runUntilInterrupted(names []string, output string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := b.run(ctx, names, output)
+	if len(r.Lines) > 0 { // What was measured before something went wrong is still so.
+		err = errors.Join(err, r.print(os.Stdout, output))
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+func (b *bench) run(ctx context.Context, names []string, output string) (report, error) {
+	r := report{Quick: b.quick, Size: b.size}
+	if err := b.check(names, output); err != nil {
+		return r, err
+	}
+	r.Machine = machine.Look(os.TempDir())
+	for _, f := range figures {
+		if !slices.Contains(names, f.name) {
+			continue
+		}
+		lines, err := f.measure(ctx, b)
+		r.Lines = append(r.Lines, lines...)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return r, nil
+}
+
+func (b *bench) check(names []string, output string) (err error) {
+	if output != "table" && output != "json" {
+		return fmt.Errorf("-o %q: choose table or json", output)
+	}
+	for _, name := range names {
+		if !slices.Contains(rowNames(), name) {
+			return fmt.Errorf("-rows: no figure %q: choose from %s", name, strings.Join(rowNames(), ","))
+		}
+	}
+	if b.size.Nodes > maxNodes {
+		return fmt.Errorf("-nodes: %d are more than the %d that there are addresses for", b.size.Nodes, maxNodes)
+	}
+	if b.ccm != "" {
+		if b.ccm, err = filepath.Abs(b.ccm); err != nil {
+			return err
+		}
+	}
+	if b.profile != "" {
+		if err := os.MkdirAll(b.profile, 0o755); err != nil {
+			return err
+		}
+	}
+	return testbed.Check(b.options())
+}
+
+// maxNodes is what a bed's range of instances (a /20) holds, and ours of pods.
+const maxNodes = 4000
+
+// bed options are the same for every figure.
+func (b *bench) options() testbed.Options {
+	return testbed.Options{
+		Name: "bench", Bin: b.bin,
+		// This program makes and ends hundreds of instances at once; the cloud's
+		// limit of calls a second is not what is measured.
+		CloudFlags: []string{"--rate-limit=0"},
+	}
+}

@@ -1,0 +1,228 @@
+// This file answers: what is there when a figure is measured, and what did it
+// take?
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/testbed"
+)
+
+// ccmToken is the name of the CCM's token in the cloud.
+const ccmToken = "ccm"
+
+// stage is a bed with tainted Nodes and their instances. Each figure has one of
+// its own: none is measured on what another left behind.
+type stage struct {
+	*bench
+	name      string // of the figure
+	bed       *testbed.Bed
+	watcher   kubernetes.Interface
+	nodes     []string
+	instances []api.Instance
+	ccm       *testbed.CCM
+	profiles  sync.WaitGroup
+}
+
+// setUp makes the Nodes and instances, and then the cloud late. edit may change
+// a Node.
+func (b *bench) setUp(ctx context.Context, name string, edit func(int, *corev1.Node)) (*stage, error) {
+	b.say("%s: setting up %s nodes …", name, grouped(b.size.Nodes))
+	bed, err := testbed.New(ctx, b.options())
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{bench: b, name: name, bed: bed}
+	if err := s.fill(ctx, edit); err != nil {
+		return nil, errors.Join(err, bed.Close())
+	}
+	return s, nil
+}
+
+func (s *stage) fill(ctx context.Context, edit func(int, *corev1.Node)) (err error) {
+	config := s.bed.AdminConfig()
+	// Half the work of JSON, for a process that shares the cores.
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	if s.watcher, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	for i := range s.size.Nodes {
+		s.nodes = append(s.nodes, fmt.Sprintf("node-%04d", i))
+	}
+	if s.instances, err = s.bed.CreateInstances(ctx, s.nodes...); err != nil {
+		return err
+	}
+	if err := s.bed.RegisterNodes(ctx, edit, s.nodes...); err != nil {
+		return err
+	}
+	_, err = s.bed.Cloud().CreateFault(ctx, api.FaultCreate{
+		Match:  api.FaultMatch{Token: ccmToken},
+		Effect: api.FaultEffect{DelayMilliseconds: int(latency.Milliseconds())},
+	})
+	return err
+}
+
+// end closes the bed, and has it tell what it knows when a figure went wrong.
+func (s *stage) end(err *error) {
+	s.profiles.Wait()
+	if *err != nil && !errors.Is(*err, context.Canceled) {
+		fmt.Fprint(os.Stderr, s.bed.Logs(15))
+	}
+	*err = errors.Join(*err, s.bed.Close())
+}
+
+// start starts the CCM with its own defaults, beside the flags and environment
+// given.
+func (s *stage) start(ctx context.Context, env []string, flags ...string) (err error) {
+	s.ccm, err = s.bed.StartCCM(ctx, testbed.CCMOptions{Path: s.bench.ccm, Defaults: true, Env: env, Flags: flags})
+	if err == nil && s.profile != "" {
+		s.profiles.Go(func() { s.takeProfile(ctx) })
+	}
+	return err
+}
+
+// takeProfile writes a CPU profile of the CCM; that it has none is no failure.
+func (s *stage) takeProfile(ctx context.Context) {
+	profile, err := s.ccm.Get(ctx, "/debug/pprof/profile?seconds=10")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.profile, strings.ReplaceAll(s.name, " ", "-")+".pprof"), []byte(profile), 0o644)
+	}
+	if err != nil {
+		s.say("%s: no profile: %v", s.name, err)
+	}
+}
+
+// initialised is a stage whose CCM has lifted all taints and come to rest.
+func (b *bench) initialised(ctx context.Context, name string) (*stage, error) {
+	s, err := b.setUp(ctx, name, nil)
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.watchNodes(ctx, s.nodes, untainted)
+	if err == nil {
+		err = s.start(ctx, nil, b.flags...)
+	}
+	if err == nil {
+		_, err = w.await(ctx, b.size.Patience)
+	}
+	if err == nil && w.left() > 0 {
+		err = fmt.Errorf("%d of %d nodes were not initialised within %s", w.left(), len(s.nodes), b.size.Patience)
+	}
+	if err == nil {
+		b.say("%s: resting for %s …", name, b.size.Settle)
+		err = sleep(ctx, b.size.Settle)
+	}
+	if err != nil {
+		s.end(&err)
+		return nil, err
+	}
+	return s, nil
+}
+
+// sleep is for periods that are part of what is measured.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// usage is what has been taken up to a moment.
+type usage struct {
+	at    time.Time
+	calls map[string]int64 // by operation
+	cpu   map[string]time.Duration
+	busy  time.Duration // of the whole machine
+}
+
+// look takes the CCM's calls from the cloud's audit and times from /proc.
+func (s *stage) look(ctx context.Context) (usage, error) {
+	u := usage{at: time.Now(), calls: map[string]int64{}, cpu: map[string]time.Duration{}, busy: machine.Busy(machine.Read("/proc/stat"))}
+	pids, err := s.bed.Processes()
+	if err != nil {
+		return u, err
+	}
+	for name, pid := range pids {
+		u.cpu[name] = machine.CPUOf(pid)
+	}
+	u.cpu[loadTool] = machine.OwnCPU()
+	sums, err := s.bed.Cloud().SumAudit(ctx, client.AuditFilter{Token: ccmToken}, api.AuditByOperation)
+	for _, sum := range sums {
+		u.calls[sum.Operation] = sum.Calls
+	}
+	return u, err
+}
+
+// loadTool is this program.
+const loadTool = "this benchmark"
+
+// streamOperation opens the event stream: no call that grows with nodes, and
+// counted apart.
+const streamOperation = "streamEvents"
+
+// taken is what was taken between two looks.
+type taken struct {
+	Calls   int64              `json:"calls"`
+	Streams int64              `json:"eventStreams"` // opened, and not among Calls
+	By      map[string]int64   `json:"callsByOperation,omitempty"`
+	CPU     map[string]float64 `json:"cpuSeconds"` // by process
+	Seconds float64            `json:"seconds"`
+}
+
+func (u usage) since(before usage) taken {
+	t := taken{By: map[string]int64{}, CPU: map[string]float64{}, Seconds: u.at.Sub(before.at).Seconds()}
+	for op, n := range u.calls {
+		switch n -= before.calls[op]; {
+		case n == 0:
+		case op == streamOperation:
+			t.Streams = n
+		default:
+			t.By[op], t.Calls = n, t.Calls+n
+		}
+	}
+	others := u.busy - before.busy
+	for name, cpu := range u.cpu {
+		spent := cpu - before.cpu[name]
+		t.CPU[name], others = spent.Seconds(), others-spent
+	}
+	t.CPU["others"] = max(0, others.Seconds())
+	return t
+}
+
+// String is a line about it.
+func (t taken) String() string {
+	var calls, cpu []string
+	for _, op := range slices.Sorted(maps.Keys(t.By)) {
+		calls = append(calls, fmt.Sprintf("%s %d", op, t.By[op]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.CPU)) {
+		cpu = append(cpu, fmt.Sprintf("%s %.1f", name, t.CPU[name]))
+	}
+	return fmt.Sprintf("calls: %s; event streams opened: %d; CPU seconds of %.1f: %s",
+		orNone(strings.Join(calls, ", ")), t.Streams, t.Seconds, strings.Join(cpu, ", "))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

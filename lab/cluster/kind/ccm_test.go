@@ -1,0 +1,84 @@
+package kind
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/ccm"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// The Deployment is that of manifests/ccm with the lab's image, times, name and
+// pod network, and rolls when what it runs on changes.
+func TestCCMDeployment(t *testing.T) {
+	for network, routed := range map[string]struct{ routes, cidr string }{
+		Routes:  {routes: "true", cidr: podSubnet},
+		Kindnet: {routes: "false"},
+	} {
+		t.Run(network, func(t *testing.T) {
+			c := newCluster(t, runs)
+			c.lab.Kind.PodNetwork = network
+			made := func(config string) (d appsv1.Deployment) {
+				file, err := c.ccmDeployment([]byte(config))
+				require.NoError(t, err)
+				require.NoError(t, yaml.UnmarshalStrict(file, &d))
+				return d
+			}
+			d := made("url: here")
+			assert.EqualValues(t, ccmReplicas, *d.Spec.Replicas)
+			assert.Equal(t, ccmName, d.Name)
+			program := d.Spec.Template.Spec.Containers[0]
+			assert.Equal(t, ccmImage, program.Image)
+			assert.Equal(t, corev1.PullNever, program.ImagePullPolicy)
+			assert.Equal(t, d, made("url: here"))
+			assert.NotEqual(t, d.Spec.Template.Annotations, made("url: there").Spec.Template.Annotations)
+
+			cmd, err := ccm.NewCommand()
+			require.NoError(t, err)
+			require.NoError(t, cmd.ParseFlags(program.Args))
+			for flag, want := range map[string]string{
+				"cloud-provider": "fakecloud", "cluster-name": "lab", "leader-elect-lease-duration": "4s",
+				"configure-cloud-routes": routed.routes, "allocate-node-cidrs": routed.routes, "cluster-cidr": routed.cidr,
+			} {
+				assert.Equal(t, want, cmd.Flag(flag).Value.String(), flag)
+			}
+		})
+	}
+}
+
+// What the Deployment mounts is what the lab makes.
+func TestCCMManifestsHoldWhatIsMounted(t *testing.T) {
+	c := newCluster(t, runs)
+	for _, file := range []string{c.Cloud().CAFile, c.Cloud().TokenFile(cluster.CallerCCM)} {
+		require.NoError(t, state.WriteFile(file, []byte("x")))
+	}
+	program := filepath.Join(t.TempDir(), "ccm")
+	require.NoError(t, os.WriteFile(program, nil, 0o755))
+	spec, err := image.Program(ccmImage, program, false)
+	require.NoError(t, err)
+	require.NoError(t, image.WriteFile(c.imageFile(ccmImage), spec))
+	files, err := c.ccmManifests()
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+
+	var config corev1.ConfigMap
+	var secret corev1.Secret
+	var d appsv1.Deployment
+	require.NoError(t, errors.Join(yaml.UnmarshalStrict(files[0], &config), yaml.UnmarshalStrict(files[1], &secret), yaml.UnmarshalStrict(files[2], &d)))
+	volumes := d.Spec.Template.Spec.Volumes
+	assert.Equal(t, volumes[0].ConfigMap.Name, config.Name)
+	assert.Equal(t, volumes[1].Secret.SecretName, secret.Name)
+	assert.Contains(t, config.Data, "cloud-config.yaml")
+	assert.Contains(t, config.Data, "ca.crt")
+	assert.Contains(t, secret.Data, "token")
+}

@@ -1,0 +1,144 @@
+package integration
+
+// Services whose balancer somebody else changes, whose annotations are wrong
+// for a while, and two clusters in one project.
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/testbed"
+)
+
+func TestBalancersThatOthersTouch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testbed.Options{})
+	w.startCCM(testbed.CCMOptions{})
+	node := w.addNode("node-1")
+
+	t.Run("deleted", func(t *testing.T) {
+		w := w.in(t)
+		annotated := service("deleted", 8080)
+		annotated.Annotations = map[string]string{"example.com/mine": "yes", "fakecloud.ccmlab.io/proxy-protocol": "v1"}
+		svc := w.create(annotated)
+		w.awaitAddress(svc, "")
+		lost := w.balancers(svc)[0]
+		_, err := w.Cloud().DeleteLoadBalancer(w.ctx, lost.ID)
+		require.NoError(t, err)
+		w.await("another balancer", func() error {
+			lb := w.balancers(svc)
+			if len(lb) != 1 || lb[0].ID == lost.ID || lb[0].State != api.LoadBalancerActive {
+				return fmt.Errorf("balancers: %+v", lb)
+			}
+			if in := w.get(svc).Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != lb[0].Address {
+				return fmt.Errorf("the balancer is at %s, the status says %v", lb[0].Address, in)
+			}
+			return nil
+		})
+		assert.Equal(t, annotated.Annotations, w.get(svc).Annotations, "users' annotations are theirs")
+		w.awaitEvent(string(svc.UID), "LoadBalancerRepaired")
+	})
+	t.Run("changed", func(t *testing.T) {
+		w := w.in(t)
+		svc := w.create(service("changed", 8081))
+		address := w.awaitAddress(svc, "")
+		lb := w.balancers(svc)[0]
+		none := api.Targets{}
+		ranges := api.SourceRanges{"192.0.2.0/24"}
+		_, err := w.Cloud().UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Targets: &none, SourceRanges: &ranges})
+		require.NoError(t, err)
+		w.await("the balancer to be as the Service wants it", func() error {
+			now := w.balancers(svc)[0]
+			if len(now.Targets) != 1 || now.Targets[0].InstanceID != node.ID || len(now.SourceRanges) != 0 {
+				return fmt.Errorf("targets %v, source ranges %v", now.Targets, now.SourceRanges)
+			}
+			return nil
+		})
+		assert.Equal(t, address, w.balancers(svc)[0].Address)
+		w.awaitEvent(string(svc.UID), "LoadBalancerRepaired")
+	})
+	t.Run("a stranger's of the same name", func(t *testing.T) {
+		w := w.in(t)
+		// Nobody knows the name before the UID, so it is the second that collides.
+		svc := w.create(service("stranger", 8082))
+		w.awaitAddress(svc, "")
+		lb := w.balancers(svc)[0]
+		tags := api.Tags{"owner": "somebody"}
+		_, err := w.Cloud().UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Tags: &tags})
+		require.NoError(t, err)
+		w.awaitEvent(string(svc.UID), "LoadBalancerNameTaken", lb.Name)
+		now, err := w.Cloud().GetLoadBalancer(w.ctx, lb.ID)
+		require.NoError(t, err)
+		assert.Equal(t, tags, now.Tags, "what does not say that it is ours is not touched")
+	})
+}
+
+func TestAnAnnotationMadeInvalidAndMended(t *testing.T) {
+	t.Parallel()
+	const algorithm = "fakecloud.ccmlab.io/algorithm"
+	w := newWorld(t, testbed.Options{})
+	w.startCCM(testbed.CCMOptions{})
+	w.addNode("node-1")
+	svc := w.create(service("web", 8080))
+	w.awaitAddress(svc, "")
+	before := w.balancers(svc)[0]
+
+	w.change(svc, func(s *corev1.Service) {
+		s.Annotations = map[string]string{algorithm: "coin-toss", "fakecloud.ccmlab.io/idle-timeout": "soon"}
+	})
+	// All that is wrong is told at once.
+	w.awaitEvent(string(svc.UID), "InvalidService", "coin-toss", "soon")
+	after := w.balancers(svc)
+	require.Len(t, after, 1)
+	assert.Equal(t, before.Version, after[0].Version, "half of a Service is not applied")
+	assert.Equal(t, before.Address, w.get(svc).Status.LoadBalancer.Ingress[0].IP)
+
+	w.change(svc, func(s *corev1.Service) { s.Annotations = map[string]string{algorithm: "source-hash"} })
+	w.await("what the mended annotation asks for", func() error {
+		if lb := w.balancers(svc)[0]; lb.Algorithm != api.AlgorithmSourceHash {
+			return fmt.Errorf("the algorithm is %s", lb.Algorithm)
+		}
+		return nil
+	})
+
+	w.remove(svc)
+	w.awaitServiceGone(svc)
+	w.awaitNoBalancer(svc)
+}
+
+// One of them goes; what the other has is not touched.
+func TestTwoClustersInOneProject(t *testing.T) {
+	t.Parallel()
+	east := newWorld(t, testbed.Options{Name: "east"})
+	west := newWorld(t, testbed.Options{Name: "west", CloudOf: east.Bed})
+	services := map[*world]*corev1.Service{}
+	for _, w := range []*world{east, west} {
+		w.startCCM(testbed.CCMOptions{})
+		w.addNode(w.Name + "-1")
+		services[w] = w.create(service("web", 8080))
+		w.awaitAddress(services[w], "")
+	}
+	theirs := west.balancers(services[west])
+	require.Len(t, theirs, 1)
+	require.Len(t, theirs[0].Targets, 1)
+
+	east.change(services[east], func(s *corev1.Service) { s.Spec.Ports[0].Port = 8081 })
+	east.await("the change", func() error {
+		if lb := east.balancers(services[east]); len(lb) != 1 || lb[0].Listeners[0].Port != 8081 {
+			return fmt.Errorf("balancers: %+v", lb)
+		}
+		return nil
+	})
+	east.remove(services[east])
+	east.awaitServiceGone(services[east])
+	east.awaitNoBalancer(services[east])
+
+	now := west.balancers(services[west])
+	require.Len(t, now, 1)
+	assert.Equal(t, theirs[0].Version, now[0].Version, "another cluster's balancer is not touched")
+}

@@ -1,0 +1,566 @@
+package manifests_test
+
+// That the CCM's RBAC is enough, and no more than enough: a genuine CCM, as its
+// service account, is given all of its work in front of a genuine API server,
+// whose audit log says what it asked for and which binding allowed it. Then
+// right after right is taken away, and each time a request of it is refused.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/testbed"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+const (
+	system  = metav1.NamespaceSystem
+	account = "cloud-controller-manager"
+	ccmUser = "system:serviceaccount:" + system + ":" + account
+)
+
+const auditEverything = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  users: ["` + ccmUser + `"]
+- level: None
+`
+
+// Client-go gets lists as watches where the API server can (KEP-3157). In front
+// of others it lists.
+const listing = "KUBE_FEATURE_WatchListClient=false"
+
+// grant is one verb of one rule, and the binding through which the CCM has it.
+type grant struct {
+	binding, role binding
+	verb, group   string
+	resource      string // with its subresource
+	name          string // empty: any
+}
+
+// binding is an RBAC object by kind, namespace and name.
+type binding struct{ kind, namespace, name string }
+
+func (g grant) String() string {
+	return strings.TrimSuffix(fmt.Sprintf("%s %s %s", g.verb, g.resource, g.name), " ")
+}
+
+func (g grant) covers(e request) bool {
+	return g.verb == e.Verb && g.group == e.ObjectRef.APIGroup && g.resource == e.resource() && (g.name == "" || g.name == e.ObjectRef.Name)
+}
+
+// request is what the audit log says of one.
+type request struct {
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	ObjectRef  *struct {
+		Resource, Subresource, Namespace, Name, APIGroup string
+	} `json:"objectRef"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func (e request) resource() string {
+	return strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
+}
+
+func (e request) refused() bool {
+	return e.Annotations["authorization.k8s.io/decision"] == "forbid"
+}
+
+// allowedBy is the binding that the authorizer names (pkg/auth/authorizer/rbac).
+func (e request) allowedBy() binding {
+	m := allowedBy.FindStringSubmatch(e.Annotations["authorization.k8s.io/reason"])
+	if m == nil {
+		return binding{}
+	}
+	b := binding{kind: m[1], name: m[2]}
+	if b.kind == "RoleBinding" {
+		b.name, b.namespace, _ = strings.Cut(b.name, "/")
+	}
+	return b
+}
+
+var allowedBy = regexp.MustCompile(`^RBAC: allowed by (\w+) "([^"]+)" of `)
+
+// A right that is not used has no place in the manifests, one that is missing
+// shows as a request that is refused, and each that is there is needed.
+func TestCCMHasNoRightTooManyAndNoneTooFew(t *testing.T) {
+	x := newExercise(t)
+	t.Run("what is granted is what is used", x.usesAll)
+	for _, g := range x.grants {
+		t.Run("without "+g.String(), func(t *testing.T) { x.without(t, g) })
+	}
+	for _, b := range x.bindings() {
+		t.Run("without "+b.kind+" "+b.name, func(t *testing.T) { x.unbound(t, b) })
+	}
+}
+
+// exercise gives a CCM all of its work, in rounds.
+type exercise struct {
+	bed        *testbed.Bed
+	grants     []grant
+	kubeconfig string
+	flags      []string
+	scraper    *http.Client // has a token, and may read metrics
+
+	rounds, touches int
+}
+
+func newExercise(t *testing.T) *exercise {
+	t.Helper()
+	bed := testbed.ForTest(t, testbed.Options{AuditPolicy: auditEverything})
+	x := &exercise{bed: bed, kubeconfig: filepath.Join(t.TempDir(), "ccm.yaml")}
+	require.NoError(t, kubeaccess.ServiceAccount(t.Context(), bed.Kubeconfig(), account, x.kubeconfig))
+	x.flags = append(deploymentFlags(t),
+		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.ClusterCIDR(), "--route-reconciliation-period=1s")
+	x.grants = x.granted(t)
+	x.scraper = newScraper(t, bed)
+	return x
+}
+
+// deploymentFlags are those of the Deployment that do not say where it runs.
+func deploymentFlags(t *testing.T) []string {
+	t.Helper()
+	d := only[*appsv1.Deployment](t, decode(t, manifests.CCMDeployment))
+	flags := slices.DeleteFunc(slices.Clone(d.Spec.Template.Spec.Containers[0].Args), func(arg string) bool {
+		return strings.HasPrefix(arg, "--cloud-config=") || strings.HasPrefix(arg, "--bind-address=")
+	})
+	require.Contains(t, flags, "--authentication-skip-lookup=true")
+	return flags
+}
+
+// granted are the rights that the manifests give; of roles that are not theirs
+// the API server tells.
+func (x *exercise) granted(t *testing.T) (grants []grant) {
+	t.Helper()
+	for _, o := range decode(t, manifests.CCM) {
+		var b binding
+		var ref rbacv1.RoleRef
+		switch o := o.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			b, ref = binding{kind: "ClusterRoleBinding", name: o.Name}, o.RoleRef
+		case *rbacv1.RoleBinding:
+			b, ref = binding{kind: "RoleBinding", namespace: o.Namespace, name: o.Name}, o.RoleRef
+		default:
+			continue
+		}
+		role := binding{kind: ref.Kind, name: ref.Name}
+		if ref.Kind == "Role" {
+			role.namespace = b.namespace
+		}
+		for _, rule := range x.rules(t, role) {
+			require.Empty(t, rule.NonResourceURLs)
+			grants = append(grants, expand(b, role, rule)...)
+		}
+	}
+	require.NotEmpty(t, grants)
+	return grants
+}
+
+func expand(b, role binding, rule rbacv1.PolicyRule) (grants []grant) {
+	names := rule.ResourceNames
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				for _, name := range names {
+					grants = append(grants, grant{b, role, verb, group, resource, name})
+				}
+			}
+		}
+	}
+	return grants
+}
+
+func (x *exercise) bindings() (all []binding) {
+	for _, g := range x.grants {
+		if !slices.Contains(all, g.binding) {
+			all = append(all, g.binding)
+		}
+	}
+	return all
+}
+
+func (x *exercise) rules(t *testing.T, role binding) []rbacv1.PolicyRule {
+	t.Helper()
+	rbac := x.bed.Admin().RbacV1()
+	if role.kind == "Role" {
+		r, err := rbac.Roles(role.namespace).Get(t.Context(), role.name, metav1.GetOptions{})
+		require.NoError(t, err)
+		return r.Rules
+	}
+	r, err := rbac.ClusterRoles().Get(t.Context(), role.name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return r.Rules
+}
+
+func (x *exercise) setRules(t *testing.T, role binding, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"rules": rules})
+	require.NoError(t, err)
+	rbac := x.bed.Admin().RbacV1()
+	if role.kind == "Role" {
+		_, err = rbac.Roles(role.namespace).Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	} else {
+		_, err = rbac.ClusterRoles().Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	require.NoError(t, err)
+}
+
+// newScraper is a client that may read metrics, as Prometheus would be.
+func newScraper(t *testing.T, bed *testbed.Bed) *http.Client {
+	t.Helper()
+	const name, namespace = "scraper", metav1.NamespaceDefault
+	admin := bed.Admin()
+	meta := metav1.ObjectMeta{Name: name}
+	_, err := admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/metrics"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: namespace}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	token, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	config := rest.AnonymousClientConfig(bed.AdminConfig())
+	config.BearerToken = token.Status.Token
+	scraper, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	return scraper
+}
+
+// scrape is the status of a request for metrics.
+func (x *exercise) scrape(ctx context.Context, ccm *testbed.CCM) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, ccm.URL()+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := x.scraper.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// start starts a CCM that leads at once, and is killed when the test ends.
+func (x *exercise) start(t *testing.T, env ...string) *testbed.CCM {
+	t.Helper()
+	ccm, err := x.bed.StartCCM(t.Context(), testbed.CCMOptions{Kubeconfig: x.kubeconfig, Flags: x.flags, Env: env})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		assert.NoError(t, ccm.Kill())
+		// Nobody else holds the lease, and the next one is not to wait for its end.
+		leases := x.bed.Admin().CoordinationV1().Leases(system)
+		assert.NoError(t, leases.DeleteCollection(context.WithoutCancel(t.Context()), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + account}))
+	})
+	return ccm
+}
+
+// prepare makes new work of every kind: a Node to initialise and to route to,
+// one to taint as shut down, one to delete, and a Service.
+func (x *exercise) prepare(t *testing.T) {
+	t.Helper()
+	x.rounds++
+	ctx, cloud := t.Context(), x.bed.Cloud()
+	names := []string{x.name("new"), x.name("stopped"), x.name("gone")}
+	made, err := x.bed.CreateInstances(ctx, names...)
+	require.NoError(t, err)
+	require.NoError(t, cluster.Poll(ctx, "an instance that can be stopped", func(ctx context.Context) error {
+		_, err := cloud.StopInstance(ctx, made[1].ID)
+		return err
+	}))
+	_, err = cloud.TerminateInstance(ctx, made[2].ID)
+	require.NoError(t, err)
+	prefix := strings.Split(x.bed.ClusterCIDR(), ".")[1] // 10.X.128.0/17
+	require.NoError(t, x.bed.RegisterNodes(ctx, func(i int, n *corev1.Node) {
+		if i == 0 {
+			n.Spec.PodCIDR = fmt.Sprintf("10.%s.%d.0/25", prefix, 128+x.rounds)
+			n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+			return
+		}
+		n.Spec.ProviderID, n.Spec.Taints = "fakecloud://"+made[i].ID, nil
+		n.Status.Conditions[0].Status = corev1.ConditionUnknown
+	}, names...))
+	_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: x.name("service")},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// name is that of something of this round.
+func (x *exercise) name(what string) string { return fmt.Sprintf("%s-%d", what, x.rounds) }
+
+// stir does what makes an event come again, and asks for metrics.
+func (x *exercise) stir(ctx context.Context, ccm *testbed.CCM) error {
+	x.touches++
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/touched":"%d"}}}`, x.touches)
+	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, x.name("service"), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err2 := x.scrape(ctx, ccm)
+	return errors.Join(err, err2)
+}
+
+// requests are what the CCM asked for since the log had this length.
+func (x *exercise) requests(since int64) (all []request, err error) {
+	log, err := os.Open(x.bed.AuditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	if _, err := log.Seek(since, io.SeekStart); err != nil {
+		return nil, err
+	}
+	for r := bufio.NewReader(log); ; {
+		line, err := r.ReadBytes('\n')
+		if err != nil { // The last line may be half written.
+			return all, nil
+		}
+		var e request
+		if err := json.Unmarshal(bytes.TrimSpace(line), &e); err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+}
+
+func (x *exercise) allRequests(t *testing.T, since int64) []request {
+	t.Helper()
+	all, err := x.requests(since)
+	require.NoError(t, err)
+	return all
+}
+
+func (x *exercise) logged(t *testing.T) int64 {
+	t.Helper()
+	info, err := os.Stat(x.bed.AuditLog())
+	require.NoError(t, err)
+	return info.Size()
+}
+
+// bound is for a machine that builds beside the tests.
+const bound = time.Minute
+
+// usesAll runs a CCM as it comes, and one that lists, until all work is done.
+func (x *exercise) usesAll(t *testing.T) {
+	unused := slices.Clone(x.grants)
+	use := func(e request) {
+		unused = slices.DeleteFunc(unused, func(g grant) bool {
+			return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
+		})
+	}
+	run := func(t *testing.T, env ...string) {
+		since := x.logged(t)
+		x.prepare(t)
+		ccm := x.start(t, env...)
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		err := cluster.Poll(ctx, "all work to be done", func(ctx context.Context) error {
+			return errors.Join(x.stir(ctx, ccm), x.done(ctx))
+		})
+		if err == nil {
+			err = x.deleteService(ctx)
+		}
+		var refused, strange []string
+		for _, e := range x.allRequests(t, since) {
+			use(e)
+			what := e.Verb + " " + e.RequestURI
+			switch {
+			case e.refused():
+				refused = append(refused, what)
+			case e.ObjectRef != nil && e.ObjectRef.Resource != "" && !slices.Contains(x.bindings(), e.allowedBy()):
+				strange = append(strange, what)
+			}
+		}
+		assert.Empty(t, unique(refused), "requests that lack a right")
+		assert.Empty(t, unique(strange), "requests that another binding allows")
+		require.NoError(t, err)
+		status, err := x.scrape(ctx, ccm)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusOK, status, "metrics are for those whom the API server lets read them")
+	}
+	if t.Run("as it comes", func(t *testing.T) { run(t) }) && t.Run("listing", func(t *testing.T) { run(t, listing) }) {
+		assert.Empty(t, unused, "rights that nothing needs")
+	}
+}
+
+func unique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
+
+// done is an error until the CCM has done all that prepare and stir gave it.
+func (x *exercise) done(ctx context.Context) error {
+	core := x.bed.Admin().CoreV1()
+	created, err1 := core.Nodes().Get(ctx, x.name("new"), metav1.GetOptions{})
+	stopped, err2 := core.Nodes().Get(ctx, x.name("stopped"), metav1.GetOptions{})
+	service, err3 := core.Services(metav1.NamespaceDefault).Get(ctx, x.name("service"), metav1.GetOptions{})
+	events, err4 := core.Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + x.name("service")})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	_, gone := core.Nodes().Get(ctx, x.name("gone"), metav1.GetOptions{})
+	var missing []error
+	for what, is := range map[string]bool{
+		"initialised":     !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) && created.Spec.ProviderID != "",
+		"addressed":       len(created.Status.Addresses) > 0,
+		"routed":          slices.ContainsFunc(created.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Reason == "RouteCreated" }),
+		"shut down":       hasTaint(stopped, cloudproviderapi.TaintNodeShutdown),
+		"gone":            apierrors.IsNotFound(gone),
+		"balanced":        len(service.Status.LoadBalancer.Ingress) > 0,
+		"told repeatedly": slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Count > 1 }),
+	} {
+		if !is {
+			missing = append(missing, errors.New("not "+what))
+		}
+	}
+	return errors.Join(missing...)
+}
+
+func hasTaint(n *corev1.Node, key string) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+// deleteService returns when the CCM has let it go.
+func (x *exercise) deleteService(ctx context.Context) error {
+	services := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
+	if err := services.Delete(ctx, x.name("service"), metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return cluster.Poll(ctx, "the Service to be gone", func(ctx context.Context) error {
+		_, err := services.Get(ctx, x.name("service"), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is there"))
+	})
+}
+
+// without takes one right away.
+func (x *exercise) without(t *testing.T, g grant) {
+	before := x.rules(t, g.role)
+	var left []rbacv1.PolicyRule
+	for _, other := range x.grants {
+		if other.role != g.role || other == g {
+			continue
+		}
+		rule := rbacv1.PolicyRule{APIGroups: []string{other.group}, Resources: []string{other.resource}, Verbs: []string{other.verb}}
+		if other.name != "" {
+			rule.ResourceNames = []string{other.name}
+		}
+		left = append(left, rule)
+	}
+	t.Cleanup(func() {
+		x.setRules(t, g.role, before)
+		x.await(t, g, true)
+	})
+	x.setRules(t, g.role, left)
+	x.await(t, g, false)
+	x.assertRefused(t, g)
+}
+
+// unbound takes away all that a binding gives.
+func (x *exercise) unbound(t *testing.T, b binding) {
+	of := slices.DeleteFunc(slices.Clone(x.grants), func(g grant) bool { return g.binding != b })
+	rbac := x.bed.Admin().RbacV1()
+	t.Cleanup(func() { x.await(t, of[0], true) })
+	if b.kind == "RoleBinding" {
+		have, err := rbac.RoleBindings(b.namespace).Get(t.Context(), b.name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NoError(t, rbac.RoleBindings(b.namespace).Delete(t.Context(), b.name, metav1.DeleteOptions{}))
+		t.Cleanup(func() {
+			have.ResourceVersion = ""
+			_, err := rbac.RoleBindings(b.namespace).Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
+			assert.NoError(t, err)
+		})
+	} else {
+		have, err := rbac.ClusterRoleBindings().Get(t.Context(), b.name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NoError(t, rbac.ClusterRoleBindings().Delete(t.Context(), b.name, metav1.DeleteOptions{}))
+		t.Cleanup(func() {
+			have.ResourceVersion = ""
+			_, err := rbac.ClusterRoleBindings().Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
+			assert.NoError(t, err)
+		})
+	}
+	x.await(t, of[0], false)
+	x.assertRefused(t, of...)
+}
+
+// assertRefused: a CCM asks for one of the rights that it lacks.
+func (x *exercise) assertRefused(t *testing.T, lacks ...grant) {
+	t.Helper()
+	since := x.logged(t)
+	x.prepare(t)
+	ccm := x.start(t, listing)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	assert.NoError(t, cluster.Poll(ctx, "a request to be refused", func(ctx context.Context) error {
+		if err := x.stir(ctx, ccm); err != nil {
+			return err
+		}
+		requests, err := x.requests(since)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(requests, func(e request) bool {
+			return e.ObjectRef != nil && e.refused() && slices.ContainsFunc(lacks, func(g grant) bool { return g.covers(e) })
+		}) {
+			return fmt.Errorf("%d requests, and not refused: %v", len(requests), lacks)
+		}
+		return nil
+	}))
+}
+
+// await returns when the authorizer has heard of the change.
+func (x *exercise) await(t *testing.T, g grant, allowed bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
+	defer cancel()
+	resource, subresource, _ := strings.Cut(g.resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: ccmUser, Groups: []string{"system:serviceaccounts", "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: g.binding.namespace, Verb: g.verb, Group: g.group, Resource: resource, Subresource: subresource, Name: g.name,
+		},
+	}}
+	require.NoError(t, cluster.Poll(ctx, "the authorizer to know", func(ctx context.Context) error {
+		got, err := x.bed.Admin().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && got.Status.Allowed != allowed {
+			err = fmt.Errorf("allowed is %t: %s", got.Status.Allowed, got.Status.Reason)
+		}
+		return err
+	}))
+}
