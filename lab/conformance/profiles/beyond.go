@@ -172,6 +172,7 @@ func massDeletion(t *conformance.T) {
 	for _, w := range workers {
 		t.AwaitInitialized(w.Name)
 	}
+	restart := stopCCM(t) // One that has just started has nothing to remember: it must ask.
 	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
@@ -179,6 +180,7 @@ func massDeletion(t *conformance.T) {
 	for _, w := range workers {
 		w.NotReady()
 	}
+	restart()
 	var kept []worker
 	most := func(ctx context.Context) error {
 		kept = nil
@@ -193,6 +195,7 @@ func massDeletion(t *conformance.T) {
 		return ctx.Err()
 	}
 	t.HoldsUntil("most Nodes are to be kept", most, "the CCM to have asked for each of them", asked)
+	t.Logf("%d of %d Nodes are kept", len(kept), massNodes)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	for _, w := range kept {
 		w.Ready()
