@@ -11,6 +11,7 @@ PROFILE ?=
 CLUSTER ?=
 CONFORMANCE ?=
 MUTANTS ?=
+MINORS ?=
 BENCH ?=
 SOAK ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
@@ -60,6 +61,10 @@ test-kind: build node-image ## Run the tests that bring up a kind cluster; they 
 .PHONY: conformance
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")
 	@bin/lab conformance --report-dir bin/conformance $(CONFORMANCE)
+
+.PHONY: test-minors
+test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors that it supports: builds their control planes, and runs the suite (MINORS="v1.35 -- --profile Node")
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)
 
 .PHONY: mutants
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick NAME…")

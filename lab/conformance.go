@@ -56,6 +56,9 @@ type ConformanceOptions struct {
 	Focus       *regexp.Regexp
 	// RequiredOnly skips tests of capabilities that are not claimed.
 	RequiredOnly bool
+	// WithoutMachines has no kubelets: what needs machines or traffic is
+	// skipped. A control plane of another minor may have none that fit.
+	WithoutMachines bool
 	// Attempts is as in conformance.Implementation; 0 is its default.
 	Attempts int
 	// Bound is the longest that any test may take; 0 is what each allows.
@@ -73,6 +76,8 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityExplains,
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
+	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
+	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
 }
 
 // conformanceNodes run the pods that traffic goes to.
@@ -91,7 +96,7 @@ func Conformance(ctx context.Context, o ConformanceOptions, steps *ui.Steps) (re
 		return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", o.Name, o.Name), err)
 	}
 	up := Options{Name: o.Name, Cluster: cmp.Or(o.Cluster, Embedded), Nodes: conformanceNodes, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep}
-	if o.Implementation == ImplementationInMemory {
+	if o.Implementation == ImplementationInMemory || o.WithoutMachines {
 		up.Nodes = NoNodes
 	}
 	l, err := Up(ctx, up, steps)
@@ -181,6 +186,6 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	}
 	program.Host, program.LogFile = l.host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = program
-	under.Cloud = &onfakecloud.Cloud{API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Machines: true, Traffic: true}
+	under.Cloud = &onfakecloud.Cloud{API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Machines: !o.WithoutMachines, Traffic: !o.WithoutMachines}
 	return under, gate.Close, nil
 }

@@ -59,7 +59,7 @@ func TestConformanceOfAnotherCloud(t *testing.T) {
 func TestConformanceOfAnyProgram(t *testing.T) {
 	ccm, err := filepath.Abs("../bin/ccm")
 	require.NoError(t, err)
-	report, code := suite(t, "--profile", "node", "--claim", "explains", "--ccm", ccm, "--",
+	report, code := suite(t, "--profile", "node", "--claim", "explains", "--required-only", "--ccm", ccm, "--",
 		"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
 		"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--leader-elect=false", "--configure-cloud-routes=false")
 	assert.Zero(t, code)

@@ -61,10 +61,18 @@ func Kubernetes(root string) (Module, error) {
 	return m, err
 }
 
-// kubernetes are some of upstream's programs. The flags are the same for all:
-// with others, Go's cache would hold, and compile, everything twice.
+// kubernetes are some of upstream's programs, as lab/kube pins them.
 func kubernetes(root string, names ...string) (Module, error) {
-	m := Module{Dir: filepath.Join(root, "lab", "kube"), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}}
+	m, err := pinned(filepath.Join(root, "lab", "kube"), names...)
+	m.Without = []string{"minor"} // Modules of their own.
+	return m, err
+}
+
+// pinned are some of upstream's programs, as the module in dir pins them. The
+// flags are the same for all: with others, Go's cache would hold, and compile,
+// everything twice.
+func pinned(dir string, names ...string) (Module, error) {
+	m := Module{Dir: dir, Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}}
 	for _, name := range names {
 		m.Mains["k8s.io/kubernetes/cmd/"+name] = name
 	}

@@ -133,6 +133,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
 	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml and junit.xml into this `DIR` (default: nothing is written)")
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
+	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
 	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
 	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")

@@ -37,6 +37,12 @@ type Cloud interface {
 	// RenameBalancer gives it another name behind the CCM's back.
 	// FeatureRenameBalancer.
 	RenameBalancer(ctx context.Context, id, name string) error
+	// ChangeBalancer gives it these listeners and targets, instances' IDs, behind
+	// the CCM's back. FeatureChangeBalancer.
+	ChangeBalancer(ctx context.Context, id string, listeners []Listener, targets []string) error
+	// ReserveAddress keeps an address that a balancer can be asked to have, and
+	// returns what gives it back. FeatureReservedAddresses.
+	ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error)
 	// CreateStranger makes a balancer of this name that is no Service's.
 	// FeatureStrangers.
 	CreateStranger(ctx context.Context, name string) (Balancer, error)
@@ -154,7 +160,12 @@ const (
 	FaultEmptyList       FaultKind = "empty-list" // success, with lists that have nothing in them
 )
 
-// FaultKinds are all of them.
+// FaultNotFound is no doubtful answer but a wrong one: that what is asked for
+// does not exist in our own project or account. A cloud may say it of all that it
+// has, after it lost its data.
+const FaultNotFound FaultKind = "not-found"
+
+// FaultKinds are all doubtful answers.
 var FaultKinds = []FaultKind{
 	FaultUnauthorized, FaultForbidden, FaultForeignNotFound, FaultThrottled, FaultServerError, FaultUnavailable,
 	FaultTimeout, FaultReset, FaultRefused, FaultGarbage, FaultEmptyList,

@@ -31,6 +31,11 @@ const (
 	FeatureHealthCheck Feature = "health-check"
 	// FeatureRenameBalancer: a balancer's name can change.
 	FeatureRenameBalancer Feature = "rename-balancer"
+	// FeatureChangeBalancer: a balancer's listeners and targets can be changed by
+	// others than its owner.
+	FeatureChangeBalancer Feature = "change-balancer"
+	// FeatureReservedAddresses: an address can be kept for a balancer to come.
+	FeatureReservedAddresses Feature = "reserved-addresses"
 	// FeatureStrangers: balancers of other owners can be beside the cluster's.
 	FeatureStrangers Feature = "strangers"
 	// FeatureRoutes: the cloud routes pods' traffic.
@@ -66,6 +71,17 @@ const (
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
 	CapabilityDoubtfulBalancers Feature = "doubtful-balancers"
+	// CapabilityPromptInitialization: a Node that has waited long is initialised as
+	// soon as there is its instance, and not when a back-off ends.
+	CapabilityPromptInitialization Feature = "prompt-initialization"
+	// CapabilityPromptRemoval: a Node goes when its instance has ended, whatever
+	// its kubelet said last.
+	CapabilityPromptRemoval Feature = "prompt-removal"
+	// CapabilityMassDeletionGuard: a cloud that says of most instances at once
+	// that they do not exist is not believed.
+	CapabilityMassDeletionGuard Feature = "mass-deletion-guard"
+	// CapabilityLoadBalancerIP: spec.loadBalancerIP.
+	CapabilityLoadBalancerIP Feature = "load-balancer-ip"
 	// CapabilityQuiet: nothing is written to the cloud when nothing changed.
 	CapabilityQuiet Feature = "quiet"
 	// CapabilityExplains: an Event says why a Node or a Service waits.

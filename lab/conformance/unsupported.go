@@ -14,6 +14,16 @@ func (Unsupported) RenameBalancer(context.Context, string, string) error {
 	return errors.ErrUnsupported
 }
 
+// ChangeBalancer returns errors.ErrUnsupported.
+func (Unsupported) ChangeBalancer(context.Context, string, []Listener, []string) error {
+	return errors.ErrUnsupported
+}
+
+// ReserveAddress returns errors.ErrUnsupported.
+func (Unsupported) ReserveAddress(context.Context) (string, func(context.Context) error, error) {
+	return "", nil, errors.ErrUnsupported
+}
+
 // CreateStranger returns errors.ErrUnsupported.
 func (Unsupported) CreateStranger(context.Context, string) (Balancer, error) {
 	return Balancer{}, errors.ErrUnsupported

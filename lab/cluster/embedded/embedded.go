@@ -72,10 +72,12 @@ func New(lab *state.Lab, bin local.Binaries) *Cluster {
 	return &Cluster{Site: local.NewSite(lab, bin)}
 }
 
+const hollowNode = "hollow-node"
+
 // Programs are what it runs, the project's own and upstream's.
 var (
 	OwnPrograms  = []string{"fakecloud", "ccm"}
-	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "hollow-node"}
+	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode}
 )
 
 // Check is an error when programs are missing or the folder lies too deep.
@@ -83,7 +85,11 @@ func (c *Cluster) Check(context.Context) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS)
 	}
-	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, KubePrograms))
+	kube := KubePrograms
+	if c.Lab.Nodes == 0 { // A control plane alone may be of a minor without a hollow node.
+		kube = kube[:slices.Index(kube, hollowNode)]
+	}
+	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, kube))
 }
 
 // Traits of an embedded cluster.

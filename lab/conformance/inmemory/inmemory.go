@@ -38,6 +38,9 @@ func New(cluster *rest.Config) conformance.Implementation {
 		Unsupported: map[conformance.Feature]string{
 			conformance.CapabilityRepair:   "upstream's service controller looks again only when a Service or a Node changes",
 			conformance.CapabilityExplains: "upstream's node controller writes no Event about a Node that waits",
+
+			conformance.CapabilityPromptInitialization: "upstream's node controller tries again when its back-off ends",
+			conformance.CapabilityPromptRemoval:        "upstream's node lifecycle controller looks at Nodes that are not Ready",
 		},
 	}
 }

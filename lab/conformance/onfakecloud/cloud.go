@@ -47,7 +47,8 @@ func (c *Cloud) Features() []conformance.Feature {
 		conformance.FeatureZones, conformance.FeatureInstanceTypes,
 		conformance.FeatureTargets, conformance.FeatureUDP, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
 		conformance.FeatureHealthCheck, conformance.FeatureRenameBalancer, conformance.FeatureStrangers,
-		conformance.FeatureRoutes, conformance.FeatureCalls,
+		conformance.FeatureChangeBalancer, conformance.FeatureReservedAddresses,
+		conformance.FeatureRoutes, conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound),
 	}
 	for _, k := range conformance.FaultKinds {
 		have = append(have, conformance.FeatureOf(k))
@@ -191,6 +192,35 @@ func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 func (c *Cloud) RenameBalancer(ctx context.Context, id, name string) error {
 	_, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: &name})
 	return err
+}
+
+// ChangeBalancer implements conformance.Cloud.
+func (c *Cloud) ChangeBalancer(ctx context.Context, id string, listeners []conformance.Listener, targets []string) error {
+	update := api.LoadBalancerUpdate{Listeners: &api.Listeners{}, Targets: &api.Targets{}}
+	for _, l := range listeners {
+		*update.Listeners = append(*update.Listeners, api.Listener{
+			Protocol: api.Protocol(strings.ToLower(l.Protocol)), Port: int(l.Port), TargetPort: int(l.TargetPort),
+		})
+	}
+	for _, t := range targets {
+		*update.Targets = append(*update.Targets, api.Target{InstanceID: t})
+	}
+	_, err := c.API.UpdateLoadBalancer(ctx, id, update)
+	return err
+}
+
+// ReserveAddress implements conformance.Cloud.
+func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error) {
+	made, err := c.API.ReserveAddress(ctx, api.ReservedAddressCreate{})
+	if err != nil {
+		return "", nil, err
+	}
+	return made.IP, func(ctx context.Context) error {
+		if err := c.API.ReleaseAddress(ctx, made.ID); err != nil && !client.IsNotFound(err) {
+			return err
+		}
+		return nil
+	}, nil
 }
 
 // CreateStranger implements conformance.Cloud. It belongs to another cluster

@@ -20,6 +20,7 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultUnauthorized:    http.StatusUnauthorized,
 	conformance.FaultForbidden:       http.StatusForbidden,
 	conformance.FaultForeignNotFound: http.StatusNotFound,
+	conformance.FaultNotFound:        http.StatusNotFound, // It names the caller's own project.
 	conformance.FaultThrottled:       http.StatusTooManyRequests,
 	conformance.FaultServerError:     http.StatusInternalServerError,
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,

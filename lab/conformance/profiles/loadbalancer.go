@@ -23,7 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-var loadBalancerTests = slices.Concat(balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests)
+var loadBalancerTests = slices.Concat(balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests, balancerBeyondTests)
 
 // Where requirements come from.
 const (
@@ -277,13 +277,7 @@ func lbManyLeaveNothing(t *conformance.T) {
 		// Delete), of which upstream's service controller never hears.
 		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return hasFinalizer(ctx, t, atOnce) })
 		t.DeleteService(atOnce)
-		t.Await("the beginnings of a balancer", func(ctx context.Context) error {
-			found, err := t.BalancersOf(ctx, early)
-			if err == nil && len(found) == 0 {
-				err = errors.New("there is none yet")
-			}
-			return err
-		})
+		t.Await("the beginnings of a balancer", begun(t, early))
 		t.DeleteService(early)
 		t.AwaitBalancer(late)
 		t.DeleteService(late)

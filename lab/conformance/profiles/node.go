@@ -5,14 +5,12 @@ package profiles
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -122,7 +120,7 @@ var nodeTests = []conformance.Test{
 		ID:       "node-says-why",
 		Requires: "While a Node waits for its instance, a Warning Event on it says why.",
 		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source: "kubernetes.io: Debug Cluster (Events tell what goes wrong with an object)",
+		Source: fromDebugging,
 		Run:    saysWhy,
 	},
 }
@@ -253,14 +251,7 @@ func providedIPMismatch(t *conformance.T) {
 
 func saysWhy(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
-	about := fields.Set{"involvedObject.kind": "Node", "involvedObject.name": node.Name, "type": corev1.EventTypeWarning}
-	t.Await("a Warning about Node "+node.Name, func(ctx context.Context) error {
-		events, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: about.String()})
-		if err == nil && len(events.Items) == 0 {
-			err = errors.New("there is none")
-		}
-		return err
-	})
+	awaitWarning(t, node.Name)
 }
 
 // newInitialized is a worker's instance, and its Node as it was when its taint

@@ -8,7 +8,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// All are the tests of every profile, in the order in which they are reported.
+// All are the tests of every profile, in the order in which they are begun and
+// reported: one of the first waits long.
 func All() []conformance.Test {
-	return slices.Concat(nodeTests, lifecycleTests, loadBalancerTests, trafficTests)
+	return slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests, massDeletionTests)
 }

@@ -1,0 +1,230 @@
+package profiles
+
+// Nodes beyond what upstream's controllers do: are they told of at once, is it
+// said why they wait, and is a cloud believed that has lost its mind?
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	fromDebugging = "kubernetes.io: Debug Cluster (Events tell what goes wrong with an object)"
+	fromEvents    = "kubernetes/community api-conventions.md: Events (what recurs is one Event)"
+)
+
+var nodeBeyondTests = []conformance.Test{
+	{
+		ID:       "node-late-instance-at-once",
+		Requires: "A Node that has waited for long is initialised when its instance appears, and not when the back-off of a control loop ends.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityPromptInitialization,
+		Source: nodeController + ": what fails is tried again, after up to 1000 s",
+		Bound:  longWait + 30*time.Second, // Upstream's next try comes later: its back-off doubles.
+		Run:    lateInstanceAtOnce,
+	}, {
+		ID:       "node-provided-ip-mismatch-says-why",
+		Requires: "While a Node waits because its kubelet was given a --node-ip that is no address of its instance, a Warning Event on it says why.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Source: fromDebugging,
+		Run:    providedIPMismatchSaysWhy,
+	}, {
+		ID:       "node-says-why-once",
+		Requires: "While a Node waits for its instance, what says why is said once, and not at every retry.",
+		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Source: fromEvents,
+		Run:    saysWhyOnce,
+	},
+}
+
+var lifecycleBeyondTests = []conformance.Test{
+	{
+		ID:       "lifecycle-stopped-while-ready-is-kept",
+		Requires: "A Node whose instance is stopped is kept, while its kubelet has not yet said that it is not Ready, and afterwards.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Source: "k8s.io/cloud-provider cloud.go: Instances.InstanceExistsByProviderID (\"should still return true for instances that exist but are stopped/sleeping\"); " + lifecycleController,
+		Run:    stoppedWhileReadyIsKept,
+	}, {
+		ID:       "lifecycle-stopped-is-told",
+		Requires: "When the instance of a Node is stopped, an Event on the Node says so, though its kubelet has not yet said that it is not Ready.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Source: fromDebugging,
+		Run:    stoppedIsTold,
+	}, {
+		ID:       "lifecycle-terminated-while-ready",
+		Requires: "A Node whose instance has ended is deleted though its kubelet's last word is that it is Ready.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityPromptRemoval,
+		Source: "KEP-2392 Cloud Controller Manager (a Node goes when its instance has); " + instanceExists,
+		Bound:  30 * time.Second, // It is about pods that wait for a Node that is no more.
+		Run:    terminatedWhileReady,
+	},
+}
+
+// massDeletionTests come last: a CCM may be wary for some time afterwards.
+var massDeletionTests = []conformance.Test{
+	{
+		ID:       "lifecycle-mass-deletion",
+		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultNotFound)},
+		Source: instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
+		Bound:  3 * time.Minute,
+		Run:    massDeletion,
+	},
+}
+
+// longWait is so long that upstream's next try is at least as far away: it
+// doubles from 5 ms on, so that the tries lie at 41 s and 82 s.
+const longWait = 45 * time.Second
+
+func lateInstanceAtOnce(t *conformance.T) {
+	began := time.Now()
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
+	t.HoldsUntil("Node "+node.Name+" is to wait", waits(t, node.Name), "a long wait", func(context.Context) error {
+		if waited := time.Since(began); waited < longWait {
+			return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
+		}
+		return nil
+	})
+	instance := t.NewInstance(node.Name)
+	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+}
+
+func providedIPMismatchSaysWhy(t *conformance.T) {
+	instance := t.NewInstance(t.Name("node-ip"))
+	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: "192.0.2.1"}) // A documentation address.
+	awaitWarning(t, instance.Name)
+}
+
+func saysWhyOnce(t *conformance.T) {
+	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
+	awaitWarning(t, node.Name)
+	for range 2 { // By then it was tried again several times: at first a back-off is short.
+		other := t.NewInstance(t.Name("control"))
+		t.NewNode(conformance.NodeSpec{Name: other.Name})
+		t.HoldsUntil("it is said once", func(ctx context.Context) error {
+			events, err := eventsOn(ctx, t, node.Name, corev1.EventTypeWarning)
+			for _, e := range events {
+				if e.Count > 1 || e.Series != nil && e.Series.Count > 1 || e.Message != events[0].Message || len(events) > 1 {
+					return fmt.Errorf("%d Events, of which one, %s, is there %d times: %s", len(events), e.Reason, e.Count, e.Message)
+				}
+			}
+			return err
+		}, "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
+			_, err := t.Initialized(ctx, other.Name)
+			return err
+		})
+	}
+}
+
+func stoppedWhileReadyIsKept(t *conformance.T) {
+	w := newWorker(t)
+	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+	exists := func(ctx context.Context) error {
+		_, err := t.GetNode(ctx, w.Name)
+		return err
+	}
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
+	w.NotReady()
+	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.tainted)
+}
+
+func stoppedIsTold(t *conformance.T) {
+	w := newWorker(t)
+	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+	stopped := regexp.MustCompile(`(?i)stopp|shut`)
+	t.Await("an Event on Node "+w.Name+" about its stopped instance", func(ctx context.Context) error {
+		events, err := eventsOn(ctx, t, w.Name, "")
+		for _, e := range events {
+			if stopped.MatchString(e.Reason + " " + e.Message) {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("of its %d Events none says so", len(events)))
+	})
+}
+
+func terminatedWhileReady(t *conformance.T) {
+	w := newWorker(t)
+	t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+	t.AwaitNoNode(w.Name)
+}
+
+// massNodes are more than any machines of the cluster itself, and so many that no
+// guard may take most of them for the few that always come and go.
+const massNodes = 20
+
+func massDeletion(t *conformance.T) {
+	workers := make([]worker, massNodes)
+	for i := range workers {
+		name := t.Name("worker")
+		workers[i] = worker{t: t, instance: t.NewInstance(name), StandIn: t.NewNode(conformance.NodeSpec{Name: name})}
+	}
+	for _, w := range workers {
+		t.AwaitInitialized(w.Name)
+	}
+	restart := stopCCM(t) // One that has just started has nothing to remember: it must ask.
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
+	t.Must(err, "having the cloud forget its instances")
+	t.Cleanup(fault.Lift)
+	asked := hits(t, fault, massNodes)
+	for _, w := range workers {
+		w.NotReady()
+	}
+	restart()
+	var kept []worker
+	most := func(ctx context.Context) error {
+		kept = nil
+		for _, w := range workers {
+			if err := w.kept(ctx); err == nil {
+				kept = append(kept, w)
+			}
+		}
+		if len(kept) <= massNodes/2 && ctx.Err() == nil {
+			return fmt.Errorf("of %d Nodes %d are left", massNodes, len(kept))
+		}
+		return ctx.Err()
+	}
+	t.HoldsUntil("most Nodes are to be kept", most, "the CCM to have asked for each of them", asked)
+	t.Logf("%d of %d Nodes are kept", len(kept), massNodes)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	for _, w := range kept {
+		w.Ready()
+	}
+	for _, w := range kept {
+		t.Must(t.NodeReady(t.Context(), w.Name), "Node %s, when the cloud has come to its senses", w.Name)
+	}
+}
+
+// awaitWarning waits for a Warning on the Node.
+func awaitWarning(t *conformance.T, node string) {
+	t.Await("a Warning about Node "+node, func(ctx context.Context) error {
+		events, err := eventsOn(ctx, t, node, corev1.EventTypeWarning)
+		if err == nil && len(events) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+}
+
+// eventsOn are the Events on a Node, of one type or of all.
+func eventsOn(ctx context.Context, t *conformance.T, node, of string) ([]corev1.Event, error) {
+	about := fields.Set{"involvedObject.kind": "Node", "involvedObject.name": node}
+	if of != "" {
+		about["type"] = of
+	}
+	list, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: about.String()})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,217 @@
+package profiles
+
+// Balancers that somebody else changed, that a CCM was making when it ended, or
+// that the Service asks something unusual of.
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	fromNodePorts      = "KEP-1864 (allocateLoadBalancerNodePorts)"
+	fromLoadBalancerIP = "kubernetes.io: Service API reference, loadBalancerIP"
+)
+
+var changesBalancers = []conformance.Feature{conformance.FeatureChangeBalancer}
+
+var balancerBeyondTests = []conformance.Test{
+	{
+		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
+		Needs:    changesBalancers,
+		Run:      lbChangedOutOfBandThenServiceChanged,
+	},
+	{
+		ID: "lb-changed-out-of-band-is-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
+		Requires: "A balancer whose listeners were changed behind the CCM's back is put right without anybody touching the Service: its metadata and spec stay as they are.",
+		Needs:    changesBalancers,
+		Bound:    30 * time.Second, // It is about an outage that lasts.
+		Run:      lbChangedOutOfBandIsRepaired,
+	},
+	{
+		ID: "lb-targets-changed-out-of-band-are-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
+		Requires: "A balancer whose targets were taken away behind the CCM's back gets them again without anybody touching the Service or a Node.",
+		Needs:    []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureTargets},
+		Alone:    true, // Nobody answers on its Node, and no other Node may come or go.
+		Bound:    time.Minute,
+		Run:      lbTargetsChangedOutOfBandAreRepaired,
+	},
+	{
+		ID: "lb-replaced-under-another-name", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service that takes the place of another one, with the same ports and another name, gets a balancer of its own, and the other one's goes.",
+		Run:      lbReplacedUnderAnotherName,
+	},
+	{
+		ID: "lb-ccm-restarted-while-creating", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Requires: "A Service whose balancer was being made when the CCM ended has exactly one balancer when the CCM is back, and it goes with the Service.",
+		Alone:    true,
+		Run:      lbCCMRestartedWhileCreating,
+	},
+	{
+		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure + "; " + fromNodeSet,
+		Requires: "A Node that waits for its instance keeps no Service from its balancer, and no other Node from being a target.",
+		Needs:    []conformance.Feature{conformance.FeatureTargets},
+		Alone:    true, // Nobody answers on its Node.
+		Run:      lbWaitingNodeIsSkipped,
+	},
+	{
+		ID: "lb-node-ports-kept", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromNodePorts,
+		Requires: "A Service with allocateLoadBalancerNodePorts false that names its node ports gets a balancer that sends to them.",
+		Run:      lbNodePortsKept,
+	},
+	{
+		ID: "lb-without-node-ports-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityExplains, Source: fromNodePorts + "; kubernetes.io: Debug Services",
+		Requires: "A Service without node ports gets a balancer, or a Warning Event on it says why not; with node ports it gets one.",
+		Run:      lbWithoutNodePortsSaysWhy,
+	},
+	{
+		ID: "lb-load-balancer-ip", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		Requires: "A Service whose loadBalancerIP is an address that was reserved gets a balancer that has it, and so does the next one when the first is gone.",
+		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
+		Run:      lbLoadBalancerIP,
+	},
+}
+
+// divert has the balancer listen on a port that is not the Service's, and on
+// none that is, and leaves its targets alone.
+func divert(t *conformance.T, b conformance.Balancer) {
+	t.Must(t.Cloud.ChangeBalancer(t.Context(), b.ID, []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets),
+		"changing the listeners of balancer %s", b.ID)
+}
+
+func lbChangedOutOfBandThenServiceChanged(t *conformance.T) {
+	svc := t.NewService(func(s *corev1.Service) { addPort(t, s) })
+	b := t.AwaitBalancer(svc, listensFor(t, svc))
+	divert(t, b)
+	changePort(t, svc)
+	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+}
+
+func lbChangedOutOfBandIsRepaired(t *conformance.T) {
+	svc := t.NewService()
+	right := listensFor(t, svc)
+	b := t.AwaitBalancer(svc, right)
+	before, err := t.GetService(t.Context(), svc)
+	t.Must(err, "reading Service %s", svc.Name)
+	divert(t, b)
+	assert.Equal(t, b.ID, t.AwaitBalancer(svc, right).ID)
+	after, err := t.GetService(t.Context(), svc)
+	t.Must(err, "reading Service %s", svc.Name)
+	assert.Equal(t, before.Spec, after.Spec)
+	assert.Equal(t, []any{before.Annotations, before.Labels, before.Finalizers}, []any{after.Annotations, after.Labels, after.Finalizers})
+}
+
+func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
+	t.AwaitMachines()
+	instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
+	require.Contains(t, b.Targets, instance.ID)
+	t.Must(t.Cloud.ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
+	t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
+}
+
+func lbReplacedUnderAnotherName(t *conformance.T) {
+	old := t.NewService()
+	before := t.AwaitBalancer(old)
+	t.DeleteService(old)
+	svc := t.NewService(func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(old) })
+	after := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.NotEqual(t, before.ID, after.ID)
+	t.AwaitGone(old)
+	assert.Equal(t, identity(after), identity(t.AwaitBalancer(svc)))
+}
+
+func lbCCMRestartedWhileCreating(t *conformance.T) {
+	svc := t.NewService()
+	t.Await("the beginnings of a balancer", begun(t, svc))
+	restart := stopCCM(t)
+	restart()
+	first := t.AwaitBalancer(svc, listensFor(t, svc))
+	changePort(t, svc) // Whatever was left to be made again is over after this.
+	assert.Equal(t, first.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+// begun is an error while the cloud has nothing for the Service.
+func begun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+	return func(ctx context.Context) error {
+		found, err := t.BalancersOf(ctx, svc)
+		if err == nil && len(found) == 0 {
+			err = errors.New("there is none yet")
+		}
+		return err
+	}
+}
+
+func lbWaitingNodeIsSkipped(t *conformance.T) {
+	t.AwaitMachines()
+	waiting := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody"), Balanced: true})
+	instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc, listensFor(t, svc), leadsToNodesOf(t, instance))
+	require.Contains(t, b.Targets, instance.ID)
+	t.Must(waits(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
+}
+
+func lbNodePortsKept(t *conformance.T) {
+	// The API server chooses a port that is free; from then on it is named.
+	svc := t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer; allocate(false)(s) })
+	named := svc.Spec.Ports[0].NodePort
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.Equal(t, named, svc.Spec.Ports[0].NodePort)
+}
+
+func lbWithoutNodePortsSaysWhy(t *conformance.T) {
+	svc := t.NewService(allocate(false))
+	t.Await("a balancer, or a Warning", either(
+		func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
+		func(ctx context.Context) error { return warned(ctx, t, svc) }))
+	t.Change(svc, allocate(true))
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+// allocate says whether the API server is to choose node ports.
+func allocate(yes bool) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Spec.AllocateLoadBalancerNodePorts = &yes }
+}
+
+// warned is an error while there is no Warning on the Service.
+func warned(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
+	}.String()})
+	if err == nil && len(events.Items) == 0 {
+		err = errors.New("there is none")
+	}
+	return err
+}
+
+func lbLoadBalancerIP(t *conformance.T) {
+	address, release, err := t.Cloud.ReserveAddress(t.Context())
+	t.Must(err, "reserving an address")
+	t.Cleanup(release)
+	var balancers []string
+	for range 2 {
+		svc := t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerIP = address }) //nolint:staticcheck // Deprecated, and in use.
+		b := t.AwaitBalancer(svc, listensFor(t, svc))
+		assert.Equal(t, address, b.Address)
+		balancers = append(balancers, b.ID)
+		t.DeleteService(svc)
+		t.AwaitGone(svc)
+	}
+	assert.Len(t, slices.Compact(balancers), 2)
+}
