@@ -127,11 +127,8 @@ func (s *stage) time(ctx context.Context, bound time.Duration, begin func(contex
 		return v, err
 	}
 	v = value{Taken: after.since(before), Left: g.left(), Asked: asked.Seconds()}
-	switch {
-	case v.Left > 0:
-		v.Seconds = bound.Seconds()
-	default:
-		v.Seconds = last.Sub(began).Seconds()
+	if v.Seconds = bound.Seconds(); v.Left == 0 {
+		v.Seconds, v.First = last.Sub(began).Seconds(), g.first.Sub(began).Seconds()
 	}
 	s.say("%s: %s", s.name, v)
 	return v, nil
