@@ -165,11 +165,9 @@ func newCloudWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedI
 	w.cluster, w.clusterUID = c.cluster, c.loadBalancers.clusterUID
 	w.known, w.balancers, w.explain = c.inventory, c.loadBalancers, c.explain
 	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-		return desiredBalancer(clusterID{w.cluster, w.clusterUID}, svc, nodes)
+		return c.loadBalancers.desired(w.cluster, svc, nodes)
 	}
-	w.gone = func(ctx context.Context, node *corev1.Node) (bool, error) {
-		return c.instances.gone(ctx, node)
-	}
+	w.gone = c.instances.gone
 	return w, w.follow(shared)
 }
 

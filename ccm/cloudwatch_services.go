@@ -228,7 +228,7 @@ func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes [
 	if seen.absent && seen.id == lb.ID {
 		seen.repairing = "" // It had only been out of sight.
 	}
-	if lb.State == api.LoadBalancerError || w.explain.troubled(svc, topicLoadBalancer) {
+	if w.isTroubled(svc, lb) {
 		if err := w.ensure(ctx, svc, nodes); err != nil {
 			return err
 		}
@@ -242,6 +242,12 @@ func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes [
 	}
 	*seen = seenBalancer{fulfilled: &want, id: lb.ID}
 	return nil
+}
+
+// isTroubled tells whether the balancer does not work, or was said not to.
+func (w *cloudWatch) isTroubled(svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.State == api.LoadBalancerError || lb.StateReason != nil && *lb.StateReason != "" ||
+		w.explain.troubled(svc, topicLoadBalancer) || w.explain.troubled(svc, topicServing)
 }
 
 // balancerOf is the Service's balancer, and whether that is certain. One that

@@ -330,6 +330,11 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 		require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
 	}
 	assert.Equal(t, 2, called, "once, as then nothing is to be explained any more")
+	idle, why := built(t, api.LoadBalancerActive), "it has no targets"
+	idle.StateReason = &why
+	w.cloud.has(*idle)
+	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
+	assert.Equal(t, 3, called, "active, and refuses clients")
 	assert.Empty(t, w.events(), "nothing was repaired")
 }
 

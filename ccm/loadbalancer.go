@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
@@ -95,6 +96,7 @@ func (l *loadBalancers) GetLoadBalancer(ctx context.Context, cluster string, svc
 		}
 	}
 	if lb == nil || lb.State == api.LoadBalancerDeleting {
+		l.asked.Delete(string(svc.UID)) // This may be the end of the Service.
 		return nil, false, nil
 	}
 	return status(svc, lb), true, nil
@@ -215,13 +217,20 @@ func (l *loadBalancers) tellServing(svc *corev1.Service, lb *api.LoadBalancer) {
 		"Load balancer %s (%s) is active and refuses clients: %s", lb.Name, lb.ID, *lb.StateReason)
 }
 
-func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, mayCreate bool) (*api.LoadBalancer, error) {
+// desired is what the Service wants of the cloud, with what is known of the
+// address that it chooses.
+func (l *loadBalancers) desired(cluster string, svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
 	want, err := desiredBalancer(clusterID{cluster, l.clusterUID}, svc, nodes)
-	if err != nil {
-		return nil, err
-	}
 	if id, known := l.addresses.Load(want.address.ref); known {
 		want.address.id = id.(string)
+	}
+	return want, err
+}
+
+func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, mayCreate bool) (*api.LoadBalancer, error) {
+	want, err := l.desired(cluster, svc, nodes)
+	if err != nil {
+		return nil, err
 	}
 	if lb := l.remembered(cluster, svc); lb != nil && len(plan(lb, want)) == 0 && l.fresh(svc, lb) {
 		return lb, nil
@@ -256,9 +265,11 @@ func (l *loadBalancers) fresh(svc *corev1.Service, lb *api.LoadBalancer) bool {
 func (l *loadBalancers) applyAsFarAsPossible(ctx context.Context, cluster string, svc *corev1.Service, have *api.LoadBalancer, want balancer) (*api.LoadBalancer, error) {
 	lb, err := l.apply(ctx, svc, have, want)
 	if have == nil && !want.mustIPv6 && len(want.families) > 1 && refusesFamilies(err) {
-		l.explain.note(svc, reasonIPv4Only, "The cloud gives no IPv6 address, so the load balancer, which prefers dual stack, gets IPv4 alone: %v", err)
+		why := err
 		want.families = api.IPFamilies{api.IPv4}
-		lb, err = l.apply(ctx, svc, have, want)
+		if lb, err = l.apply(ctx, svc, have, want); err == nil {
+			l.explain.note(svc, reasonIPv4Only, "The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", why)
+		}
 	}
 	// However many the cloud names at a time, each round leaves fewer.
 	for gone := endedTargets(err, want.targets); len(gone) > 0; gone = endedTargets(err, want.targets) {
@@ -318,7 +329,7 @@ func (l *loadBalancers) nameTaken(ctx context.Context, cluster string, svc *core
 	other := found[0]
 	if l.owns(cluster, svc, &other) {
 		l.note(other)
-		return pending(fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID))
+		return cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID), errorRetry)
 	}
 	whose := "it carries no tags of a Service"
 	if of, ok := other.Tags[TagService]; ok {

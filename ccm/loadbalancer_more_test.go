@@ -568,3 +568,25 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		})
 	}
 }
+
+// Which nodes may be targets is upstream's to say (the exclusion label among
+// others): one that is not among those given is taken out, and stays out.
+func TestTargetsAreTheNodesGiven(t *testing.T) {
+	excluded := node("fakecloud://i-1")
+	excluded.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+	have := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
+	f := &fakeAPI{t: t, listBalancers: has(*have)}
+	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, *u.Targets)
+		have.Targets, f.listBalancers, f.update = *u.Targets, has(*have), nil
+		return have, nil
+	}
+	l := newLoadBalancers(f)
+	for range 2 {
+		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "")))
+	}
+	// One that upstream does give is a target, whatever its labels.
+	want, err := desiredBalancer(clusterID{}, service(), []*corev1.Node{excluded})
+	require.NoError(t, err)
+	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, want.targets)
+}
