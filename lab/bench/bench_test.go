@@ -142,6 +142,6 @@ func TestAFewNodes(t *testing.T) {
 	require.NoError(t, json.Unmarshal(asJSON.Bytes(), &again))
 	assert.Equal(t, r.Lines, again.Lines)
 	require.NoError(t, r.print(&asTable, "table"))
-	assert.Contains(t, asTable.String(), "2 Services deleted: last one gone")
+	assert.Contains(t, asTable.String(), "2 Services deleted: last balancer gone")
 	assert.Contains(t, asTable.String(), "6 nodes as objects")
 }

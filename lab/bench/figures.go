@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
 // figure gives one or more lines of the table.
@@ -127,11 +128,8 @@ func (s *stage) time(ctx context.Context, bound time.Duration, begin func(contex
 		return v, err
 	}
 	v = value{Taken: after.since(before), Left: g.left(), Asked: asked.Seconds()}
-	switch {
-	case v.Left > 0:
-		v.Seconds = bound.Seconds()
-	default:
-		v.Seconds = last.Sub(began).Seconds()
+	if v.Seconds = bound.Seconds(); v.Left == 0 {
+		v.Seconds, v.First = last.Sub(began).Seconds(), g.first.Sub(began).Seconds()
 	}
 	s.say("%s: %s", s.name, v)
 	return v, nil
@@ -256,8 +254,8 @@ func terminating(ctx context.Context, b *bench) (lines []line, err error) {
 }
 
 // balancing is about Services of type LoadBalancer: from the moment that they
-// begin to be created to the last address, and to be deleted to the last of them
-// gone, which is when its balancer is.
+// begin to be created to the last address, and to be deleted until the last of
+// them is gone, and the last balancer with it.
 func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 	s, err := b.initialised(ctx, "services")
 	if err != nil {
@@ -304,14 +302,37 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 		return lines, err
 	}
 	gone.Each, gone.Unit = len(names), "Service"
-	l := line{Name: "services-deleted", Figure: grouped(b.size.Services) + " Services deleted: last one gone", Ours: gone, Notes: gone.asked()}
-	left, err := s.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	left, later, err := s.awaitNoBalancer(ctx)
 	if err != nil {
 		return lines, err
 	}
-	l.Notes = append(l.Notes, fmt.Sprintf("%d balancers left in the cloud", len(left)))
-	l.judge("0 balancers left", len(left) == 0)
+	gone.Seconds += later.Seconds()
+	l := line{Name: "services-deleted", Figure: grouped(b.size.Services) + " Services deleted: last balancer gone", Ours: gone, Notes: gone.asked()}
+	l.Notes = append(l.Notes, fmt.Sprintf("%d balancers left in the cloud, %.1f s after the last Service had gone", left, later.Seconds()))
+	l.judge("0 balancers left", gone.Left == 0 && left == 0)
 	return append(lines, l), nil
+}
+
+// awaitNoBalancer gives how many the cloud has left in the end, and how long
+// after now that was: a cloud may answer before it has taken one down.
+func (s *stage) awaitNoBalancer(ctx context.Context) (left int, later time.Duration, err error) {
+	began := time.Now()
+	bound, cancel := context.WithTimeout(ctx, s.size.Bound)
+	defer cancel()
+	err = cluster.Poll(bound, "the last balancer to go", func(ctx context.Context) error {
+		all, err := s.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		if err != nil {
+			return err
+		}
+		if left, later = len(all), time.Since(began); left > 0 {
+			return fmt.Errorf("%d are there", left)
+		}
+		return nil
+	})
+	if ctx.Err() == nil && bound.Err() != nil { // That some are left is the figure.
+		err = nil
+	}
+	return left, later, err
 }
 
 func service(name string) *corev1.Service {

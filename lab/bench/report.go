@@ -51,7 +51,9 @@ type value struct {
 	// Seconds from begin to end; the bound if Left were not done then.
 	Seconds float64 `json:"seconds"`
 	Left    int     `json:"left,omitempty"`
-	Taken   taken   `json:"taken"`
+	// First is when the first was done, if all were.
+	First float64 `json:"firstSeconds,omitempty"`
+	Taken taken   `json:"taken"`
 	// Asked is when this program had asked for all of it, in seconds from begin.
 	Asked float64 `json:"askedSeconds,omitempty"`
 	// Each and Unit are by what the calls are divided.
@@ -139,6 +141,9 @@ func (r report) printLines(out io.Writer) error {
 	_, _ = fmt.Fprintln(out)
 	for _, l := range r.Lines {
 		_, _ = fmt.Fprintf(out, "%s: %s\n", l.Name, l.Ours.Taken)
+		if l.Ours.First > 0 {
+			_, _ = fmt.Fprintf(out, "%s: the first after %.1f s\n", l.Name, l.Ours.First)
+		}
 		if l.Peer != nil {
 			_, _ = fmt.Fprintf(out, "%s, upstream's defaults: %s\n", l.Name, l.Peer.Taken)
 		}

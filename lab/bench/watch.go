@@ -30,7 +30,8 @@ type goal struct {
 
 	mu      sync.Mutex
 	pending map[string]bool
-	last    time.Time // when the latest got there
+	first   time.Time // when the earliest got there
+	last    time.Time // and the latest
 	err     error
 	over    chan struct{} // closed when nothing is pending, or upon err
 	ended   chan struct{} // closed when nobody watches any more
@@ -49,7 +50,10 @@ func (g *goal) reached(name string) {
 	defer g.mu.Unlock()
 	if g.pending[name] {
 		delete(g.pending, name)
-		if g.last = time.Now(); len(g.pending) == 0 {
+		if g.last = time.Now(); g.first.IsZero() {
+			g.first = g.last
+		}
+		if len(g.pending) == 0 {
 			close(g.over)
 		}
 	}
