@@ -160,9 +160,9 @@ const (
 	FaultEmptyList       FaultKind = "empty-list" // success, with lists that have nothing in them
 )
 
-// FaultNotFound is no doubtful answer but a wrong one: that what is asked for
-// does not exist in our own project or account. A cloud may say it of all that it
-// has, after it lost its data.
+// FaultNotFound is no doubtful answer but a wrong one, of a cloud that has lost
+// its data: lists with nothing in them, and that what is asked for by its ID does
+// not exist, in our own project or account. On must say about which things.
 const FaultNotFound FaultKind = "not-found"
 
 // FaultKinds are all doubtful answers.

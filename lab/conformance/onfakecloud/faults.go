@@ -5,7 +5,10 @@ package onfakecloud
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -51,11 +54,39 @@ func (c *Cloud) Inject(ctx context.Context, f conformance.Fault) (conformance.In
 			rule.Match.Operations = append(rule.Match.Operations, operations[thing]...)
 		}
 	}
+	if f.Kind == conformance.FaultNotFound {
+		return c.lose(ctx, f, rule)
+	}
 	made, err := c.API.CreateFault(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	return injection{api: c.API, id: made.ID}, nil
+}
+
+// lose makes a cloud that has lost its data: lists have nothing in them, which
+// is not counted, and what is asked for by its ID is not found.
+func (c *Cloud) lose(ctx context.Context, f conformance.Fault, rule api.FaultCreate) (conformance.Injection, error) {
+	empty, err := c.Inject(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
+	if err != nil {
+		return nil, err
+	}
+	rule.Match.Operations = slices.DeleteFunc(rule.Match.Operations, func(op string) bool { return strings.HasPrefix(op, "list") })
+	made, err := c.API.CreateFault(ctx, rule)
+	if err != nil {
+		return nil, errors.Join(err, empty.Lift(context.WithoutCancel(ctx)))
+	}
+	return both{injection{api: c.API, id: made.ID}, empty}, nil
+}
+
+// both are two rules, of which the first counts.
+type both struct {
+	conformance.Injection
+	other conformance.Injection
+}
+
+func (b both) Lift(ctx context.Context) error {
+	return errors.Join(b.Injection.Lift(ctx), b.other.Lift(ctx))
 }
 
 func effectOf(k conformance.FaultKind) api.FaultEffect {

@@ -181,28 +181,30 @@ func massDeletion(t *conformance.T) {
 		w.NotReady()
 	}
 	restart()
-	var kept []worker
 	most := func(ctx context.Context) error {
-		kept = nil
+		kept := 0
 		for _, w := range workers {
-			if err := w.kept(ctx); err == nil {
-				kept = append(kept, w)
+			if w.kept(ctx) == nil {
+				kept++
 			}
 		}
-		if len(kept) <= massNodes/2 && ctx.Err() == nil {
-			return fmt.Errorf("of %d Nodes %d are left", massNodes, len(kept))
+		if kept <= massNodes/2 && ctx.Err() == nil {
+			return fmt.Errorf("of %d Nodes %d are left", massNodes, kept)
 		}
 		return ctx.Err()
 	}
 	t.HoldsUntil("most Nodes are to be kept", most, "the CCM to have asked for each of them", asked)
-	t.Logf("%d of %d Nodes are kept", len(kept), massNodes)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	for _, w := range kept {
+	left := 0
+	for _, w := range workers { // Those that are let go may still go.
 		w.Ready()
 	}
-	for _, w := range kept {
-		t.Must(t.NodeReady(t.Context(), w.Name), "Node %s, when the cloud has come to its senses", w.Name)
+	for _, w := range workers {
+		if t.NodeReady(t.Context(), w.Name) == nil {
+			left++
+		}
 	}
+	assert.Greater(t, left, massNodes/2, "Nodes, when the cloud has come to its senses")
 }
 
 // awaitWarning waits for a Warning on the Node.
