@@ -101,7 +101,7 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 	if err != nil {
 		// The Service asks for what cannot be, and upstream's controller says
 		// so. The balancer stays as it is until the Service is mended.
-		return nil
+		return nil //nolint:nilerr // Said by whom it concerns.
 	}
 	lb, certain := w.balancerOf(uid)
 	if !certain || (lb != nil && lb.State == api.LoadBalancerDeleting) {
@@ -153,12 +153,11 @@ func namesAddress(svc *corev1.Service, lb *api.LoadBalancer) bool {
 
 // outOfBand tells whether it is the balancer that changed, and not the wish. If
 // the wish did, or the balancer is as it was while the nodes changed, upstream's
-// controller is at it. Of a Service that was never seen fulfilled nothing can be
-// told, and nothing needs to be: upstream's controller looks at each when it
-// starts.
+// controller is at it. Of a Service that was never seen fulfilled only this can
+// be told: it has an address, so that its balancer was there.
 func outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
 	if seen.fulfilled == nil {
-		return false
+		return lb == nil
 	}
 	before := *seen.fulfilled
 	before.targets, want.targets = nil, nil

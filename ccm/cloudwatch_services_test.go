@@ -232,12 +232,24 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 }
 
 // What was never seen as it should be is upstream's: its controller looks at
-// each Service when it starts.
-func TestWatchLeavesTheUnfulfilledAlone(t *testing.T) {
+// each Service when it starts. But a Service with an address had a balancer, and
+// one that was deleted as soon as it was there comes back too.
+func TestWatchAndTheUnfulfilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService())
+		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		other := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+		other.Listeners[0].TargetPort++
+		w.cloud.has(other)
 		w.looksAfter(func() {})
 		assert.Empty(t, w.events())
+
+		w.cloud.has()
+		called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.run()
+		w.observe(inventory.Change{LoadBalancer: &other, Gone: true})
+		passes(time.Minute)
+		assert.Positive(t, *called)
+		require.Len(t, w.events(), 1)
 	})
 }
 

@@ -159,7 +159,7 @@ func othersToken() (*api.Project, error) { return &api.Project{ID: "p-other", Na
 const byID = "fakecloud://i-1"
 
 func answersByID() []answer {
-	hollow := func(change func(*api.Instance)) func(string) (*api.Instance, error) { return with(change) }
+	hollow := with
 	known := func(s api.InstanceState) knownInstances { return &remembered{instances: []api.Instance{instance(s)}} }
 	rows := []answer{
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},

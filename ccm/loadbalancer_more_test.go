@@ -476,7 +476,8 @@ func TestLoadBalancerClass(t *testing.T) {
 	l := newLoadBalancers(&fakeAPI{t: t})
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
 	assert.True(t, err == cloudprovider.ImplementedElsewhere, "upstream compares it by ==") //nolint:errorlint // So do we.
-	assert.True(t, l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil) == cloudprovider.ImplementedElsewhere)
+	err = l.UpdateLoadBalancer(t.Context(), clusterName, svc, nil)
+	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // As above.
 }
 
 // Tags: ours, the Service's own, and the cluster's UID once it is known.
@@ -491,7 +492,7 @@ func TestTags(t *testing.T) {
 	have.Tags["team"] = "red"
 	steps := plan(have, want)
 	require.Len(t, steps, 1)
-	assert.Equal(t, api.Tags(want.tags), *steps[0].(updateStep).update.Tags)
+	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
 }
 
 func TestRangesOfBothFamilies(t *testing.T) {

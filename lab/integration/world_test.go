@@ -6,6 +6,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -96,11 +97,19 @@ func (w *world) awaitNodeGone(name string) {
 	w.t.Helper()
 	w.await("node "+name+" to be gone", func() error {
 		_, err := w.Admin().CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it is there (%v)", err)
+		return absent(err)
 	})
+}
+
+// absent is nil if err is the API server's word that there is no such object.
+func absent(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err == nil:
+		return errors.New("it is there")
+	}
+	return err
 }
 
 func (w *world) nodeExists(name string) {
@@ -157,10 +166,7 @@ func (w *world) awaitServiceGone(svc *corev1.Service) {
 	w.t.Helper()
 	w.await("service "+svc.Name+" to be gone", func() error {
 		_, err := w.Admin().CoreV1().Services(svc.Namespace).Get(w.ctx, svc.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it is there (%v)", err)
+		return absent(err)
 	})
 }
 
