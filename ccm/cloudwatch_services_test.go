@@ -237,6 +237,7 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 func TestWatchAndTheUnfulfilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		other := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		other.Listeners[0].TargetPort++
 		w.cloud.has(other)
