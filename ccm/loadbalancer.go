@@ -137,8 +137,8 @@ func unlessActive(lb *api.LoadBalancer) error {
 	}
 }
 
-// UpdateLoadBalancer follows a change of the node set. It never creates: the
-// address of a new balancer could not be told from here.
+// UpdateLoadBalancer follows a change of the node set, and nothing else. It never
+// creates: the address of a new balancer could not be told from here.
 func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) error {
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
@@ -232,6 +232,9 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	if err != nil {
 		return nil, err
 	}
+	// Upstream passes on node changes with Services as they were when it began to
+	// go through all of them: whatever else one says may be out of date.
+	want.targetsAlone = !mayCreate
 	if lb := l.remembered(cluster, svc); lb != nil && len(plan(lb, want)) == 0 && l.fresh(svc, lb) {
 		return lb, nil
 	}
@@ -245,11 +248,11 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	case have != nil && have.State == api.LoadBalancerDeleting:
 		return nil, pending(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
 	}
+	if !mayCreate {
+		return l.applyAsFarAsPossible(ctx, cluster, svc, have, want)
+	}
 	if err := l.chooseAddress(ctx, have, &want); err != nil {
 		return nil, err
-	}
-	if !mayCreate && len(finalDifferences(have, want)) > 0 {
-		return nil, pending(fmt.Sprintf("load balancer %s must be replaced, which is left to the Service's own sync", have.ID))
 	}
 	return l.applyAsFarAsPossible(ctx, cluster, svc, have, want)
 }

@@ -365,7 +365,7 @@ func TestReplaceForAnAddress(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive))}}
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l := f.loadBalancers()
-	assert.True(t, isPending(l.UpdateLoadBalancer(t.Context(), clusterName, atAddress(free.IP), nil)))
+	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, atAddress(free.IP), nil), "it is not this path's business")
 	removed := ""
 	f.remove = func(id string) (*api.LoadBalancer, error) {
 		removed = id

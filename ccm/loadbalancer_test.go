@@ -279,6 +279,23 @@ func TestUnreadableSourceRanges(t *testing.T) {
 	}
 }
 
+// Upstream hands over Services that may be older than what is in the cloud.
+func TestUpdateChangesTargetsAlone(t *testing.T) {
+	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+	have.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
+	have.Listeners[0].TargetPort++
+	f := &fakeAPI{t: t, project: ours, listBalancers: has(*have)}
+	sent := 0
+	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		sent++
+		assert.Equal(t, api.LoadBalancerUpdate{Targets: &api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}}, u)
+		return have, nil
+	}
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2")))
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
+	assert.Equal(t, 1, sent)
+}
+
 func TestUpdateNeverCreates(t *testing.T) {
 	err := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: has()}).
 		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))

@@ -113,16 +113,23 @@ func plan(have *api.LoadBalancer, want balancer) []step {
 	if have == nil {
 		return []step{createStep(want)}
 	}
+	u := updateStep{id: have.ID, version: have.Version}
+	if u.compareTargets(have, want); want.targetsAlone {
+		return u.ifNeeded()
+	}
 	if why := finalDifferences(have, want); len(why) > 0 {
 		return []step{replaceStep{have.ID, have.Name, have.Version, why, createStep(want), want.mustIPv6 && have.IPv6Address == nil}}
 	}
-	u := updateStep{id: have.ID, version: have.Version}
 	u.compareTraffic(have, want)
 	u.compareOptions(have, want)
-	if len(u.changes) == 0 {
+	return u.ifNeeded()
+}
+
+func (s *updateStep) ifNeeded() []step {
+	if len(s.changes) == 0 {
 		return nil
 	}
-	return []step{u}
+	return []step{*s}
 }
 
 // finalDifferences are those that no update can bridge. What is merely no longer
@@ -146,18 +153,21 @@ func (s *updateStep) change(format string, args ...any) {
 	s.changes = append(s.changes, fmt.Sprintf(format, args...))
 }
 
+func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancer) {
+	targets := slices.Clone(have.Targets)
+	sortTargets(targets)
+	if !slices.Equal(targets, want.targets) {
+		s.update.Targets = &want.targets
+		s.change("targets %d to %d", len(targets), len(want.targets))
+	}
+}
+
 func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancer) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.listeners) {
 		s.update.Listeners = &want.listeners
 		s.change("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
-	}
-	targets := slices.Clone(have.Targets)
-	sortTargets(targets)
-	if !slices.Equal(targets, want.targets) {
-		s.update.Targets = &want.targets
-		s.change("targets %d to %d", len(targets), len(want.targets))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, want.sourceRanges) {
