@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -143,13 +144,14 @@ type cloudWatch struct {
 	nodeQueue, serviceQueue workqueue.TypedRateLimitingInterface[string] // by name; by UID
 	looks                   int                                          // at waiting Nodes
 
-	deletions                *rate.Limiter // of orphans
+	deletions                *rate.Limiter        // of orphans
+	undeletable              *flowcontrol.Backoff // orphans, by ID
 	orphanAge, orphansPeriod time.Duration
 
 	mu       sync.Mutex
 	prompted map[types.UID]prompted
 	seen     map[string]*seenBalancer // by Service UID
-	told     map[string]bool          // by Service UID: the cloud told of its balancer since that was last seen
+	told     map[string]bool          // by Service UID: the cloud told of its balancer since that was last seen; false if of all
 	orphaned map[string]time.Time     // by balancer ID: since when
 	doubtful map[string]bool          // by balancer ID: those logged
 }
@@ -183,6 +185,7 @@ func watchOf(kube kubernetes.Interface) *cloudWatch {
 		nodeQueue:     queue("cloud_watch_nodes"),
 		serviceQueue:  queue("cloud_watch_services"),
 		deletions:     rate.NewLimiter(rate.Every(12*time.Second), 5),
+		undeletable:   flowcontrol.NewBackOff(30*time.Second, 30*time.Minute),
 		orphanAge:     30 * time.Second,
 		orphansPeriod: 30 * time.Second,
 		prompted:      map[types.UID]prompted{},
