@@ -303,6 +303,11 @@ func (w *cloudWatch) observe(c inventory.Change) {
 		uid := c.LoadBalancer.Tags[TagServiceUID]
 		w.toldOf(uid)
 		w.serviceQueue.Add(uid)
+		if !c.Gone && c.LoadBalancer.State != api.LoadBalancerDeleting && w.serviceOf(uid) == nil {
+			// Somebody gave it the UID of no Service: the same.
+			w.toldOfAll()
+			w.enqueueServices()
+		}
 	case c.Route == nil:
 		// Everything was listed anew, so the cloud is well again.
 		w.promptAnew()
