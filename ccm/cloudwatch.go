@@ -6,7 +6,7 @@ package ccm
 // cluster when something changes in the cloud. Whoever tells it of a change,
 // the cloud or the API server, only puts a key into a queue; the workers
 // observe both sides, compare and act. What they do: cloudwatch_nodes.go,
-// cloudwatch_services.go and cloudwatch_orphans.go.
+// cloudwatch_services.go, cloudwatch_waiting.go and cloudwatch_orphans.go.
 
 import (
 	"context"
@@ -147,6 +147,7 @@ type cloudWatch struct {
 	deletions                *rate.Limiter        // of orphans
 	undeletable              *flowcontrol.Backoff // orphans, by ID
 	orphanAge, orphansPeriod time.Duration
+	addressTries             *flowcontrol.Backoff // for Services that wait, by UID
 
 	mu       sync.Mutex
 	prompted map[types.UID]prompted
@@ -186,6 +187,7 @@ func watchOf(kube kubernetes.Interface) *cloudWatch {
 		serviceQueue:  queue("cloud_watch_services"),
 		deletions:     rate.NewLimiter(rate.Every(12*time.Second), 5),
 		undeletable:   flowcontrol.NewBackOff(30*time.Second, 30*time.Minute),
+		addressTries:  flowcontrol.NewBackOff(addressPause, addressPause),
 		orphanAge:     30 * time.Second,
 		orphansPeriod: 30 * time.Second,
 		prompted:      map[types.UID]prompted{},
@@ -257,6 +259,7 @@ func (w *cloudWatch) Run(ctx context.Context, workers int) {
 		periodically(time.Second, func(ctx context.Context) { work(ctx, w.serviceQueue, w.syncService) })
 	}
 	periodically(waitingPeriod, w.checkWaiting)
+	periodically(addressPeriod, w.checkAddresses)
 	periodically(time.Minute, func(context.Context) { w.enqueueNodes() })
 	periodically(3*time.Minute, func(context.Context) { w.enqueueServices() })
 	periodically(w.orphansPeriod, w.checkOrphans)

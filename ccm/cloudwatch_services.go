@@ -60,7 +60,7 @@ type seenBalancer struct {
 }
 
 func (w *cloudWatch) enqueueService(obj any) {
-	if svc, ok := obj.(*corev1.Service); ok && isBalanced(svc) {
+	if svc, ok := obj.(*corev1.Service); ok && (isBalanced(svc) || w.waitsForAddress(svc)) {
 		w.serviceQueue.Add(string(svc.UID))
 	}
 }
@@ -106,6 +106,9 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 	svc := w.serviceOf(uid)
 	if svc == nil || !isBalanced(svc) {
 		w.forgetBalancer(uid, svc)
+		if svc != nil {
+			return w.getAddress(ctx, svc)
+		}
 		return nil
 	}
 	nodes := balancerNodes(w.nodes)
@@ -207,23 +210,30 @@ func (w *cloudWatch) outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *
 // repair runs upstream's own reconcile. It comes by again until nothing
 // differs.
 func (w *cloudWatch) repair(ctx context.Context, old *corev1.Service, nodes []*corev1.Node, seen *seenBalancer) error {
-	// What the informer has may be a moment old, and a balancer for a Service
-	// that was just deleted would be nobody's.
-	svc, err := w.kube.CoreV1().Services(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("looking at service %s/%s before its load balancer is repaired: %w", old.Namespace, old.Name, err)
-	}
-	if svc.UID != old.UID || !isBalanced(svc) {
-		return nil
+	svc, err := w.asItIs(ctx, old)
+	if err != nil || svc == nil || !isBalanced(svc) {
+		return err
 	}
 	if err := w.ensureAndLookAgain(ctx, svc, nodes); err != nil {
 		return err
 	}
 	seen.tried = seen.differs
 	return nil
+}
+
+// asItIs is the Service, nil if it is gone. What the informer has may be a moment
+// old, and a balancer for a Service that was just deleted would be nobody's.
+func (w *cloudWatch) asItIs(ctx context.Context, old *corev1.Service) (*corev1.Service, error) {
+	svc, err := w.kube.CoreV1().Services(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking at service %s/%s before its load balancer is reconciled: %w", old.Namespace, old.Name, err)
+	case svc.UID != old.UID:
+		return nil, nil
+	}
+	return svc, nil
 }
 
 func (w *cloudWatch) ensureAndLookAgain(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
