@@ -81,6 +81,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 					require.ErrorContains(t, err, "project theirs")
 				} else {
 					time.Sleep(inventory.DefaultMaxAge)
+					synctest.Wait()
 				}
 				file.Store("ours")
 				r.cloud.shows(instance("i-1", 2, api.InstanceStopped))
