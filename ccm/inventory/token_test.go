@@ -74,7 +74,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
 				r.follow()
 				assert.EqualValues(t, 1, r.version("i-1"))
-				time.Sleep(time.Minute)
+				time.Sleep(time.Minute + time.Second/2) // Between two looks at the token.
 				file.Store("theirs")
 				if asked {
 					_, err := r.Instance(r.t.Context(), "i-1")
