@@ -10,10 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -95,6 +97,15 @@ type answer struct {
 	// hollow is an instance that is there, but of which too little is known to
 	// initialise a Node.
 	hollow bool
+	// came is when the Node was created: long ago, unless said.
+	came time.Time
+}
+
+// asked is the Node that the row is about.
+func (a answer) asked() *corev1.Node {
+	n := node(a.providerID)
+	n.CreationTimestamp = metav1.NewTime(a.came)
+	return n
 }
 
 func (a answer) node() string {
@@ -209,7 +220,11 @@ func answersByID() []answer {
 }
 
 func answersByName() []answer {
+	end := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
 	running, ended := instance(api.InstanceRunning), changed(api.InstanceTerminated, "i-0", ourProject)
+	ended.UpdatedAt = end
+	timeless := ended
+	timeless.UpdatedAt = time.Time{}
 	stale := &remembered{instances: []api.Instance{ended}}
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
@@ -222,6 +237,11 @@ func answersByName() []answer {
 		{answer: "a list with two of that name", list: lists(running, changed(api.InstanceStopped, "i-2", ourProject)), concludes: unknown, reason: reasonInstanceAmbiguous},
 		{answer: "a list with only an ended one; 200, terminated", list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: reasonInstanceNotFound},
 		{answer: "a list with only an ended one; 404 of our project", list: lists(ended), get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, and the Node came after its end: a stale list hides a live namesake", came: end.Add(time.Minute).Truncate(time.Second), list: lists(ended), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, and the Node came within the second of its end", came: end.Truncate(time.Second), list: lists(ended), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, which does not say when it ended", came: end, list: lists(timeless), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "the inventory saw the end of one; an empty list, and the Node came after that end", known: stale, came: end.Add(time.Minute).Truncate(time.Second), list: lists(), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated", known: &remembered{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute), list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: reasonInstanceNotFound},
 		{answer: "a list with only an ended one; timeout", list: lists(ended), get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: reasonCloudUnavailable},
 		{answer: "the inventory saw the end of one; a list with a live namesake", known: stale, list: lists(ended, running), concludes: exists},
 		{answer: "the inventory saw the end of one; a list with two live namesakes", known: stale, list: lists(running, changed(api.InstanceRunning, "i-2", ourProject)), concludes: unknown, reason: reasonInstanceAmbiguous},
@@ -270,8 +290,8 @@ func TestAnswers(t *testing.T) {
 }
 
 func (a answer) testExistence(t *testing.T, i *instances) {
-	there, err := i.InstanceExists(t.Context(), node(a.providerID))
-	shutdown, shutdownErr := i.InstanceShutdown(t.Context(), node(a.providerID))
+	there, err := i.InstanceExists(t.Context(), a.asked())
+	shutdown, shutdownErr := i.InstanceShutdown(t.Context(), a.asked())
 	switch a.concludes {
 	case exists:
 		require.NoError(t, err)
@@ -292,7 +312,7 @@ func (a answer) testExistence(t *testing.T, i *instances) {
 }
 
 func (a answer) testInitialisation(t *testing.T, i *instances, recorder *record.FakeRecorder) {
-	fresh := node(a.providerID)
+	fresh := a.asked()
 	fresh.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
 	var err error
 	for range 3 {
@@ -314,7 +334,7 @@ func (a answer) testInitialisation(t *testing.T, i *instances, recorder *record.
 func (a answer) testRoute(t *testing.T, f *fakeAPI, i *instances) {
 	made := 0
 	f.createRoute = func(api.RouteCreate) (*api.Route, error) { made++; r := route(); return &r, nil }
-	r := newRoutes(t, f, node(a.providerID))
+	r := newRoutes(t, f, a.asked())
 	r.instances = i
 	err := r.CreateRoute(t.Context(), clusterName, "", wanted())
 	assert.Equal(t, a.concludes == exists, err == nil, "%v", err)
@@ -330,8 +350,12 @@ func answersDoc() string {
 What the CCM concludes about the instance of a Node from each answer that a cloud
 can give. A Node is deleted on "gone" only, and that takes the cloud's own and
 fresh word about that one instance, for the project that the CCM is configured
-for. The Event is the one on a Node that waits to be initialised; it comes once,
-not at every retry.
+for. Which one that is, the Node's provider ID says. A Node that has none yet is
+taken for that of an ended instance only if it has its name, no list shows another
+of that name, and the Node was created before that instance ended, by the clocks
+of the API server and the cloud; so a list that hides the Node's own instance
+deletes no Node that came after its namesake's end. The Event is the one on a Node
+that waits to be initialised; it comes once, not at every retry.
 `)
 	for _, part := range []struct {
 		title string
