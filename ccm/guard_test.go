@@ -280,6 +280,16 @@ func TestHeldNodesOutliveTheGuard(t *testing.T) {
 	went, _ := h.round()
 	assert.Equal(t, 15, went, "those that went slowly count, too")
 	h.requireState(true, 5)
+
+	h = newHerd(t, t, 100)
+	h.end(0, 40, true)
+	h.round()
+	h.after(30 * time.Second)
+	h.requireState(false, 7)
+	h.end(40, 60, true)
+	went, _ = h.round()
+	assert.Equal(t, 1+15, went, "and those that are still held")
+	h.requireState(true, 6+5)
 }
 
 func TestADoubtfulAnswerLetsNoneGo(t *testing.T) {
