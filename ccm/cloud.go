@@ -71,7 +71,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Observe: calls.CacheQuestion,
+		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Check: project.check, Token: cfg.Token, Observe: calls.CacheQuestion,
 	})
 	mass := cfg.MassDeletion
 	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)

@@ -65,6 +65,14 @@ func newSite(t *testing.T, instances int, change func(*inventory.Options)) *site
 			return func(_ context.Context, project string) (bool, error) { return project == ours.ID, nil }
 		})(),
 	}
+	opts.Token = func() string { content, _ := os.ReadFile(s.token); return string(content) }
+	configured := opts.Token()
+	opts.Check = func(context.Context) error {
+		if opts.Token() != configured {
+			return errors.New("the token is of a project which is not ours")
+		}
+		return nil
+	}
 	if change != nil {
 		change(&opts)
 	}

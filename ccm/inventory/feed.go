@@ -4,6 +4,8 @@ package inventory
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,8 +15,24 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// refusedPause is how long to wait with a stream that the cloud refused.
-const refusedPause = time.Second
+// How long to wait with a stream that the cloud refused: at first, and when it
+// goes on refusing.
+const (
+	refusedPause    = time.Second
+	maxRefusedPause = 30 * time.Second
+)
+
+var errTokenChanged = errors.New("the cloud token is not that with which the event stream was begun")
+
+// stream is the cloud's events as one token sees them. The inventory's mu guards
+// what changes.
+type stream struct {
+	token  string // as Options.Token tells it apart
+	end    context.CancelCauseFunc
+	open   bool
+	opened uint64 // the tick at which it was opened last
+	failed bool   // an event was not taken in
+}
 
 // Run follows the cloud's events until ctx ends. Without it, or while the stream
 // is broken, what is too old is listed again when somebody asks.
@@ -23,7 +41,8 @@ const refusedPause = time.Second
 // what changes between the two is in the events. A stream that breaks is resumed
 // where it was. When that cannot be, because the events are not kept or the
 // cloud's data is another's, nothing that was known can be compared with what is
-// there now: it is forgotten, and listed anew.
+// there now: it is forgotten, and listed anew. Where the cloud only refuses the
+// stream, lists are all there is, and they are compared as ever until it opens.
 func (v *Inventory) Run(ctx context.Context) {
 	if v.opts.Off {
 		<-ctx.Done()
@@ -39,19 +58,61 @@ func (v *Inventory) Run(ctx context.Context) {
 	keepers.Go(func() { keep(ctx, v, v.instances) })
 	keepers.Go(func() { keep(ctx, v, v.balancers) })
 	keepers.Go(func() { keep(ctx, v, v.routes) })
-	only := client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}
+	keepers.Go(func() { v.mindToken(ctx) })
+	pause, said := refusedPause, ""
 	for ctx.Err() == nil {
-		v.await()
-		err := v.cloud.Follow(ctx, client.FromNewest, func(ev api.Event) error { return v.learn(ctx, ev) }, v.turned, only)
+		began := time.Now()
+		err := v.follow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		v.forget()
-		klog.InfoS("The cloud's events cannot be followed any further; listing anew", "err", err)
+		if time.Since(began) > maxRefusedPause { // Not one of a row of refusals.
+			pause, said = refusedPause, ""
+		}
+		if cause := causeOf(err); cause != said {
+			said = cause
+			klog.InfoS("The cloud's events cannot be followed; until they can be, what is needed is listed", "err", err)
+		}
 		if !client.HasCode(err, api.EventsExpired) {
-			sleep(ctx, refusedPause)
+			sleep(ctx, pause)
+			pause = min(2*pause, maxRefusedPause)
 		}
 	}
+}
+
+// causeOf tells refusals apart, which have a request ID each.
+func causeOf(err error) string {
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		return fmt.Sprint(refused.Status, " ", refused.Problem.Code)
+	}
+	return err.Error()
+}
+
+// follow follows the events with the token of now, until it is another or the
+// stream cannot be resumed.
+func (v *Inventory) follow(ctx context.Context) error {
+	life, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	st := &stream{token: v.token(), end: end}
+	v.await(st)
+	only := client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}
+	err := v.cloud.Follow(life, client.FromNewest, func(ev api.Event) error {
+		err := v.learn(ctx, ev)
+		st.failed = err != nil
+		return err
+	}, func(err error) { v.turned(ctx, st, err) }, only)
+	if life.Err() != nil {
+		err = context.Cause(life)
+	}
+	v.close(st)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.lost = true
+	if st.failed || client.HasCode(err, api.EventsExpired) {
+		v.forget()
+	}
+	return err
 }
 
 func (v *Inventory) start(ctx context.Context) {
@@ -61,17 +122,27 @@ func (v *Inventory) start(ctx context.Context) {
 }
 
 // await has lists wait until it is known whether the stream opens.
-func (v *Inventory) await() {
+func (v *Inventory) await(st *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.settled = make(chan struct{})
+	v.stream, v.settled = st, make(chan struct{})
 }
 
 func (v *Inventory) stop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.settle()
-	v.listing, v.followed, v.settled, v.open = idle(), false, nil, false
+	v.listing, v.followed, v.settled, v.stream = idle(), false, nil, nil
+}
+
+// close has the stream count no more, whatever it still says.
+func (v *Inventory) close(st *stream) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.stream == st {
+		v.settle()
+		v.stream = nil
+	}
 }
 
 // settle says that it is known whether the stream opens. mu is held.
@@ -86,13 +157,28 @@ func (v *Inventory) settle() {
 	}
 }
 
-// turned is told when the stream opens and when it breaks.
-func (v *Inventory) turned(err error) {
+// turned is told when the stream opens and when it breaks. One that opens counts
+// if it is our project's.
+func (v *Inventory) turned(ctx context.Context, st *stream, err error) {
+	if err == nil {
+		if doubt := v.ours(ctx, st.token); doubt != nil {
+			v.close(st)
+			st.end(doubt)
+			return
+		}
+	}
 	v.mu.Lock()
-	was := v.open
-	v.open = err == nil
-	if v.open {
-		v.opened = v.next().tick
+	if v.stream != st {
+		v.mu.Unlock()
+		return
+	}
+	was := st.open
+	st.open = err == nil
+	if st.open {
+		if v.lost {
+			v.forget()
+		}
+		st.opened = v.next().tick
 		v.pokeAll()
 	}
 	v.settle()
@@ -105,16 +191,14 @@ func (v *Inventory) turned(err error) {
 	}
 }
 
-// forget is for when what is known cannot be compared with what is there.
+// forget is for when what is known cannot be compared with what is there. mu is
+// held.
 func (v *Inventory) forget() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	v.era++
-	v.open = false
+	v.lost = false
 	v.instances.forget()
 	v.balancers.forget()
 	v.routes.forget()
-	v.settle()
 }
 
 func (v *Inventory) pokeAll() {

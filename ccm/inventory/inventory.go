@@ -64,6 +64,13 @@ type Options struct {
 	// Owns tells whether a project, by ID, is ours. What shows anything of
 	// another's is not believed. Nil believes all.
 	Owns func(ctx context.Context, projectID string) (bool, error)
+	// Check is an error unless the token in use is our project's. It is asked of
+	// every list, as one without items names no project, and of every stream that
+	// opens. Nil believes all.
+	Check func(ctx context.Context) error
+	// Token tells tokens apart: what it returns changes when the token in use
+	// does, and with it ends the event stream. Nil is for one that never changes.
+	Token func() string
 	// Observe, when not nil, is told of each question: the kind of resource, as
 	// the cloud's events name it, and Hit, Listed or Asked.
 	Observe func(resource, result string)
@@ -100,9 +107,12 @@ type Inventory struct {
 	// tick orders what is learned, lists that begin and streams that open.
 	tick uint64
 	// era grows when all is forgotten: what was asked before is not for after.
-	era    int
-	open   bool
-	opened uint64 // the tick at which the stream was opened last
+	era int
+	// stream is what is followed now; nil when nothing is.
+	stream *stream
+	// lost is when a stream ended, and what is known is from before: if the next
+	// one opens, its events are not of that.
+	lost bool
 	// settled is closed when it is known whether the stream opens; nil when
 	// nothing is followed.
 	settled chan struct{}
@@ -214,6 +224,7 @@ func (v *Inventory) knownBalancers(find func() []api.LoadBalancer) []api.LoadBal
 		v.observe(api.ResourceLoadBalancer, Asked)
 		return nil
 	}
+	v.checkStream()
 	v.mu.Lock()
 	v.balancers.needed = true
 	if !v.current(v.balancers.listed) {
@@ -233,11 +244,22 @@ func (v *Inventory) upToDate(e *entry[api.LoadBalancer]) bool { return v.current
 
 // Routes are all routes of the cluster, by ID.
 func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
+	return v.routesWithin(ctx, 0)
+}
+
+// RoutesAnew are the same by a list that is no older than a second, one for all
+// who ask at the time: for who is about to act on what the events may not have
+// told yet.
+func (v *Inventory) RoutesAnew(ctx context.Context) ([]api.Route, error) {
+	return v.routesWithin(ctx, time.Second)
+}
+
+func (v *Inventory) routesWithin(ctx context.Context, age time.Duration) ([]api.Route, error) {
 	if v.opts.Off {
 		v.observe(api.ResourceRoute, Asked)
 		return v.listRoutes(ctx)
 	}
-	waited, err := ensure(ctx, v, v.routes, v.now(), 0)
+	waited, err := ensure(ctx, v, v.routes, v.now(), age)
 	v.observe(api.ResourceRoute, resultOf(waited))
 	if err != nil {
 		return nil, err
@@ -258,6 +280,11 @@ func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { note(v, v.balancers,
 
 // NoteRoute is the same for a route.
 func (v *Inventory) NoteRoute(r api.Route) { note(v, v.routes, r) }
+
+// NoteInstance takes in what the cloud answered about one instance, which the
+// caller has seen to be our project's. One that a list lacked by mistake is not
+// missing any more.
+func (v *Inventory) NoteInstance(i api.Instance) { note(v, v.instances, i) }
 
 func note[T any](v *Inventory, s *shelf[T], item T) {
 	if v.opts.Off {

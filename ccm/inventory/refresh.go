@@ -35,7 +35,7 @@ func (v *Inventory) next() moment {
 // current tells whether what was learned at m still holds: since then every
 // event has come, or it is not long ago. mu is held.
 func (v *Inventory) current(m moment) bool {
-	return m.tick > 0 && (v.open && m.tick > v.opened || time.Since(m.at) < v.opts.MaxAge)
+	return m.tick > 0 && (v.stream != nil && v.stream.open && m.tick > v.stream.opened || time.Since(m.at) < v.opts.MaxAge)
 }
 
 // ensure has the shelf current for a question asked at that tick and, unless 0,
@@ -48,7 +48,7 @@ func ensure[T any](ctx context.Context, v *Inventory, s *shelf[T], asked uint64,
 		s.needed = true
 		return s.listed.tick > asked || v.current(s.listed) && (within == 0 || time.Since(s.listed.at) < within)
 	}
-	for !enough() {
+	for v.checkStream(); !enough(); {
 		waited = true
 		done := s.flight.DoChan("", func() (any, error) {
 			v.awaitStream()
@@ -89,7 +89,11 @@ func (v *Inventory) awaitStream() {
 func relist[T any](v *Inventory, s *shelf[T]) error {
 	ctx, began, era, done := v.begin()
 	defer done()
+	token := v.token()
 	items, err := s.list(ctx)
+	if err == nil {
+		err = v.ours(ctx, token)
+	}
 	if err == nil {
 		err = trust(ctx, v, s, items...)
 	}

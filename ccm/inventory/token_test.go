@@ -1,0 +1,290 @@
+package inventory_test
+
+// Tokens that are swapped under the process, and streams that the cloud refuses.
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// tokenFile is what the token's file holds: "ours", or another project's.
+type tokenFile struct{ atomic.Value }
+
+func newTokenFile() *tokenFile {
+	f := &tokenFile{}
+	f.Store("ours")
+	return f
+}
+
+func (f *tokenFile) is() string { return f.Load().(string) }
+
+func (f *tokenFile) check(context.Context) error {
+	if f.is() != "ours" {
+		return errors.New("the token is of project theirs")
+	}
+	return nil
+}
+
+func (f *tokenFile) use(o *inventory.Options) { o.Token, o.Check = f.is, f.check }
+
+// A stream that was resumed with another's token shows another project, where
+// nothing of ours ever changes.
+func TestAStreamThatWasResumedWithAnotherToken(t *testing.T) {
+	file := newTokenFile()
+	inBubble(t, file.use, func(r *rig) {
+		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+		r.follow()
+		assert.EqualValues(t, 1, r.version("i-1"))
+		r.cloud.breaks()
+		file.Store("theirs")
+		r.cloud.opens()
+		file.Store("ours")
+		assert.EqualValues(t, 1, r.version("i-1"))
+		r.cloud.shows(instance("i-1", 2, api.InstanceTerminated)) // No event of ours tells.
+		time.Sleep(inventory.DefaultMaxAge)
+		assert.EqualValues(t, 2, r.version("i-1"))
+		r.cloud.opens()
+		time.Sleep(time.Minute)
+		r.cloud.tells(api.EventUpdated, instance("i-1", 3, api.InstanceTerminated))
+		lists := r.cloud.lists.Load()
+		assert.EqualValues(t, 3, r.version("i-1"))
+		assert.Equal(t, lists, r.cloud.lists.Load(), "the stream is ours again, and tells all")
+	})
+}
+
+// A stream that was begun with a token that is none of ours any more ends, asked
+// for or not.
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	for name, asked := range map[string]bool{"by a question": true, "in time": false} {
+		t.Run(name, func(t *testing.T) {
+			file := newTokenFile()
+			inBubble(t, file.use, func(r *rig) {
+				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+				r.follow()
+				assert.EqualValues(t, 1, r.version("i-1"))
+				time.Sleep(time.Minute)
+				file.Store("theirs")
+				if asked {
+					_, err := r.Instance(r.t.Context(), "i-1")
+					require.ErrorContains(t, err, "project theirs")
+				} else {
+					time.Sleep(inventory.DefaultMaxAge)
+					synctest.Wait()
+				}
+				file.Store("ours")
+				r.cloud.shows(instance("i-1", 2, api.InstanceStopped))
+				r.told()
+				r.cloud.opens()
+				assert.Equal(t, []string{"listed anew"}, r.told(), "with nobody's asking")
+				assert.EqualValues(t, 2, r.version("i-1"))
+			})
+		})
+	}
+}
+
+// A stream that another's token opened at once is never open.
+func TestAStreamThatAnotherTokenOpened(t *testing.T) {
+	file := newTokenFile()
+	inBubble(t, file.use, func(r *rig) {
+		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
+			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
+		}
+		file.Store("theirs")
+		r.follow()
+		r.LoadBalancers()
+		synctest.Wait()
+		assert.Empty(t, r.LoadBalancers())
+		file.Store("ours")
+		time.Sleep(2 * inventory.DefaultMaxAge) // The keeper has tried again.
+		synctest.Wait()
+		assert.Len(t, r.LoadBalancers(), 1)
+		time.Sleep(inventory.DefaultMaxAge)
+		assert.Empty(t, r.LoadBalancers(), "may be out of date")
+		r.cloud.opens()
+		time.Sleep(time.Minute)
+		assert.Len(t, r.LoadBalancers(), 1)
+	})
+}
+
+// An empty list names no project, so the token has to.
+func TestAnEmptyListOfAnotherProject(t *testing.T) {
+	for name, swap := range map[string]func(*tokenFile){
+		"the token is another's":              func(f *tokenFile) { f.Store("theirs") },
+		"the token was changed while it came": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := newTokenFile()
+			inBubble(t, file.use, func(r *rig) {
+				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.version("i-1"))
+				r.told()
+				time.Sleep(time.Minute)
+				if swap != nil {
+					swap(file)
+					r.cloud.shows()
+				} else {
+					file.Store("theirs")
+					r.cloud.listInstances = func() ([]api.Instance, error) { file.Store("ours"); return nil, nil }
+				}
+				_, err := r.Instance(r.t.Context(), "i-1")
+				require.ErrorContains(t, err, "token")
+				assert.Empty(t, r.told(), "nothing is missing")
+				file.Store("ours")
+				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.version("i-1"))
+				r.cloud.shows()
+				time.Sleep(time.Minute)
+				assert.Zero(t, r.version("i-1"))
+				assert.Equal(t, []string{"i-1 v1 running missing"}, r.told(), "an empty list of ours")
+			})
+		})
+	}
+}
+
+// A cloud that refuses the stream for long, as behind a proxy that knows none,
+// is listed: slow lists come to their end, and are compared with those before.
+func TestAStreamThatIsRefusedForLong(t *testing.T) {
+	inBubble(t, nil, func(r *rig) {
+		var refused atomic.Int32
+		var version atomic.Int64
+		version.Store(1)
+		r.cloud.listInstances = func() ([]api.Instance, error) {
+			time.Sleep(3 * time.Second)
+			return []api.Instance{instance("i-1", version.Load(), api.InstanceRunning)}, nil
+		}
+		r.run()
+		leave := make(chan struct{})
+		var proxy sync.WaitGroup
+		proxy.Go(func() {
+			for {
+				select {
+				case r.cloud.stream <- func(func(api.Event) error, func(error)) error { refused.Add(1); return problem(api.Forbidden) }:
+				case <-leave:
+					return
+				}
+			}
+		})
+		assert.EqualValues(t, 1, r.version("i-1"))
+		assert.EqualValues(t, 1, r.cloud.lists.Load(), "a list is not thrown away")
+		time.Sleep(10 * time.Minute)
+		assert.LessOrEqual(t, refused.Load(), int32(30), "the cloud is asked less and less")
+		version.Store(2)
+		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.Equal(t, []string{"listed anew", "i-1 v2 running"}, r.told())
+		close(leave)
+		proxy.Wait()
+		r.cloud.opens()
+		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.Equal(t, []string{"listed anew"}, r.told(), "what the stream did not tell meanwhile")
+	})
+}
+
+// While the stream was refused the cloud may have got other data, as after a
+// restore: its versions are not compared with those from before.
+func TestOtherDataAfterARefusal(t *testing.T) {
+	inBubble(t, nil, func(r *rig) {
+		r.cloud.shows(instance("i-1", 9, api.InstanceRunning))
+		r.follow()
+		assert.EqualValues(t, 9, r.version("i-1"))
+		r.cloud.refuses(api.Unauthenticated)
+		r.cloud.shows(instance("i-1", 4, api.InstanceStopped))
+		r.cloud.opens()
+		assert.EqualValues(t, 4, r.version("i-1"))
+	})
+}
+
+// What a list lacks by mistake is known again when the cloud has been asked.
+func TestAnInstanceThatWasAskedFor(t *testing.T) {
+	inBubble(t, nil, func(r *rig) {
+		r.cloud.shows(instance("i-1", 3, api.InstanceRunning))
+		r.follow()
+		assert.EqualValues(t, 3, r.version("i-1"))
+		r.cloud.shows()
+		time.Sleep(inventory.DefaultResync)
+		synctest.Wait()
+		assert.Zero(t, r.version("i-1"))
+		r.told()
+		r.NoteInstance(instance("i-1", 3, api.InstanceRunning))
+		r.NoteInstance(instance("i-2", 1, api.InstanceRunning)) // It was in no list.
+		r.NoteInstance(instance("", 1, api.InstanceRunning))
+		assert.Equal(t, []string{"i-1 v3 running", "i-2 v1 running"}, r.told())
+		lists := r.cloud.lists.Load()
+		assert.EqualValues(t, 3, r.version("i-1"))
+		assert.EqualValues(t, 1, r.version("i-2"))
+		assert.Equal(t, lists, r.cloud.lists.Load())
+		r.cloud.tells(api.EventDeleted, instance("i-1", 4, api.InstanceTerminated))
+		r.NoteInstance(instance("i-1", 3, api.InstanceRunning))
+		assert.Zero(t, r.version("i-1"), "an older answer")
+	})
+}
+
+// Routes that no event tells of are seen by who asks for them anew, at a list a
+// second.
+func TestRoutesAnew(t *testing.T) {
+	inBubble(t, nil, func(r *rig) {
+		var routes atomic.Pointer[[]api.Route]
+		routes.Store(&[]api.Route{route("r-1", 1)})
+		r.cloud.listRoutes = func() ([]api.Route, error) { return *routes.Load(), nil }
+		r.follow()
+		count := func(ask func(context.Context) ([]api.Route, error)) int {
+			found, err := ask(r.t.Context())
+			assert.NoError(t, err)
+			return len(found)
+		}
+		assert.Equal(t, 1, count(r.RoutesAnew))
+		time.Sleep(time.Second)
+		routes.Store(&[]api.Route{route("r-1", 1), route("r-2", 1)})
+		assert.Equal(t, 1, count(r.Routes))
+		var asking sync.WaitGroup
+		for range 100 {
+			asking.Go(func() { assert.Equal(t, 2, count(r.RoutesAnew)) })
+		}
+		asking.Wait()
+		assert.Equal(t, 2, count(r.Routes))
+		assert.EqualValues(t, 2, r.cloud.lists.Load())
+		r.cloud.listRoutes = func() ([]api.Route, error) { return nil, errors.New("503") }
+		time.Sleep(time.Second)
+		_, err := r.RoutesAnew(r.t.Context())
+		require.ErrorContains(t, err, "503")
+	})
+}
+
+// The same of a cloud: the file holds another project's token for a moment, and
+// in that moment the stream breaks.
+func TestATokenThatIsSwappedAndMended(t *testing.T) {
+	s := newSite(t, 1, nil)
+	one := s.one(t, "node-0000")
+	ours, err := os.ReadFile(s.token)
+	require.NoError(t, err)
+	other, err := s.operator.CreateProject(t.Context(), api.ProjectCreate{Name: "other"})
+	require.NoError(t, err)
+	theirs, err := s.operator.CreateToken(t.Context(), other.ID, api.TokenCreate{Name: "stranger", Role: api.RoleAdmin})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(s.token, []byte(theirs.Secret), 0o600))
+	s.gate.count()
+	s.gate.breakStream(false)
+	require.Eventually(t, func() bool {
+		_, err := s.Instance(t.Context(), one.ID)
+		return err != nil && s.gate.made(streamCall) > 0
+	}, patience, 5*time.Millisecond)
+	require.NoError(t, os.WriteFile(s.token, ours, 0o600))
+	require.Eventually(t, func() bool {
+		found, err := s.Instance(t.Context(), one.ID)
+		return err == nil && found != nil && found.State == api.InstanceRunning
+	}, patience, 5*time.Millisecond)
+	_, err = s.operator.TerminateInstance(t.Context(), one.ID)
+	require.NoError(t, err)
+	s.awaitState(t, one.ID, api.InstanceTerminated)
+}
