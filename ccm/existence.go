@@ -28,6 +28,9 @@ import (
 type knownInstances interface {
 	Instance(ctx context.Context, id string) (*api.Instance, error)
 	InstancesNamed(ctx context.Context, name string) ([]api.Instance, error)
+	// NoteInstance takes in what the cloud said of an instance of our project, so
+	// that a list that lacks it costs one question and no more.
+	NoteInstance(i api.Instance)
 }
 
 // verdict on the instance of a Node: exactly one field is set.
@@ -92,6 +95,9 @@ func (i *instances) ask(ctx context.Context, id string) verdict {
 		return verdict{err: err}
 	}
 	v := i.ifOurs(ctx, instance)
+	if v.exists != nil {
+		i.inventory.NoteInstance(*instance)
+	}
 	if v.exists != nil && ended(instance.State) {
 		return verdict{gone: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
 	}

@@ -45,6 +45,8 @@ func (f forgetful) Routes(ctx context.Context) ([]api.Route, error) {
 
 func (forgetful) NoteRoute(api.Route) {}
 
+func (forgetful) NoteInstance(api.Instance) {}
+
 // remembered is an inventory that knows these instances, and nothing else, or
 // fails.
 type remembered struct {
@@ -71,6 +73,35 @@ func (r *remembered) InstancesNamed(_ context.Context, name string) ([]api.Insta
 	return named, r.err
 }
 
+func (r *remembered) NoteInstance(i api.Instance) {
+	r.instances = append(slices.DeleteFunc(slices.Clone(r.instances), func(old api.Instance) bool { return old.ID == i.ID }), i)
+}
+
+// An instance that a list lacks is asked about once, and is known from then on;
+// one of another project is not.
+func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
+	asked := 0
+	f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+		asked++
+		i := instance(api.InstanceRunning)
+		return &i, nil
+	}}
+	i, known := newInstances(f), &remembered{}
+	i.inventory = known
+	for range 3 {
+		there, err := i.InstanceExists(t.Context(), node(byID))
+		require.NoError(t, err)
+		assert.True(t, there)
+	}
+	assert.Equal(t, 1, asked)
+
+	known.instances = nil
+	f.getInstance = with(func(i *api.Instance) { i.Project = "p-other" })
+	_, err := i.InstanceExists(t.Context(), node(byID))
+	require.ErrorIs(t, err, errWrongProject)
+	assert.Empty(t, known.instances)
+}
+
 // What a cloud's answer says of the instance.
 const (
 	exists  = "exists"
@@ -86,7 +117,7 @@ type answer struct {
 	// What the Node has, what the inventory knows (nothing, unless said), and
 	// what the cloud answers; a call without an answer fails the test.
 	providerID string
-	known      knownInstances
+	known      *remembered
 	get        func(string) (*api.Instance, error)
 	list       func(client.InstanceFilter) ([]api.Instance, error)
 	token      func() (*api.Project, error) // our project's, unless said
@@ -171,7 +202,7 @@ const byID = "fakecloud://i-1"
 
 func answersByID() []answer {
 	hollow := with
-	known := func(s api.InstanceState) knownInstances { return &remembered{instances: []api.Instance{instance(s)}} }
+	known := func(s api.InstanceState) *remembered { return &remembered{instances: []api.Instance{instance(s)}} }
 	rows := []answer{
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},
 		{answer: "200, running", get: inState(api.InstanceRunning), concludes: exists},
@@ -261,7 +292,8 @@ func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder)
 	}
 	i := newInstances(f)
 	if a.known != nil {
-		i.inventory = a.known
+		known := *a.known // Rows do not learn of each other.
+		i.inventory = &known
 	}
 	recorder := record.NewFakeRecorder(20)
 	i.explain.use(recorder)
