@@ -36,8 +36,11 @@ const (
 )
 
 // provisioningRetry is when a balancer that is still being built is looked at
-// again. A plain error would wait 5 s, then up to 300 s.
+// again, at first: see patient. A plain error would wait 5 s, then up to 300 s.
 const provisioningRetry = 300 * time.Millisecond
+
+// longestRetry bounds what patient makes of it.
+const longestRetry = 5 * time.Second
 
 // errorRetry is when a balancer in error is looked at again: the cloud keeps
 // trying, and succeeds when, say, the port becomes free.
@@ -77,6 +80,9 @@ type loadBalancers struct {
 	// asked is when the cloud was asked for a Service's balancer that was not
 	// done, by UID.
 	asked sync.Map // string: time.Time
+	// waiting is since when a Service has been told to come back, and nothing
+	// else, by UID.
+	waiting sync.Map // string: time.Time
 	// addresses are the IDs of reserved addresses, by the names that Services
 	// call them, so that a name is looked up once.
 	addresses sync.Map // string: string
@@ -84,20 +90,29 @@ type loadBalancers struct {
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 
-// GetLoadBalancer tells whether the Service has a balancer that is not already
-// on its way out. Upstream's controller deletes none that is not there by this.
+// What an Event says of an operation that failed.
+const (
+	notAsAsked = "The load balancer is not as the Service asks"
+	notDeleted = "The load balancer is not deleted"
+)
+
+// GetLoadBalancer tells whether the Service has a balancer, or several, that is
+// not already on its way out. Upstream's controller asks before it deletes, and
+// deletes none that is not there by this.
 func (l *loadBalancers) GetLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	lb := l.remembered(cluster, svc)
 	if lb == nil {
-		var err error
-		if lb, err = l.find(ctx, cluster, svc); err != nil {
-			return nil, false, l.tell(svc, nil, err)
+		found, err := l.findAll(ctx, cluster, svc)
+		if err != nil {
+			return nil, false, l.tell(svc, notDeleted, nil, err)
 		}
-	}
-	if lb == nil || lb.State == api.LoadBalancerDeleting {
-		l.asked.Delete(string(svc.UID)) // This may be the end of the Service.
-		return nil, false, nil
+		found = staying(found)
+		if len(found) == 0 {
+			l.forgetWaiting(svc) // This may be the end of the Service.
+			return nil, false, nil
+		}
+		lb = &found[0]
 	}
 	return status(svc, lb), true, nil
 }
@@ -119,7 +134,7 @@ func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, 
 	if err == nil {
 		err = unlessActive(lb)
 	}
-	if err := l.tell(svc, lb, err); err != nil {
+	if err := l.tell(svc, notAsAsked, lb, err); err != nil {
 		return nil, err
 	}
 	return status(svc, lb), nil
@@ -137,8 +152,8 @@ func unlessActive(lb *api.LoadBalancer) error {
 	}
 }
 
-// UpdateLoadBalancer follows a change of the node set. It never creates: the
-// address of a new balancer could not be told from here.
+// UpdateLoadBalancer follows a change of the node set, and nothing else. It never
+// creates: the address of a new balancer could not be told from here.
 func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) error {
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
@@ -146,65 +161,80 @@ func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, 
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
 	lb, err := l.reconcile(ctx, cluster, svc, nodes, false)
-	return l.tell(svc, lb, err)
+	return l.tell(svc, notAsAsked, lb, err)
 }
 
-// EnsureLoadBalancerDeleted asks for the end of the Service's balancer. A
-// cloud never takes a deletion back, so one that is deleting counts as deleted.
+// EnsureLoadBalancerDeleted asks for the end of the Service's balancer, and of
+// each that says that it is. A cloud never takes a deletion back, so one that is
+// deleting counts as deleted.
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	return l.tell(svc, nil, l.delete(ctx, cluster, svc))
+	return l.tell(svc, notDeleted, nil, l.delete(ctx, cluster, svc))
 }
 
 // delete tries again at once where the cloud says that it knows better than what
 // was remembered: upstream gives every error of a deletion seconds of delay.
 func (l *loadBalancers) delete(ctx context.Context, cluster string, svc *corev1.Service) error {
-	lb := l.remembered(cluster, svc)
+	if lb := l.remembered(cluster, svc); lb != nil {
+		if gone, err := l.remove(ctx, svc, lb); !gone && !client.HasCode(err, api.PreconditionFailed) {
+			return err
+		}
+	}
 	for attempt := 0; ; attempt++ {
-		asked := lb == nil
-		if asked {
-			var err error
-			if lb, err = l.find(ctx, cluster, svc); err != nil {
-				return err
-			}
+		found, err := l.findAll(ctx, cluster, svc)
+		if err != nil {
+			return err
 		}
-		if lb == nil || lb.State == api.LoadBalancerDeleting {
-			return nil
+		var errs []error
+		for _, lb := range staying(found) {
+			_, err := l.remove(ctx, svc, &lb)
+			errs = append(errs, err)
 		}
-		klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
-		deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
-		if err == nil {
-			l.note(*deleted)
-			return nil
+		if err = errors.Join(errs...); attempt > 0 || !client.HasCode(err, api.PreconditionFailed) {
+			return err
 		}
-		gone, doubt := l.project.definiteNotFound(ctx, err)
-		switch {
-		case gone && asked:
-			return nil
-		case !gone && (attempt > 0 || !client.HasCode(err, api.PreconditionFailed)):
-			return fmt.Errorf("deleting load balancer %s: %w", lb.ID, doubt)
-		}
-		lb = nil
 	}
 }
 
-// tell is where every outcome is explained, once per cause. lb is the balancer
-// as it is, if it is known; without an error, nil is one that is gone.
-func (l *loadBalancers) tell(svc *corev1.Service, lb *api.LoadBalancer, err error) error {
+// remove deletes one balancer, or tells that it is gone already.
+func (l *loadBalancers) remove(ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer) (gone bool, err error) {
+	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
+	deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
 	if err == nil {
-		l.asked.Delete(string(svc.UID))
+		l.note(*deleted)
+		return false, nil
 	}
-	switch {
-	case isPending(err):
-	case err != nil:
-		l.explain.warn(svc, topicLoadBalancer, causeOf(err), "The load balancer is not as the Service asks: %v", err)
+	if gone, err = l.project.definiteNotFound(ctx, err); gone {
+		return true, nil
+	}
+	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
+}
+
+// tell is where every outcome is explained, once per cause: what is not as it
+// should be, and why. lb is the balancer as it is, if it is known; without an
+// error, nil is one that is gone.
+func (l *loadBalancers) tell(svc *corev1.Service, what string, lb *api.LoadBalancer, err error) error {
+	if isPending(err) {
+		return l.patient(svc, err)
+	}
+	if err != nil {
+		l.waiting.Delete(string(svc.UID))
+		l.explain.explain(svc, topicLoadBalancer, what, err)
 		return retryWhenAsked(err)
-	case lb == nil || lb.State == api.LoadBalancerActive:
+	}
+	l.forgetWaiting(svc)
+	if lb == nil || lb.State == api.LoadBalancerActive {
 		l.explain.resolved(svc, topicLoadBalancer)
 		l.tellServing(svc, lb)
 	}
-	return err
+	return nil
+}
+
+// forgetWaiting is for a Service that waits for nothing any more.
+func (l *loadBalancers) forgetWaiting(svc *corev1.Service) {
+	l.asked.Delete(string(svc.UID))
+	l.waiting.Delete(string(svc.UID))
 }
 
 // tellServing explains why a balancer that is active refuses clients, if it does.
@@ -213,8 +243,8 @@ func (l *loadBalancers) tellServing(svc *corev1.Service, lb *api.LoadBalancer) {
 		l.explain.resolved(svc, topicServing)
 		return
 	}
-	l.explain.warn(svc, topicServing, cause{reasonLoadBalancerDegraded, *lb.StateReason},
-		"Load balancer %s (%s) is active and refuses clients: %s", lb.Name, lb.ID, *lb.StateReason)
+	l.explain.explain(svc, topicServing, fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID),
+		known(reasonLoadBalancerDegraded, "%s", *lb.StateReason))
 }
 
 // desired is what the Service wants of the cloud, with what is known of the
@@ -232,6 +262,9 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	if err != nil {
 		return nil, err
 	}
+	// Upstream passes on node changes with Services as they were when it began to
+	// go through all of them: whatever else one says may be out of date.
+	want.targetsAlone = !mayCreate
 	if lb := l.remembered(cluster, svc); lb != nil && len(plan(lb, want)) == 0 && l.fresh(svc, lb) {
 		return lb, nil
 	}
@@ -245,11 +278,11 @@ func (l *loadBalancers) reconcile(ctx context.Context, cluster string, svc *core
 	case have != nil && have.State == api.LoadBalancerDeleting:
 		return nil, pending(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
 	}
+	if !mayCreate {
+		return l.applyAsFarAsPossible(ctx, cluster, svc, have, want)
+	}
 	if err := l.chooseAddress(ctx, have, &want); err != nil {
 		return nil, err
-	}
-	if !mayCreate && len(finalDifferences(have, want)) > 0 {
-		return nil, pending(fmt.Sprintf("load balancer %s must be replaced, which is left to the Service's own sync", have.ID))
 	}
 	return l.applyAsFarAsPossible(ctx, cluster, svc, have, want)
 }
@@ -387,7 +420,7 @@ func endedTargets(err error, targets api.Targets) []string {
 	var gone []string
 	for _, f := range *refused.Problem.Fields {
 		var n int
-		if _, err := fmt.Sscanf(f.Field, "targets.%d.instanceId", &n); err == nil && n < len(targets) {
+		if _, err := fmt.Sscanf(f.Field, "targets.%d.instanceId", &n); err == nil && n >= 0 && n < len(targets) {
 			gone = append(gone, targets[n].InstanceID)
 		}
 	}

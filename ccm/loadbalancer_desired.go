@@ -40,6 +40,7 @@ type balancer struct {
 	idle, drain  int
 	healthCheck  api.HealthCheck
 	tags         api.Tags
+	targetsAlone bool // Of a balancer that is there, nothing else is compared.
 }
 
 // addressChoice is a reserved address, by its IP or by its name or ID. The zero

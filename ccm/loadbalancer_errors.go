@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -96,6 +97,19 @@ func pending(msg string) error { return cloudproviderapi.NewRetryError(msg, prov
 func isPending(err error) bool {
 	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // A laterError holds one too.
 	return bare
+}
+
+// patient has what takes long looked at less and less often: upstream writes two
+// Events at each look. A look comes late by a quarter of the wait at most. Its
+// length is by our own clock, which need not be the cloud's.
+func (l *loadBalancers) patient(svc *corev1.Service, err error) error {
+	var retry *cloudproviderapi.RetryError
+	if !errors.As(err, &retry) {
+		return err
+	}
+	since, _ := l.waiting.LoadOrStore(string(svc.UID), time.Now())
+	wait := min(time.Since(since.(time.Time))/4, longestRetry)
+	return cloudproviderapi.NewRetryError(err.Error(), max(wait, retry.RetryAfter()))
 }
 
 // retryWhenAsked waits as long as the cloud asks, when it does.

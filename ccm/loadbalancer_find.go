@@ -37,7 +37,11 @@ func (l *loadBalancers) note(lb api.LoadBalancer) {
 
 // owns tells by its tags whether a balancer is this Service's of this cluster.
 func (l *loadBalancers) owns(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return lb.Tags[TagServiceUID] == string(svc.UID) && lb.Tags[TagCluster] == cluster && l.ofThisCluster(lb)
+	return tagged(cluster, svc, lb) && l.ofThisCluster(lb)
+}
+
+func tagged(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.Tags[TagServiceUID] == string(svc.UID) && lb.Tags[TagCluster] == cluster
 }
 
 func (l *loadBalancers) ofThisCluster(lb *api.LoadBalancer) bool {
@@ -48,6 +52,16 @@ func (l *loadBalancers) ofThisCluster(lb *api.LoadBalancer) bool {
 // find asks the cloud for the Service's balancer. It returns nil if there is
 // none, and an error if that cannot be told for certain.
 func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Service) (*api.LoadBalancer, error) {
+	found, err := l.findAll(ctx, cluster, svc)
+	if err != nil {
+		return nil, err
+	}
+	return theOne(svc, found)
+}
+
+// findAll asks the cloud for every balancer that says that it is the Service's:
+// which of them is to serve it is a guess, and which go with it is none.
+func (l *loadBalancers) findAll(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if svc.UID == "" {
 		return nil, errors.New("a service without a UID owns nothing")
 	}
@@ -57,6 +71,8 @@ func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Se
 	if err != nil {
 		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
+	// All of these may be deleted, so nobody is taken at his word for the filter.
+	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !tagged(cluster, svc, &lb) })
 	if len(found) == 0 {
 		if found, err = l.findByID(ctx, cluster, svc); err != nil {
 			return nil, err
@@ -70,13 +86,18 @@ func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Se
 				lb.ID, svc.Namespace, svc.Name, cluster, TagClusterUID, lb.Tags[TagClusterUID])
 		}
 	}
-	return theOne(svc, found)
+	return found, nil
+}
+
+// staying are those that are not on their way out.
+func staying(found []api.LoadBalancer) []api.LoadBalancer {
+	return slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
 }
 
 // theOne is the only balancer, or the only one that stays.
 func theOne(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
 	if len(found) > 1 {
-		staying := slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
+		staying := staying(found)
 		if len(staying) > 1 {
 			return nil, known(reasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
 				len(staying), svc.Namespace, svc.Name, staying[0].ID, staying[1].ID)

@@ -3,6 +3,7 @@ package ccm
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -365,7 +366,7 @@ func TestReplaceForAnAddress(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive))}}
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l := f.loadBalancers()
-	assert.True(t, isPending(l.UpdateLoadBalancer(t.Context(), clusterName, atAddress(free.IP), nil)))
+	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, atAddress(free.IP), nil), "it is not this path's business")
 	removed := ""
 	f.remove = func(id string) (*api.LoadBalancer, error) {
 		removed = id
@@ -399,16 +400,16 @@ func TestReplaceForIPv6(t *testing.T) {
 		rehearsal error
 		replaced  bool
 	}{
-		"it has":    {problem(409, api.NameTaken, ourProject), true},
-		"it has no": {noIPv6, false},
-		"who knows": {problem(503, api.Unavailable, ourProject), false},
+		"it has":                {problem(400, api.UnknownInstance, ourProject), true},
+		"it has, and not twice": {problem(409, api.NameTaken, ourProject), true},
+		"it has no":             {noIPv6, false},
+		"who knows":             {problem(503, api.Unavailable, ourProject), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
-			have.Name = "renamed"
 			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*have)}}
 			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-				assert.Equal(t, "renamed", lb.Name, "a name that is taken")
+				assert.Equal(t, api.Targets{{InstanceID: noInstance}}, *lb.Targets, "whatever is renamed meanwhile, nothing comes of it")
 				return nil, tc.rehearsal
 			}
 			if tc.replaced {
@@ -421,6 +422,99 @@ func TestReplaceForIPv6(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rehearsal leaves nothing, not even in a cloud that is content with anything.
+func TestRehearsalLeavesNothing(t *testing.T) {
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive))}}
+	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		return &api.LoadBalancer{ID: "lb-rehearsed"}, nil
+	}
+	var removed []string
+	refusal := errors.New("refused")
+	f.remove = func(id string) (*api.LoadBalancer, error) {
+		removed = append(removed, id)
+		return built(t, api.LoadBalancerDeleting), refusal
+	}
+	l := f.loadBalancers()
+	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, families("RequireDualStack", "IPv4", "IPv6"), nil)
+	require.ErrorIs(t, err, refusal)
+	assert.Equal(t, []string{"lb-rehearsed"}, removed, "nothing is given up before")
+	removed, refusal = nil, nil
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, families("RequireDualStack", "IPv4", "IPv6"), nil)
+	assert.True(t, isPending(err), "%v", err)
+	assert.Equal(t, []string{"lb-rehearsed", "lb-1"}, removed)
+}
+
+// A balancer that is slow to come is looked at less and less often.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lb := built(t, api.LoadBalancerProvisioning)
+		f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*lb)}, memory: []api.LoadBalancer{*lb}}
+		l := f.loadBalancers()
+		look := func() time.Duration {
+			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+			var retry *cloudproviderapi.RetryError
+			require.ErrorAs(t, err, &retry)
+			return retry.RetryAfter()
+		}
+		looks, began := 0, time.Now()
+		for time.Since(began) < time.Minute {
+			age := time.Since(began)
+			wait := look()
+			assert.Equal(t, min(max(age/4, provisioningRetry), longestRetry), wait, "at the age of %v", age)
+			looks++
+			time.Sleep(wait)
+		}
+		assert.Less(t, looks, 30)
+
+		active := built(t, api.LoadBalancerActive)
+		active.Version = 1
+		f.listBalancers, f.memory = has(*active), []api.LoadBalancer{*active}
+		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+		require.NoError(t, err)
+		f.listBalancers, f.memory = has(*lb), []api.LoadBalancer{*lb}
+		assert.Equal(t, provisioningRetry, look(), "what is done waits for nothing")
+	})
+}
+
+// Both of two that say that they are the Service's go with it; only which of
+// them should serve it would be a guess.
+func TestTwinsGoTogether(t *testing.T) {
+	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
+	twin.ID, leaving.ID, other.ID, foreign.ID = "lb-2", "lb-3", "lb-4", "lb-5"
+	other.Tags[TagServiceUID], foreign.Tags[TagCluster] = "another", "another"
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*other, *foreign, *first, *twin, *leaving)}}
+	l := f.loadBalancers()
+	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
+	require.NoError(t, err)
+	assert.True(t, exists, "or the Service would lose its finalizer")
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	assert.Equal(t, reasonLoadBalancerAmbiguous, causeOf(err).reason)
+	require.ErrorContains(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nil), "none is chosen by guess")
+	f.said()
+
+	var removed []string
+	refused := "lb-1"
+	f.remove = func(id string) (*api.LoadBalancer, error) {
+		removed = append(removed, id)
+		if id == refused {
+			return nil, errors.New("refused")
+		}
+		return &api.LoadBalancer{ID: id, State: api.LoadBalancerDeleting, Tags: first.Tags}, nil
+	}
+	require.ErrorContains(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()), "deleting load balancer lb-1: refused")
+	assert.Equal(t, []string{"lb-1", "lb-2"}, removed, "the one does not wait for the other")
+	events := f.said()
+	require.Len(t, events, 1)
+	assert.Contains(t, events[0], "The load balancer is not deleted: deleting load balancer lb-1: refused; "+nextStep(reasonCloudUnavailable))
+	removed, refused = nil, ""
+	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
+	assert.Equal(t, []string{"lb-1", "lb-2"}, removed)
+	f.listBalancers, f.memory = has(*leaving), nil
+	_, exists, err = l.GetLoadBalancer(t.Context(), clusterName, service())
+	require.NoError(t, err)
+	assert.False(t, exists)
 }
 
 // PreferDualStack takes what there is, and says so.

@@ -279,6 +279,23 @@ func TestUnreadableSourceRanges(t *testing.T) {
 	}
 }
 
+// Upstream hands over Services that may be older than what is in the cloud.
+func TestUpdateChangesTargetsAlone(t *testing.T) {
+	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+	have.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
+	have.Listeners[0].TargetPort++
+	f := &fakeAPI{t: t, project: ours, listBalancers: has(*have)}
+	sent := 0
+	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		sent++
+		assert.Equal(t, api.LoadBalancerUpdate{Targets: &api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}}, u)
+		return have, nil
+	}
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2")))
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
+	assert.Equal(t, 1, sent)
+}
+
 func TestUpdateNeverCreates(t *testing.T) {
 	err := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: has()}).
 		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
@@ -291,15 +308,17 @@ func TestDelete(t *testing.T) {
 		remove  func(string) (*api.LoadBalancer, error)
 		wantErr string
 	}{
-		"there":              {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerActive}}, remove: func(string) (*api.LoadBalancer, error) { return &api.LoadBalancer{}, nil }},
-		"not there":          {},
-		"already deleting":   {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerDeleting}}},
-		"gone meanwhile":     {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
-		"404 of a stranger":  {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") }, wantErr: "not ours"},
-		"the cloud is down":  {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
-		"two claim to be it": {have: []api.LoadBalancer{{ID: "lb-1"}, {ID: "lb-2"}}, wantErr: "none is chosen by guess"},
+		"there":             {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerActive}}, remove: func(string) (*api.LoadBalancer, error) { return &api.LoadBalancer{}, nil }},
+		"not there":         {},
+		"already deleting":  {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerDeleting}}},
+		"gone meanwhile":    {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
+		"404 of a stranger": {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") }, wantErr: "not ours"},
+		"the cloud is down": {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			for i := range tc.have {
+				tc.have[i].Tags = built(t, "").Tags
+			}
 			l := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: has(tc.have...), remove: tc.remove})
 			err := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 			if tc.wantErr == "" {
@@ -339,4 +358,11 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3", "fakecloud://i-4")))
 	require.Len(t, asked, 3)
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-4"}}, asked[2])
+}
+
+// A cloud that names targets that were not sent is not believed, and no more.
+func TestStrangeEndedTargets(t *testing.T) {
+	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
+	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
+	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
 }

@@ -71,7 +71,7 @@ func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.Loa
 // replaceStep deletes what cannot be changed into what is wanted. The name, and
 // maybe the address, must be free before a later sync creates the other.
 type replaceStep struct {
-	id, name  string
+	id        string
 	version   int64
 	why       []string
 	successor createStep
@@ -91,17 +91,21 @@ func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.Lo
 	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
 }
 
+// noInstance is the ID of none: to be a target it is refused by every cloud.
+const noInstance = "none"
+
 // rehearse finds out whether the cloud can do IPv6 at all, before a balancer is
 // given up for one that it would refuse. The API tells that only of a create;
-// one by the name that is taken comes to nothing.
+// one whose target is no instance comes to nothing.
 func (s replaceStep) rehearse(ctx context.Context, cloud loadBalancersAPI) error {
 	lb := s.successor.request()
-	lb.Name, lb.AddressID = s.name, nil
+	lb.Targets, lb.AddressID = &api.Targets{{InstanceID: noInstance}}, nil
 	made, err := cloud.CreateLoadBalancer(ctx, lb)
 	switch {
-	case err == nil: // It was renamed just now.
-		return pending("load balancer " + made.ID + " has the name that another had until now; looking again")
-	case client.HasCode(err, api.NameTaken), client.HasCode(err, api.QuotaExceeded):
+	case err == nil: // Whatever its API says. It would be the Service's second.
+		_, err = cloud.DeleteLoadBalancer(client.IfMatch(ctx, made.Version), made.ID)
+		return err
+	case client.HasCode(err, api.UnknownInstance), client.HasCode(err, api.NameTaken), client.HasCode(err, api.QuotaExceeded):
 		return nil
 	}
 	return err
@@ -113,16 +117,23 @@ func plan(have *api.LoadBalancer, want balancer) []step {
 	if have == nil {
 		return []step{createStep(want)}
 	}
-	if why := finalDifferences(have, want); len(why) > 0 {
-		return []step{replaceStep{have.ID, have.Name, have.Version, why, createStep(want), want.mustIPv6 && have.IPv6Address == nil}}
-	}
 	u := updateStep{id: have.ID, version: have.Version}
+	if u.compareTargets(have, want); want.targetsAlone {
+		return u.ifNeeded()
+	}
+	if why := finalDifferences(have, want); len(why) > 0 {
+		return []step{replaceStep{have.ID, have.Version, why, createStep(want), want.mustIPv6 && have.IPv6Address == nil}}
+	}
 	u.compareTraffic(have, want)
 	u.compareOptions(have, want)
-	if len(u.changes) == 0 {
+	return u.ifNeeded()
+}
+
+func (s *updateStep) ifNeeded() []step {
+	if len(s.changes) == 0 {
 		return nil
 	}
-	return []step{u}
+	return []step{*s}
 }
 
 // finalDifferences are those that no update can bridge. What is merely no longer
@@ -146,18 +157,21 @@ func (s *updateStep) change(format string, args ...any) {
 	s.changes = append(s.changes, fmt.Sprintf(format, args...))
 }
 
+func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancer) {
+	targets := slices.Clone(have.Targets)
+	sortTargets(targets)
+	if !slices.Equal(targets, want.targets) {
+		s.update.Targets = &want.targets
+		s.change("targets %d to %d", len(targets), len(want.targets))
+	}
+}
+
 func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancer) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.listeners) {
 		s.update.Listeners = &want.listeners
 		s.change("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
-	}
-	targets := slices.Clone(have.Targets)
-	sortTargets(targets)
-	if !slices.Equal(targets, want.targets) {
-		s.update.Targets = &want.targets
-		s.change("targets %d to %d", len(targets), len(want.targets))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, want.sourceRanges) {

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,7 +48,21 @@ type routes struct {
 	instances *instances
 	explain   *explainer
 	nodes     corelisters.NodeLister // set before the controllers start
+	lookout   lookout
 }
+
+// lookout is every route of the project as it was seen last, one look for all
+// whose routes are refused at the time: after one wrong list upstream creates
+// all of them again.
+type lookout struct {
+	mu     sync.Mutex
+	at     time.Time
+	routes []api.Route
+	err    error
+}
+
+// lookoutAge is for how long after a look nobody looks again.
+const lookoutAge = time.Second
 
 var _ cloudprovider.Routes = (*routes)(nil)
 
@@ -131,7 +147,7 @@ func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, 
 // inTheWay explains a refusal by what the cloud has, or finds that it already
 // has what is wanted.
 func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
-	all, err := r.api.ListRoutes(ctx, client.RouteFilter{})
+	all, err := r.lookout.look(ctx, r.api)
 	if err != nil {
 		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
 	}
@@ -147,6 +163,18 @@ func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal err
 		}
 	}
 	return nil, refusal
+}
+
+// look has who comes meanwhile wait for it. An error counts as a look: those who
+// wait must not try one after the other.
+func (l *lookout) look(ctx context.Context, cloud routesAPI) ([]api.Route, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.IsZero() || time.Since(l.at) >= lookoutAge {
+		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
+		l.at = time.Now()
+	}
+	return l.routes, l.err
 }
 
 // routeConflictError is a route in the way of one that a cluster wants.

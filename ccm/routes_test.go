@@ -3,11 +3,17 @@ package ccm
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -218,7 +224,9 @@ func TestDeleteRoute(t *testing.T) {
 }
 
 // Why a Node has no route is told once per cause, and of each of its ranges.
-func TestRouteEvents(t *testing.T) {
+func TestRouteEvents(t *testing.T) { synctest.Test(t, testRouteEvents) }
+
+func testRouteEvents(t *testing.T) {
 	refusal := problem(409, api.RouteConflict, ourProject)
 	way := []api.Route{route(func(r *api.Route) { r.ID, r.Name, r.Tags = "r-9", "x", nil })}
 	f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
@@ -240,7 +248,9 @@ func TestRouteEvents(t *testing.T) {
 		}
 	}
 	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-9 (x, 10.244.1.0/24 to instance i-1) of no node of a cluster; delete it if it is nobody's; the route comes by itself")
+	way = []api.Route{way[0]}
 	way[0].ID = "r-10"
+	time.Sleep(lookoutAge)
 	expect("RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10")
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
@@ -255,6 +265,49 @@ func TestRouteEvents(t *testing.T) {
 	assert.False(t, r.explain.troubled(node(byID), topicRoute+" 10.244.1.0/24"))
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	expect("Warning QuotaExceeded")
+}
+
+// One wrong list has upstream create every route again: that they are all there
+// is seen at one look, and a second later at another.
+func TestManyRefusalsOneLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		have, nodes, lists := []api.Route{}, []*corev1.Node{}, 0
+		var asks []*cloudprovider.Route
+		for n := range 100 {
+			name, cidr := fmt.Sprintf("node-%d", n), fmt.Sprintf("10.244.%d.0/24", n)
+			ask := &cloudprovider.Route{TargetNode: types.NodeName(name), DestinationCIDR: cidr}
+			asks, nodes = append(asks, ask), append(nodes, node(byID))
+			nodes[n].Name = name
+			have = append(have, route(func(r *api.Route) {
+				r.ID, r.Name, r.Destination, r.Tags[TagNode] = fmt.Sprintf("r-%d", n), routeName(ask), cidr, name
+			}))
+		}
+		listErr := errors.New("boom")
+		f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
+		f.createRoute = func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict, ourProject) }
+		f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
+			assert.Equal(t, client.RouteFilter{}, filter)
+			lists++ // One at a time.
+			return have, listErr
+		}
+		r := newRoutes(t, f, nodes...)
+		createAll := func() (failed int) {
+			lists = 0
+			errs := make([]error, len(asks))
+			var creates sync.WaitGroup
+			for i, ask := range asks {
+				creates.Go(func() { errs[i] = r.CreateRoute(t.Context(), clusterName, "", ask) })
+			}
+			creates.Wait()
+			time.Sleep(lookoutAge)
+			return len(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+		}
+		assert.Equal(t, []int{100, 1}, []int{createAll(), lists})
+		listErr = nil
+		assert.Equal(t, []int{0, 1}, []int{createAll(), lists})
+		have = have[:50]
+		assert.Equal(t, []int{50, 1}, []int{createAll(), lists}, "what is not there is not taken to be there for ever")
+	})
 }
 
 // table is an inventory of routes that counts.

@@ -40,17 +40,21 @@ type Module struct {
 	// It makes nothing stale: a commit that leaves the sources alone leaves the
 	// programs alone.
 	Stamp func(ctx context.Context) []string
+	// Release, unless nil, is what of it does: a release's programs say so, and
+	// those of a commit do not say that they are of none.
+	Release func(ctx context.Context) string
 }
 
 // Own are the project's programs. They are static, so that the same file runs
 // on the machine and as a container's only content.
 func Own(root string) Module {
 	return Module{
-		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench"},
-		Mains: map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
-		Env:   []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
-		Flags: []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
-		Stamp: func(ctx context.Context) []string { return stampOf(ctx, root) },
+		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
+		Mains:   map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
+		Env:     []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
+		Flags:   []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
+		Stamp:   func(ctx context.Context) []string { return stampOf(ctx, root) },
+		Release: func(ctx context.Context) string { return releaseOf(ctx, root) },
 	}
 }
 
@@ -163,6 +167,9 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	want, err := m.stamp()
 	if err != nil {
 		return false, err
+	}
+	if m.Release != nil {
+		want += m.Release(ctx)
 	}
 	stampFile := filepath.Join(out, ".stamp")
 	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want && m.complete(out) {

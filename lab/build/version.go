@@ -30,15 +30,30 @@ func (m Module) stamped(ctx context.Context) []string {
 	return flags
 }
 
-// stampOf asks git. Sources without it, as those of an archive, are of no release.
-func stampOf(ctx context.Context, root string) (set []string) {
-	git := func(args ...string) string {
+// gitIn gives what git says; "" where it fails, as in sources without it.
+func gitIn(ctx context.Context, root string) func(args ...string) string {
+	return func(args ...string) string {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", root}, args...)...).Output()
 		if err != nil {
 			return ""
 		}
 		return strings.TrimSpace(string(out))
 	}
+}
+
+// releaseOf is the tag of the very commit, and whether anything was changed since.
+func releaseOf(ctx context.Context, root string) string {
+	git := gitIn(ctx, root)
+	release := "release " + git("describe", "--tags", "--exact-match", "--match", "v[0-9]*")
+	if git("status", "--porcelain", "--untracked-files=no") != "" {
+		release += " changed"
+	}
+	return release
+}
+
+// stampOf asks git. Sources without it, as those of an archive, are of no release.
+func stampOf(ctx context.Context, root string) (set []string) {
+	git := gitIn(ctx, root)
 	commit, state, built := git("rev-parse", "HEAD"), "clean", "1970-01-01T00:00:00Z"
 	if at, err := time.Parse(time.RFC3339, git("show", "-s", "--format=%cI", "HEAD")); err == nil {
 		built = at.UTC().Format(time.RFC3339) // The commit's: two builds of it are the same.

@@ -48,9 +48,12 @@ func TestStampComesFromGit(t *testing.T) {
 		pkg + "gitVersion=v1.2.3", pkg + "gitTreeState=clean", pkg + "buildDate=2026-01-02T01:04:05Z", "k8s.io/client-go/pkg/version.gitVersion=v1.2.3",
 		"github.com/ccmlab/ccmlab/lab/cli.release=v1.2.3", "github.com/ccmlab/ccmlab/fakecloud/cli.release=v1.2.3",
 	})
+	assert.Equal(t, "release v1.2.3", releaseOf(t.Context(), dir))
 	require.NoError(t, os.WriteFile(file, []byte("b"), 0o600))
+	assert.Equal(t, "release v1.2.3 changed", releaseOf(t.Context(), dir))
 	assert.Contains(t, stampOf(t.Context(), dir), pkg+"gitTreeState=dirty")
 	git("commit", "-qam", "b")
+	assert.Equal(t, "release ", releaseOf(t.Context(), dir))
 	flags := Own(dir).stamped(t.Context())
 	assert.Contains(t, flags[2], "-ldflags=-s -w -extldflags=-static -X "+pkg+"gitVersion=v1.2.3+1.g")
 	assert.NotContains(t, Own(dir).Flags[2], "-X", "what makes programs stale stays the same")

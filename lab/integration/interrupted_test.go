@@ -19,16 +19,6 @@ import (
 
 var errSeen = errors.New("seen")
 
-// newest is the number of the cloud's newest event.
-func (w *world) newest() (seq int64) {
-	w.t.Helper()
-	require.NoError(w.t, w.Cloud().Watch(w.ctx, client.FromOldest, false, func(ev api.Event) error {
-		seq = ev.Seq
-		return nil
-	}))
-	return seq
-}
-
 // awaitBuilding returns as soon as the cloud has begun to build a balancer.
 func (w *world) awaitBuilding(after int64) {
 	w.t.Helper()
@@ -57,7 +47,8 @@ func TestInterruptedBetweenTheCloudsCreateAndTheStatus(t *testing.T) {
 			w := newWorld(t, testbed.Options{Profile: "fast"})
 			first := w.startCCM(testbed.CCMOptions{})
 			w.addNode("node-1")
-			after := w.newest()
+			after, err := w.Cloud().NewestEvent(w.ctx)
+			require.NoError(t, err)
 			svc := w.create(service("web", 8080))
 			w.awaitBuilding(after)
 			interrupt(t, first)

@@ -10,8 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -76,6 +78,40 @@ func TestBalancersThatOthersTouch(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, tags, now.Tags, "what does not say that it is ours is not touched")
 	})
+}
+
+// A Service may go before anybody knows that it has a balancer: upstream handles
+// no deletions, and a finalizer that comes too late holds nothing.
+func TestBalancersWithoutAService(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testbed.Options{})
+	system, err := w.Admin().CoreV1().Namespaces().Get(w.ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	require.NoError(t, err)
+	leak := func(name string, tags api.Tags) string {
+		tags[testbed.TagCluster], tags["kubernetes-service-uid"], tags["kubernetes-service"] = w.Name, "no-such-"+name, "default/"+name
+		lb, err := w.Cloud().CreateLoadBalancer(w.ctx, api.LoadBalancerCreate{
+			Name: name, Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}}, Tags: &tags,
+		})
+		require.NoError(t, err)
+		return lb.ID
+	}
+	ours := leak("ours", api.Tags{"kubernetes-cluster-uid": string(system.UID)})
+	theirs := leak("theirs", api.Tags{"kubernetes-cluster-uid": "another"})
+	unknown := leak("unknown", api.Tags{})
+	w.startCCM(testbed.CCMOptions{})
+
+	w.await("the leaked balancer to go", func() error {
+		lb, err := w.Cloud().GetLoadBalancer(w.ctx, ours)
+		if client.IsNotFound(err) || err == nil && lb.State == api.LoadBalancerDeleting {
+			return nil
+		}
+		return fmt.Errorf("it is there (%w)", err)
+	})
+	for _, id := range []string{theirs, unknown} {
+		lb, err := w.Cloud().GetLoadBalancer(w.ctx, id)
+		require.NoError(t, err)
+		assert.NotEqual(t, api.LoadBalancerDeleting, lb.State, "a cluster of the same name may have made it")
+	}
 }
 
 func TestAnAnnotationMadeInvalidAndMended(t *testing.T) {

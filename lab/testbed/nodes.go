@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,23 +83,6 @@ func (b *Bed) SetReady(ctx context.Context, status corev1.ConditionStatus, names
 		status, time.Now().UTC().Format(time.RFC3339))
 	return each(ctx, names, func(ctx context.Context, _ int, name string) error {
 		_, err := b.admin.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-		return err
-	})
-}
-
-// RenewLeases gives Nodes the lease that a kubelet renews, as of now, for 40 s.
-func (b *Bed) RenewLeases(ctx context.Context, names ...string) error {
-	leases := b.admin.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	return each(ctx, names, func(ctx context.Context, _ int, name string) error {
-		now, seconds := metav1.NowMicro(), int32(40)
-		spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &now}
-		have, err := leases.Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			have.Spec = spec
-			_, err = leases.Update(ctx, have, metav1.UpdateOptions{})
-			return err
-		}
-		_, err = leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 		return err
 	})
 }
