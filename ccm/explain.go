@@ -71,8 +71,7 @@ var nextSteps = map[string]string{
 	// The messages of these say what to do.
 	reasonLoadBalancerNameTaken: "",
 	reasonAddressNotAvailable:   "",
-	// This one is the cloud's own word on the targets.
-	reasonLoadBalancerDegraded: "",
+	reasonLoadBalancerDegraded:  "",
 	// There is nothing to do.
 	reasonLoadBalancerReplaced: "",
 	reasonIPv4Only:             "",

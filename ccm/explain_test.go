@@ -150,7 +150,7 @@ func TestEachReasonHasANextStep(t *testing.T) {
 
 			e, recorder := newExplainer(), record.NewFakeRecorder(1)
 			e.use(recorder)
-			e.explain(balancedService(), topicLoadBalancer, "It is not so", known(reason, "why"))
+			require.Error(t, (&loadBalancers{explain: e}).tell(balancedService(), "It is not so", nil, known(reason, "why")))
 			want := "Warning " + reason + " It is not so: why"
 			if step != "" {
 				want += "; " + step
