@@ -6,7 +6,7 @@ package ccm
 // cluster when something changes in the cloud. Whoever tells it of a change,
 // the cloud or the API server, only puts a key into a queue; the workers
 // observe both sides, compare and act. What they do: cloudwatch_nodes.go,
-// cloudwatch_services.go and cloudwatch_orphans.go.
+// cloudwatch_services.go, cloudwatch_waiting.go and cloudwatch_orphans.go.
 
 import (
 	"context"
@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -143,13 +144,15 @@ type cloudWatch struct {
 	nodeQueue, serviceQueue workqueue.TypedRateLimitingInterface[string] // by name; by UID
 	looks                   int                                          // at waiting Nodes
 
-	deletions                *rate.Limiter // of orphans
+	deletions                *rate.Limiter        // of orphans
+	undeletable              *flowcontrol.Backoff // orphans, by ID
 	orphanAge, orphansPeriod time.Duration
+	addressTries             *flowcontrol.Backoff // for Services that wait, by UID
 
 	mu       sync.Mutex
 	prompted map[types.UID]prompted
 	seen     map[string]*seenBalancer // by Service UID
-	told     map[string]bool          // by Service UID: the cloud told of its balancer since that was last seen
+	told     map[string]bool          // by Service UID: the cloud told of its balancer since that was last seen; false if of all
 	orphaned map[string]time.Time     // by balancer ID: since when
 	doubtful map[string]bool          // by balancer ID: those logged
 }
@@ -183,6 +186,8 @@ func watchOf(kube kubernetes.Interface) *cloudWatch {
 		nodeQueue:     queue("cloud_watch_nodes"),
 		serviceQueue:  queue("cloud_watch_services"),
 		deletions:     rate.NewLimiter(rate.Every(12*time.Second), 5),
+		undeletable:   flowcontrol.NewBackOff(30*time.Second, 30*time.Minute),
+		addressTries:  flowcontrol.NewBackOff(addressPause, addressPause),
 		orphanAge:     30 * time.Second,
 		orphansPeriod: 30 * time.Second,
 		prompted:      map[types.UID]prompted{},
@@ -254,6 +259,7 @@ func (w *cloudWatch) Run(ctx context.Context, workers int) {
 		periodically(time.Second, func(ctx context.Context) { work(ctx, w.serviceQueue, w.syncService) })
 	}
 	periodically(waitingPeriod, w.checkWaiting)
+	periodically(addressPeriod, w.checkAddresses)
 	periodically(time.Minute, func(context.Context) { w.enqueueNodes() })
 	periodically(3*time.Minute, func(context.Context) { w.enqueueServices() })
 	periodically(w.orphansPeriod, w.checkOrphans)
@@ -300,6 +306,11 @@ func (w *cloudWatch) observe(c inventory.Change) {
 		uid := c.LoadBalancer.Tags[TagServiceUID]
 		w.toldOf(uid)
 		w.serviceQueue.Add(uid)
+		if !c.Gone && c.LoadBalancer.State != api.LoadBalancerDeleting && w.serviceOf(uid) == nil {
+			// Somebody gave it the UID of no Service: the same.
+			w.toldOfAll()
+			w.enqueueServices()
+		}
 	case c.Route == nil:
 		// Everything was listed anew, so the cloud is well again.
 		w.promptAnew()

@@ -193,7 +193,10 @@ func (w *cloudWatch) prompt(ctx context.Context, node *corev1.Node) error {
 	}
 	klog.InfoS("Prompting Node: its instance is there", "node", klog.KObj(node), "instance", instance.ID)
 	_, err = w.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // It is gone, or another's of that name: nobody was prompted.
+	case err != nil:
 		return fmt.Errorf("prompting node %s: %w", node.Name, err)
 	}
 	nodesPrompted.Inc()

@@ -185,6 +185,25 @@ func TestWatchPrompts(t *testing.T) {
 	}
 }
 
+// A Node that is gone, or another's of that name by now, was not prompted.
+func TestWatchPromptMissed(t *testing.T) {
+	for name, answer := range map[string]error{
+		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
+		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			waiting := node("")
+			w := newWatch(t, waiting)
+			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+			w.explain.warn(waiting, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
+			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			assert.Len(t, w.writes(), 1)
+			assert.Zero(t, prompts)
+		})
+	}
+}
+
 // A Node that fails whatever its instance looks like, say for its kubelet's
 // --node-ip, is prompted ever more rarely; a change of its instance, and a cloud
 // that is well again, begin anew.

@@ -27,6 +27,7 @@ import (
 // checkOrphans looks at every balancer of the cluster. Those whose Service the
 // informer has cost nothing; of the others the API server is asked.
 func (w *cloudWatch) checkOrphans(ctx context.Context) {
+	w.undeletable.GC()
 	since, doubtful := map[string]time.Time{}, map[string]bool{}
 	for _, lb := range w.known.LoadBalancers() {
 		if lb.State == api.LoadBalancerDeleting || lb.Tags[TagCluster] != w.cluster || w.isOthers(&lb) {
@@ -111,13 +112,17 @@ func (w *cloudWatch) tellDoubtful(lb *api.LoadBalancer) {
 
 // deleteOrphan deletes a few per minute: should all of this be wrong, somebody
 // has the time to stop it.
+//
+// One that cannot be deleted is tried ever more rarely, so that it leaves the
+// others their turn.
 func (w *cloudWatch) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
-	if !w.deletions.Allow() {
+	if w.undeletable.IsInBackOffSinceUpdate(lb.ID, time.Now()) || !w.deletions.Allow() {
 		return
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone", "id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
 	if err := w.balancers.EnsureLoadBalancerDeleted(ctx, w.cluster, owner); err != nil {
-		klog.ErrorS(err, "Load balancer whose Service is gone stays for now", "id", lb.ID)
+		w.undeletable.Next(lb.ID, time.Now())
+		klog.ErrorS(err, "Load balancer whose Service is gone stays for now", "id", lb.ID, "retryAfter", w.undeletable.Get(lb.ID))
 		return
 	}
 	orphansDeleted.Inc()

@@ -151,7 +151,7 @@ func TestWatchOrphanAcquitted(t *testing.T) {
 	})
 }
 
-// A deletion that fails is tried again at the next check, and is not counted.
+// A deletion that fails is tried again, ever more rarely, and is not counted.
 func TestWatchOrphanStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch(t)
@@ -162,13 +162,40 @@ func TestWatchOrphanStays(t *testing.T) {
 			return errors.New("503")
 		}
 		n := counted(t, orphansDeleted, func() {
-			for range 4 {
+			for range 9 {
 				w.checkOrphans(t.Context())
 				passes(w.orphansPeriod)
 			}
 		})
-		assert.Equal(t, 3, asked, "from the second check on")
+		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
 		assert.Zero(t, n)
+	})
+}
+
+// Those that cannot be deleted leave the others their turn, however many they are.
+func TestWatchUndeletableOrphans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t)
+		var many []api.LoadBalancer
+		for i := range 40 {
+			lb := leaked(t)
+			lb.ID, lb.Tags[TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
+			many = append(many, *lb)
+		}
+		w.cloud.has(many...)
+		last := many[len(many)-1]
+		w.reconciler.deleted = func(svc *corev1.Service) error {
+			if string(svc.UID) != last.Tags[TagServiceUID] {
+				return errors.New("409")
+			}
+			w.cloud.has(many[:len(many)-1]...)
+			return nil
+		}
+		deleted := counted(t, orphansDeleted, func() {
+			w.run()
+			passes(time.Hour)
+		})
+		assert.Equal(t, 1, deleted)
 	})
 }
 

@@ -4,7 +4,7 @@ package ccm
 // behind the cluster's back is brought back, by the very method that upstream's
 // controller calls. What the user changes in the cluster stays upstream's: only
 // a balancer that moved away from a wish that it had fulfilled was changed out
-// of band. Nothing is asked of the cloud to find that out; the inventory knows.
+// of band. But no difference lasts for ever, whosever it is. Nothing is asked of the cloud to find that out; the inventory knows.
 
 import (
 	"context"
@@ -30,9 +30,14 @@ import (
 // reasonLoadBalancerRepaired is of an Event on a Service, one for each repair.
 const reasonLoadBalancerRepaired = "LoadBalancerRepaired"
 
-// settling is how long a difference must last before it is acted on: upstream's
-// controller may just be at it.
-const settling = time.Second
+const (
+	// settling is how long a difference must last before it is acted on:
+	// upstream's controller may just be at it.
+	settling = time.Second
+	// lasting is how long one must last that upstream's controller should be at:
+	// by then it may well believe that it is done.
+	lasting = time.Minute
+)
 
 // seenBalancer is what the watch remembers of a Service's balancer.
 type seenBalancer struct {
@@ -43,8 +48,10 @@ type seenBalancer struct {
 	// differs is how it was found to differ last, and since when it does.
 	differs string
 	since   time.Time
-	// repairing is what is being repaired, until nothing differs; absent is that
+	// underway is that the difference is being reconciled, until nothing differs.
+	// repairing is what differed if it came about out of band; absent is that
 	// there was no balancer to be seen.
+	underway  bool
 	repairing string
 	absent    bool
 	// tried is the difference that a reconcile left, because nothing can be done
@@ -53,7 +60,7 @@ type seenBalancer struct {
 }
 
 func (w *cloudWatch) enqueueService(obj any) {
-	if svc, ok := obj.(*corev1.Service); ok && isBalanced(svc) {
+	if svc, ok := obj.(*corev1.Service); ok && (isBalanced(svc) || w.waitsForAddress(svc)) {
 		w.serviceQueue.Add(string(svc.UID))
 	}
 }
@@ -70,11 +77,16 @@ func wantsBalancer(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.LoadBalancerClass == nil
 }
 
-// isBalanced tells whether upstream has built the Service's balancer and is
-// done with it: it set its finalizer before, and the address after.
+// awaitsBalancer tells whether upstream has begun to build the Service's
+// balancer: it set its finalizer before.
+func awaitsBalancer(svc *corev1.Service) bool {
+	return wantsBalancer(svc) && svc.DeletionTimestamp == nil && servicehelpers.HasLBFinalizer(svc)
+}
+
+// isBalanced tells whether upstream is done with it too: it set the address
+// after.
 func isBalanced(svc *corev1.Service) bool {
-	return wantsBalancer(svc) && svc.DeletionTimestamp == nil &&
-		servicehelpers.HasLBFinalizer(svc) && len(svc.Status.LoadBalancer.Ingress) > 0
+	return awaitsBalancer(svc) && len(svc.Status.LoadBalancer.Ingress) > 0
 }
 
 func (w *cloudWatch) serviceOf(uid string) *corev1.Service {
@@ -93,7 +105,10 @@ func (w *cloudWatch) serviceOf(uid string) *corev1.Service {
 func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 	svc := w.serviceOf(uid)
 	if svc == nil || !isBalanced(svc) {
-		w.forgetBalancer(uid)
+		w.forgetBalancer(uid, svc)
+		if svc != nil {
+			return w.getAddress(ctx, svc)
+		}
 		return nil
 	}
 	nodes := balancerNodes(w.nodes)
@@ -112,25 +127,38 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 	if differs == "" {
 		return w.fulfilled(ctx, svc, nodes, lb, seen, want)
 	}
-	if seen.repairing == "" && !outOfBand(svc, lb, seen, want) {
-		return nil
-	}
 	if differs != seen.differs {
 		seen.differs, seen.since = differs, time.Now()
 	}
-	if rest := settling - time.Since(seen.since); rest > 0 && seen.repairing == "" {
-		w.serviceQueue.AddAfter(uid, rest)
+	if seen.underway && seen.tried == differs {
+		*seen = seenBalancer{fulfilled: seen.fulfilled, id: seen.id, differs: differs, since: time.Now()}
 		return nil
 	}
-	if seen.repairing != "" && seen.tried == differs {
-		seen.repairing, seen.tried = "", ""
+	if !seen.underway && !w.takesUp(svc, lb, seen, want) {
 		return nil
-	}
-	if seen.repairing == "" {
-		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", differs)
-		seen.repairing, seen.absent = differs, lb == nil
 	}
 	return w.repair(ctx, svc, nodes, seen)
+}
+
+// takesUp tells whether the difference has lasted long enough, and if so begins
+// to bridge it; else it is looked at again when it has.
+func (w *cloudWatch) takesUp(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
+	changed, patience := w.outOfBand(svc, lb, seen, want), lasting
+	if changed {
+		patience = settling
+	}
+	if rest := patience - time.Since(seen.since); rest > 0 {
+		w.serviceQueue.AddAfter(string(svc.UID), rest)
+		return false
+	}
+	seen.underway = true
+	if changed {
+		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", seen.differs)
+		seen.repairing, seen.absent = seen.differs, lb == nil
+	} else {
+		klog.InfoS("Load balancer has not been what its Service wants for a while", "service", klog.KObj(svc), "missing", seen.differs)
+	}
+	return true
 }
 
 // differences are the steps to what the Service wants, in words; "" for none.
@@ -154,39 +182,58 @@ func namesAddress(svc *corev1.Service, lb *api.LoadBalancer) bool {
 // outOfBand tells whether it is the balancer that changed, and not the wish. If
 // the wish did, or the balancer is as it was while the nodes changed, upstream's
 // controller is at it. Of a Service that was never seen fulfilled only this can
-// be told: it has an address, so that its balancer was there.
-func outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
+// be told: it has an address, so that its balancer was there, and the cloud told
+// of that one.
+func (w *cloudWatch) outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
 	if seen.fulfilled == nil {
-		return lb == nil
+		return lb == nil && w.toldOfItself(svc.UID)
 	}
 	before := *seen.fulfilled
+	sameTargets := slices.Equal(before.targets, want.targets)
 	before.targets, want.targets = nil, nil
-	if !reflect.DeepEqual(before, want) {
+	switch {
+	case !reflect.DeepEqual(before, want):
 		return false
+	case lb == nil || !namesAddress(svc, lb):
+		return true
+	case sameTargets:
+		before.targets = seen.fulfilled.targets
+	default:
+		// Upstream is about to write them all, and may have written some node set
+		// between the two.
+		before.targets = slices.Clone(lb.Targets)
+		sortTargets(before.targets)
 	}
-	return lb == nil || !namesAddress(svc, lb) || len(plan(lb, *seen.fulfilled)) > 0
+	return len(plan(lb, before)) > 0
 }
 
 // repair runs upstream's own reconcile. It comes by again until nothing
 // differs.
 func (w *cloudWatch) repair(ctx context.Context, old *corev1.Service, nodes []*corev1.Node, seen *seenBalancer) error {
-	// What the informer has may be a moment old, and a balancer for a Service
-	// that was just deleted would be nobody's.
-	svc, err := w.kube.CoreV1().Services(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("looking at service %s/%s before its load balancer is repaired: %w", old.Namespace, old.Name, err)
-	}
-	if svc.UID != old.UID || !isBalanced(svc) {
-		return nil
+	svc, err := w.asItIs(ctx, old)
+	if err != nil || svc == nil || !isBalanced(svc) {
+		return err
 	}
 	if err := w.ensureAndLookAgain(ctx, svc, nodes); err != nil {
 		return err
 	}
 	seen.tried = seen.differs
 	return nil
+}
+
+// asItIs is the Service, nil if it is gone. What the informer has may be a moment
+// old, and a balancer for a Service that was just deleted would be nobody's.
+func (w *cloudWatch) asItIs(ctx context.Context, old *corev1.Service) (*corev1.Service, error) {
+	svc, err := w.kube.CoreV1().Services(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking at service %s/%s before its load balancer is reconciled: %w", old.Namespace, old.Name, err)
+	case svc.UID != old.UID:
+		return nil, nil
+	}
+	return svc, nil
 }
 
 func (w *cloudWatch) ensureAndLookAgain(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
@@ -225,17 +272,17 @@ func (w *cloudWatch) ensure(ctx context.Context, svc *corev1.Service, nodes []*c
 // nothing here.
 func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, seen *seenBalancer, want balancer) error {
 	if seen.absent && seen.id == lb.ID {
-		seen.repairing = "" // It had only been out of sight.
+		seen.underway, seen.repairing = false, "" // It had only been out of sight.
 	}
 	if w.isTroubled(svc, lb) {
 		if err := w.ensure(ctx, svc, nodes); err != nil {
 			return err
 		}
 	}
+	if seen.underway && lb.State != api.LoadBalancerActive {
+		return w.ensureAndLookAgain(ctx, svc, nodes)
+	}
 	if seen.repairing != "" {
-		if lb.State != api.LoadBalancerActive {
-			return w.ensureAndLookAgain(ctx, svc, nodes)
-		}
 		balancerRepairs.Inc()
 		w.explain.note(svc, reasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
 	}
@@ -254,12 +301,13 @@ func (w *cloudWatch) isTroubled(svc *corev1.Service, lb *api.LoadBalancer) bool 
 // believed only if the cloud told something of it: what the inventory remembers
 // is out of sight while it may be out of date.
 func (w *cloudWatch) balancerOf(uid string) (lb *api.LoadBalancer, certain bool) {
-	all := w.known.LoadBalancersOf(uid)
-	live := slices.DeleteFunc(slices.Clone(all), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	all := w.known.LoadBalancersOf(uid)
+	live := slices.DeleteFunc(slices.Clone(all), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
 	if len(all) == 0 {
-		return nil, w.told[uid]
+		_, told := w.told[uid]
+		return nil, told
 	}
 	delete(w.told, uid)
 	switch len(live) {
@@ -280,12 +328,22 @@ func (w *cloudWatch) toldOf(uid string) {
 	w.told[uid] = true
 }
 
+// toldOfAll is for a change that may concern the balancer of any Service.
 func (w *cloudWatch) toldOfAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid := range w.seen {
-		w.told[uid] = true
+	for _, obj := range w.services.List() {
+		if svc, ok := obj.(*corev1.Service); ok && awaitsBalancer(svc) && !w.told[string(svc.UID)] {
+			w.told[string(svc.UID)] = false
+		}
 	}
+}
+
+// toldOfItself tells whether it was of this Service's own balancer.
+func (w *cloudWatch) toldOfItself(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told[string(uid)]
 }
 
 // seenOf is what is remembered; only the worker that has the key uses it.
@@ -298,11 +356,16 @@ func (w *cloudWatch) seenOf(uid string) *seenBalancer {
 	return w.seen[uid]
 }
 
-func (w *cloudWatch) forgetBalancer(uid string) {
+// forgetBalancer is for a Service whose balancer is not there to be compared,
+// nil for one that is gone. If its address is only still to come, the end of its
+// balancer is not told twice.
+func (w *cloudWatch) forgetBalancer(uid string, svc *corev1.Service) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.seen, uid)
-	delete(w.told, uid)
+	if svc == nil || !awaitsBalancer(svc) || len(w.known.LoadBalancersOf(uid)) > 0 {
+		delete(w.told, uid)
+	}
 }
 
 // balancerNodes are the Nodes that a Service's balancer has as its targets, as

@@ -3,6 +3,7 @@ package ccm
 import (
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -301,6 +302,138 @@ func TestWatchGivesUpWhatCannotBe(t *testing.T) {
 		passes(time.Minute)
 		assert.Equal(t, 1, called)
 		assert.Empty(t, w.events())
+	})
+}
+
+// joins has a Node in the informer, whose instance has that ID.
+func (w *watchWorld) joins(instance string) {
+	n := node("fakecloud://" + instance)
+	n.Name = "node-of-" + instance
+	require.NoError(w.t, w.nodes.Add(n))
+}
+
+// Nodes come one after the other, and upstream is slow: what it has written on
+// its way to the newest node set was changed by nobody else. What somebody else
+// does meanwhile is found all the same.
+func TestWatchWhileNodesCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := balancedService()
+		w := newWatch(t, svc)
+		sync := func() { require.NoError(t, w.syncService(t.Context(), string(svc.UID))) }
+		w.joins("i-1")
+		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		sync()
+		w.joins("i-2")
+		w.joins("i-3")
+		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
+		for range 10 { // The reconciler fails on any call.
+			sync()
+			passes(settling)
+		}
+		bent := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
+		bent.Listeners[0].TargetPort++
+		w.cloud.has(*bent)
+		called := 0
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			called++
+			w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"))
+			return &svc.Status.LoadBalancer, nil
+		}
+		for range 3 {
+			sync()
+			passes(settling)
+		}
+		assert.Equal(t, 1, called)
+		assert.Len(t, w.events(), 1)
+	})
+}
+
+// A difference that upstream's controller should be at, and which lasts, is
+// bridged; that is no repair.
+func TestWatchBridgesWhatLasts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		seenBefore bool
+		change     func(lb *api.LoadBalancer)
+	}{
+		"the wish changed":           {seenBefore: true, change: func(lb *api.LoadBalancer) { lb.Listeners = lb.Listeners[:1] }},
+		"never seen as it should be": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort++ }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := balancedService()
+				if tc.seenBefore {
+					svc.Spec.Ports = svc.Spec.Ports[:1]
+				}
+				w := newWatch(t, svc)
+				differs := built(t, api.LoadBalancerActive)
+				tc.change(differs)
+				w.cloud.has(*differs)
+				var called atomic.Int32
+				w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+					called.Add(1)
+					w.cloud.has(*built(t, api.LoadBalancerActive))
+					return &svc.Status.LoadBalancer, nil
+				}
+				w.run()
+				if tc.seenBefore {
+					_, err := w.api.CoreV1().Services("default").Update(t.Context(), balancedService(), metav1.UpdateOptions{})
+					require.NoError(t, err)
+				}
+				passes(lasting - 2*time.Second)
+				assert.Zero(t, called.Load())
+				repairs := counted(t, balancerRepairs, func() { passes(time.Hour) })
+				assert.EqualValues(t, 1, called.Load())
+				assert.Zero(t, repairs)
+				assert.Empty(t, w.events())
+			})
+		})
+	}
+}
+
+// A balancer is deleted before the informer has the address that upstream wrote.
+func TestWatchDeletionBeforeTheAddress(t *testing.T) {
+	for name, told := range map[string]inventory.Change{
+		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "01234567-89ab"}}, Gone: true},
+		"listed anew":   {},
+		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "nobody"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				early := balancedService()
+				early.Status = corev1.ServiceStatus{}
+				w := newWatch(t, early, node("fakecloud://i-1"))
+				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+				w.run()
+				w.observe(told)
+				passes(time.Second)
+				called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+				_, err := w.api.CoreV1().Services("default").UpdateStatus(t.Context(), balancedService(), metav1.UpdateOptions{})
+				require.NoError(t, err)
+				passes(lasting + 10*time.Second)
+				assert.Positive(t, *called)
+				// Only of the balancer's own end is it certain that there was one.
+				assert.Equal(t, told.Gone, len(w.events()) == 1)
+			})
+		})
+	}
+}
+
+// Somebody gave the balancer another Service's UID: it is missed.
+func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.run()
+		lost := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+		lost.Tags[TagServiceUID] = "nobody"
+		w.cloud.has(lost)
+		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+		again.ID = "lb-2"
+		w.reconciles(again)
+		w.observe(inventory.Change{LoadBalancer: &lost})
+		passes(10 * time.Second)
+		assert.Len(t, w.events(), 1)
 	})
 }
 

@@ -234,9 +234,15 @@ func TestWatchObserves(t *testing.T) {
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "by provider ID and by name")
 	assert.Empty(t, keys(w.serviceQueue))
 
+	another := balancedService()
+	another.Name, another.UID = "another", "some-uid"
+	require.NoError(t, w.services.Add(another))
 	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "some-uid"}}})
 	assert.Empty(t, keys(w.nodeQueue))
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue))
+	require.NoError(t, w.services.Delete(another))
+	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
+	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue), "on its way out after its Service")
 
 	w.observe(inventory.Change{Route: &api.Route{}})
 	assert.Empty(t, keys(w.nodeQueue))

@@ -1,0 +1,105 @@
+package ccm
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// unaddressed is a Service whose balancer upstream has begun to build.
+func unaddressed() *corev1.Service {
+	svc := balancedService()
+	svc.Status = corev1.ServiceStatus{}
+	return svc
+}
+
+// The cloud was down for longer than upstream's patience, and is well again: the
+// Service gets its address. While it is down it is asked for it now and then.
+func TestWatchGetsTheAddressAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := unaddressed()
+		w := newWatch(t, svc, node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		var tries, up atomic.Int32
+		w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		builds := w.reconciler.ensure
+		w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			if tries.Add(1); up.Load() == 0 {
+				return nil, errors.New("503")
+			}
+			status, err := builds(svc, nodes)
+			if err == nil {
+				w.explain.resolved(svc, topicLoadBalancer)
+			}
+			return status, err
+		}
+		w.explain.warn(svc, topicLoadBalancer, cause{reason: reasonCloudUnavailable}, "503")
+		require.Len(t, w.events(), 1)
+		w.run()
+		passes(10 * time.Minute)
+		assert.LessOrEqual(t, tries.Load(), int32(10*60/addressPause.Seconds())+1)
+		assert.Positive(t, tries.Load())
+		assert.Empty(t, w.writes())
+
+		up.Store(1)
+		repairs := counted(t, balancerRepairs, func() { passes(addressPause + addressPeriod + time.Second) })
+		assert.Zero(t, repairs)
+		got, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Len(t, got.Status.LoadBalancer.Ingress, 1)
+		assert.Equal(t, "127.30.64.1", got.Status.LoadBalancer.Ingress[0].IP)
+		before := tries.Load()
+		passes(time.Hour)
+		assert.Equal(t, before, tries.Load(), "it has its address")
+		assert.Empty(t, w.events())
+	})
+}
+
+// Whose address is upstream's to get, or nobody's: the reconciler fails on any
+// call.
+func TestWatchGetsNoAddress(t *testing.T) {
+	class := "other"
+	for name, tc := range map[string]struct {
+		cause  string
+		change func(svc *corev1.Service)
+		late   func(svc *corev1.Service) // what the informer has not seen
+	}{
+		"no trouble told":      {},
+		"the Service's fault":  {cause: reasonInvalidService},
+		"a name taken":         {cause: reasonLoadBalancerNameTaken},
+		"of a class":           {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
+		"of another type":      {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
+		"without a finalizer":  {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil }},
+		"being deleted":        {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }},
+		"made anew since":      {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" }},
+		"upstream was quicker": {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.Status = balancedService().Status }},
+		"no longer wants one":  {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := unaddressed()
+			if tc.change != nil {
+				tc.change(svc)
+			}
+			w := newWatch(t, svc)
+			if tc.late != nil {
+				late := svc.DeepCopy()
+				tc.late(late)
+				require.NoError(t, w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
+			}
+			if tc.cause != "" {
+				w.explain.warn(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")
+			}
+			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+			assert.Empty(t, w.writes())
+		})
+	}
+}
