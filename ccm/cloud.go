@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
@@ -108,16 +109,26 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		broadcaster.Shutdown()
 	}()
 	// A wrong token or project is worth a loud line at start. It is no reason
-	// to exit: the cloud may be down just now, and every call checks again.
-	if err := c.instances.project.check(ctx); err != nil {
-		klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
-	}
+	// to exit, nor to have the controllers wait: the cloud may be down just now,
+	// and every call checks again.
+	go func() {
+		if err := c.instances.project.check(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
+		}
+	}()
 }
 
 // SetInformers is called after Initialize, before any controller starts.
 func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
-	nodes := informers.Core().V1().Nodes().Lister()
+	core := informers.Core().V1()
+	nodes := core.Nodes().Lister()
 	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
+	// Whichever controllers run, what was said of an object goes with it.
+	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.objectGone}); err != nil {
+			klog.ErrorS(err, "What was said of objects that are deleted will be remembered")
+		}
+	}
 }
 
 func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }

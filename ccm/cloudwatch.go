@@ -331,7 +331,6 @@ func (w *cloudWatch) objectGone(obj any) {
 		return
 	}
 	uid := object.GetUID()
-	w.explain.forget(uid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.prompted, uid)

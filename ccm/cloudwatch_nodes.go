@@ -98,11 +98,12 @@ func (w *cloudWatch) checkWaiting(context.Context) {
 	}
 }
 
-// toldThat tells whether the cause that was told last has that reason.
+// toldThat tells whether the cause that was met last has that reason.
 func (e *explainer) toldThat(obj object, topic, reason string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.said[about{obj.GetUID(), topic}].reason == reason
+	said := e.said[about{obj.GetUID(), topic}]
+	return len(said) > 0 && said[len(said)-1].reason == reason
 }
 
 // waits tells whether a Node was tried and not initialised, so that upstream's

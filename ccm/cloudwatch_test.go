@@ -303,8 +303,6 @@ func TestWatchForgetsWhatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, svc := node(""), balancedService()
 		w := newWatch(t, waiting, svc)
-		w.explain.warn(waiting, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
-		w.explain.warn(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			return &svc.Status.LoadBalancer, nil
 		}
@@ -313,8 +311,6 @@ func TestWatchForgetsWhatIsGone(t *testing.T) {
 		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), waiting.Name, metav1.DeleteOptions{}))
 		require.NoError(t, w.api.CoreV1().Services(svc.Namespace).Delete(t.Context(), svc.Name, metav1.DeleteOptions{}))
 		synctest.Wait()
-		assert.False(t, w.explain.troubled(waiting, topicInitialization))
-		assert.False(t, w.explain.troubled(svc, topicLoadBalancer))
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		assert.Empty(t, w.prompted)

@@ -3,18 +3,19 @@ package ccm
 // Whether the machine behind a Node exists: the one place that decides it, for
 // all who ask. Deleting a Node on a wrong answer costs its pods, so there are
 // three verdicts, and "gone" is the rare one: only on the cloud's own and fresh
-// word about that one instance, for our project. ANSWERS.md lists every answer
+// word about that one instance, for our project. Which instance that is, a Node
+// without a provider ID leaves to its name and age. ANSWERS.md lists every answer
 // that a cloud can give, and what follows.
 
 //go:generate go test . -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
@@ -27,6 +28,9 @@ import (
 type knownInstances interface {
 	Instance(ctx context.Context, id string) (*api.Instance, error)
 	InstancesNamed(ctx context.Context, name string) ([]api.Instance, error)
+	// NoteInstance takes in what the cloud said of an instance of our project, so
+	// that a list that lacks it costs one question and no more.
+	NoteInstance(i api.Instance)
 }
 
 // verdict on the instance of a Node: exactly one field is set.
@@ -61,7 +65,7 @@ func (i *instances) judge(ctx context.Context, node *corev1.Node) verdict {
 // recall is what the inventory can say, or how to find out.
 func (i *instances) recall(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
-		return i.recallNamed(ctx, node.Name)
+		return i.recallNamed(ctx, node)
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	if err != nil {
@@ -91,6 +95,9 @@ func (i *instances) ask(ctx context.Context, id string) verdict {
 		return verdict{err: err}
 	}
 	v := i.ifOurs(ctx, instance)
+	if v.exists != nil {
+		i.inventory.NoteInstance(*instance)
+	}
 	if v.exists != nil && ended(instance.State) {
 		return verdict{gone: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
 	}
@@ -102,39 +109,51 @@ func (i *instances) ask(ctx context.Context, id string) verdict {
 var errNoSuchName = errors.New("no instance has that name")
 
 // recallNamed serves Nodes that have no provider ID yet.
-func (i *instances) recallNamed(ctx context.Context, name string) (verdict, confirmation) {
-	all, err := i.inventory.InstancesNamed(ctx, name)
+func (i *instances) recallNamed(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
+	all, err := i.inventory.InstancesNamed(ctx, node.Name)
 	if err != nil {
 		return verdict{err: err}, nil
 	}
-	v, last := i.among(ctx, name, all)
-	if last == "" {
+	v, last := i.among(ctx, node.Name, all)
+	if last == nil {
 		return v, nil
 	}
 	return verdict{}, func(ctx context.Context) verdict {
 		// A namesake that came since may be unknown to the inventory, and the
 		// Node may be its.
-		all, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: name})
+		fresh, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
 		if err != nil {
 			return verdict{err: err}
 		}
-		if v, _ := i.among(ctx, name, all); v.exists != nil || v.err != nil && !errors.Is(v.err, errNoSuchName) {
+		v, last := i.among(ctx, node.Name, append(fresh, *last))
+		switch {
+		case last == nil:
 			return v
+		case !outlived(node, last):
+			// It is another's, and a list that does not show that one is stale.
+			return verdict{err: fmt.Errorf("%w but the ended %s, and the Node came after that: %q", errNoSuchName, last.ID, node.Name)}
 		}
-		return i.ask(ctx, last)
+		return i.ask(ctx, last.ID)
 	}
 }
 
+// outlived tells whether the Node was there before its ended namesake's end,
+// after which nothing of an instance changes. The API server cuts the time of a
+// creation to seconds.
+func outlived(node *corev1.Node, ended *api.Instance) bool {
+	return node.CreationTimestamp.Add(time.Second).Before(ended.UpdatedAt)
+}
+
 // among chooses from a list by name. Where all of that name have ended, there
-// is no verdict but the ID of the last of them.
-func (i *instances) among(ctx context.Context, name string, all []api.Instance) (v verdict, last string) {
+// is no verdict but the one that ended last.
+func (i *instances) among(ctx context.Context, name string, all []api.Instance) (v verdict, last *api.Instance) {
 	var live, gone []api.Instance
 	for _, instance := range all {
 		if instance.Name != name {
 			continue
 		}
 		if err := i.mustBeOurs(ctx, &instance); err != nil {
-			return verdict{err: err}, ""
+			return verdict{err: err}, nil
 		}
 		if ended(instance.State) {
 			gone = append(gone, instance)
@@ -144,18 +163,18 @@ func (i *instances) among(ctx context.Context, name string, all []api.Instance) 
 	}
 	switch {
 	case len(live) == 1:
-		return verdict{exists: &live[0]}, ""
+		return verdict{exists: &live[0]}, nil
 	case len(live) > 1:
-		return verdict{err: newAmbiguous(name, live)}, ""
+		return verdict{err: newAmbiguous(name, live)}, nil
 	case len(gone) == 0:
 		// A list of another project's instances is as empty as this one.
 		if err := i.project.check(ctx); err != nil {
-			return verdict{err: err}, ""
+			return verdict{err: err}, nil
 		}
-		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, ""
+		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, nil
 	}
-	// IDs sort by creation.
-	return verdict{}, slices.MaxFunc(gone, func(a, b api.Instance) int { return cmp.Compare(a.ID, b.ID) }).ID
+	ended := slices.MaxFunc(gone, func(a, b api.Instance) int { return a.UpdatedAt.Compare(b.UpdatedAt) })
+	return verdict{}, &ended
 }
 
 // notThat refuses an answer that is not about the instance that was asked for.

@@ -10,10 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -43,6 +45,8 @@ func (f forgetful) Routes(ctx context.Context) ([]api.Route, error) {
 
 func (forgetful) NoteRoute(api.Route) {}
 
+func (forgetful) NoteInstance(api.Instance) {}
+
 // remembered is an inventory that knows these instances, and nothing else, or
 // fails.
 type remembered struct {
@@ -69,6 +73,35 @@ func (r *remembered) InstancesNamed(_ context.Context, name string) ([]api.Insta
 	return named, r.err
 }
 
+func (r *remembered) NoteInstance(i api.Instance) {
+	r.instances = append(slices.DeleteFunc(slices.Clone(r.instances), func(old api.Instance) bool { return old.ID == i.ID }), i)
+}
+
+// An instance that a list lacks is asked about once, and is known from then on;
+// one of another project is not.
+func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
+	asked := 0
+	f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+		asked++
+		i := instance(api.InstanceRunning)
+		return &i, nil
+	}}
+	i, known := newInstances(f), &remembered{}
+	i.inventory = known
+	for range 3 {
+		there, err := i.InstanceExists(t.Context(), node(byID))
+		require.NoError(t, err)
+		assert.True(t, there)
+	}
+	assert.Equal(t, 1, asked)
+
+	known.instances = nil
+	f.getInstance = with(func(i *api.Instance) { i.Project = "p-other" })
+	_, err := i.InstanceExists(t.Context(), node(byID))
+	require.ErrorIs(t, err, errWrongProject)
+	assert.Empty(t, known.instances)
+}
+
 // What a cloud's answer says of the instance.
 const (
 	exists  = "exists"
@@ -84,7 +117,7 @@ type answer struct {
 	// What the Node has, what the inventory knows (nothing, unless said), and
 	// what the cloud answers; a call without an answer fails the test.
 	providerID string
-	known      knownInstances
+	known      *remembered
 	get        func(string) (*api.Instance, error)
 	list       func(client.InstanceFilter) ([]api.Instance, error)
 	token      func() (*api.Project, error) // our project's, unless said
@@ -95,6 +128,15 @@ type answer struct {
 	// hollow is an instance that is there, but of which too little is known to
 	// initialise a Node.
 	hollow bool
+	// came is when the Node was created: long ago, unless said.
+	came time.Time
+}
+
+// asked is the Node that the row is about.
+func (a answer) asked() *corev1.Node {
+	n := node(a.providerID)
+	n.CreationTimestamp = metav1.NewTime(a.came)
+	return n
 }
 
 func (a answer) node() string {
@@ -160,7 +202,7 @@ const byID = "fakecloud://i-1"
 
 func answersByID() []answer {
 	hollow := with
-	known := func(s api.InstanceState) knownInstances { return &remembered{instances: []api.Instance{instance(s)}} }
+	known := func(s api.InstanceState) *remembered { return &remembered{instances: []api.Instance{instance(s)}} }
 	rows := []answer{
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},
 		{answer: "200, running", get: inState(api.InstanceRunning), concludes: exists},
@@ -209,7 +251,11 @@ func answersByID() []answer {
 }
 
 func answersByName() []answer {
+	end := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
 	running, ended := instance(api.InstanceRunning), changed(api.InstanceTerminated, "i-0", ourProject)
+	ended.UpdatedAt = end
+	timeless := ended
+	timeless.UpdatedAt = time.Time{}
 	stale := &remembered{instances: []api.Instance{ended}}
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
@@ -222,6 +268,11 @@ func answersByName() []answer {
 		{answer: "a list with two of that name", list: lists(running, changed(api.InstanceStopped, "i-2", ourProject)), concludes: unknown, reason: reasonInstanceAmbiguous},
 		{answer: "a list with only an ended one; 200, terminated", list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: reasonInstanceNotFound},
 		{answer: "a list with only an ended one; 404 of our project", list: lists(ended), get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, and the Node came after its end: a stale list hides a live namesake", came: end.Add(time.Minute).Truncate(time.Second), list: lists(ended), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, and the Node came within the second of its end", came: end.Truncate(time.Second), list: lists(ended), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "a list with only an ended one, which does not say when it ended", came: end, list: lists(timeless), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "the inventory saw the end of one; an empty list, and the Node came after that end", known: stale, came: end.Add(time.Minute).Truncate(time.Second), list: lists(), concludes: unknown, reason: reasonInstanceNotFound},
+		{answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated", known: &remembered{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute), list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: reasonInstanceNotFound},
 		{answer: "a list with only an ended one; timeout", list: lists(ended), get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: reasonCloudUnavailable},
 		{answer: "the inventory saw the end of one; a list with a live namesake", known: stale, list: lists(ended, running), concludes: exists},
 		{answer: "the inventory saw the end of one; a list with two live namesakes", known: stale, list: lists(running, changed(api.InstanceRunning, "i-2", ourProject)), concludes: unknown, reason: reasonInstanceAmbiguous},
@@ -241,7 +292,8 @@ func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder)
 	}
 	i := newInstances(f)
 	if a.known != nil {
-		i.inventory = a.known
+		known := *a.known // Rows do not learn of each other.
+		i.inventory = &known
 	}
 	recorder := record.NewFakeRecorder(20)
 	i.explain.use(recorder)
@@ -270,8 +322,8 @@ func TestAnswers(t *testing.T) {
 }
 
 func (a answer) testExistence(t *testing.T, i *instances) {
-	there, err := i.InstanceExists(t.Context(), node(a.providerID))
-	shutdown, shutdownErr := i.InstanceShutdown(t.Context(), node(a.providerID))
+	there, err := i.InstanceExists(t.Context(), a.asked())
+	shutdown, shutdownErr := i.InstanceShutdown(t.Context(), a.asked())
 	switch a.concludes {
 	case exists:
 		require.NoError(t, err)
@@ -292,7 +344,7 @@ func (a answer) testExistence(t *testing.T, i *instances) {
 }
 
 func (a answer) testInitialisation(t *testing.T, i *instances, recorder *record.FakeRecorder) {
-	fresh := node(a.providerID)
+	fresh := a.asked()
 	fresh.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
 	var err error
 	for range 3 {
@@ -314,7 +366,7 @@ func (a answer) testInitialisation(t *testing.T, i *instances, recorder *record.
 func (a answer) testRoute(t *testing.T, f *fakeAPI, i *instances) {
 	made := 0
 	f.createRoute = func(api.RouteCreate) (*api.Route, error) { made++; r := route(); return &r, nil }
-	r := newRoutes(t, f, node(a.providerID))
+	r := newRoutes(t, f, a.asked())
 	r.instances = i
 	err := r.CreateRoute(t.Context(), clusterName, "", wanted())
 	assert.Equal(t, a.concludes == exists, err == nil, "%v", err)
@@ -330,8 +382,12 @@ func answersDoc() string {
 What the CCM concludes about the instance of a Node from each answer that a cloud
 can give. A Node is deleted on "gone" only, and that takes the cloud's own and
 fresh word about that one instance, for the project that the CCM is configured
-for. The Event is the one on a Node that waits to be initialised; it comes once,
-not at every retry.
+for. Which one that is, the Node's provider ID says. A Node that has none yet is
+taken for that of an ended instance only if it has its name, no list shows another
+of that name, and the Node was created before that instance ended, by the clocks
+of the API server and the cloud; so a list that hides the Node's own instance
+deletes no Node that came after its namesake's end. The Event is the one on a Node
+that waits to be initialised; it comes once, not at every retry.
 `)
 	for _, part := range []struct {
 		title string

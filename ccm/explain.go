@@ -2,7 +2,7 @@ package ccm
 
 // Events for what upstream's controllers only log, or say again at every retry:
 // why a Node stays tainted, a Service without a balancer, a route missing. One
-// Event for each cause, not for each retry.
+// Event for each cause, not for each retry, also where causes take turns.
 
 import (
 	"errors"
@@ -14,9 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -42,7 +44,8 @@ const (
 	reasonCloudUnavailable     = "CloudUnavailable"
 )
 
-// nextSteps are what a person can do about each; what needs nobody says so.
+// nextSteps are what a person can do about each; what needs nobody says so. An
+// Event whose message says it already has none.
 var nextSteps = map[string]string{
 	reasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
 	reasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
@@ -59,13 +62,27 @@ var nextSteps = map[string]string{
 	reasonCloudThrottled:       "it is tried again by itself; if this lasts, look for who calls the cloud so often, or have the limit raised",
 	reasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
 	reasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
+
+	// Of balancers: see loadbalancer_errors.go.
+	reasonInvalidService:        "change the Service's spec or annotations",
+	reasonLoadBalancerFailed:    "the cloud tries again by itself; if this lasts, mend what it names, or see to the cloud",
+	reasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
+	reasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
+	// The messages of these say what to do.
+	reasonLoadBalancerNameTaken: "",
+	reasonAddressNotAvailable:   "",
+	reasonLoadBalancerDegraded:  "",
+	// There is nothing to do.
+	reasonLoadBalancerReplaced: "",
+	reasonIPv4Only:             "",
 }
 
 // nextStep is what to do about a reason.
 func nextStep(reason string) string { return nextSteps[reason] }
 
 // Topics: of one object there may be several things to explain at a time, and
-// each has one cause at a time.
+// each has one cause at a time. A cloud in a storm may give another cause at
+// every retry.
 const (
 	topicInitialization = "initialization"
 	topicInstance       = "instance"
@@ -92,10 +109,15 @@ type about struct {
 type explainer struct {
 	mu       sync.Mutex
 	recorder record.EventRecorder
-	said     map[about]cause
+	// said are the causes told since the topic was last in order, each once, the
+	// one that was met last at the end.
+	said map[about][]cause
 }
 
-func newExplainer() *explainer { return &explainer{said: map[about]cause{}} }
+// maxSaid is how many causes of a topic are remembered.
+const maxSaid = 16
+
+func newExplainer() *explainer { return &explainer{said: map[about][]cause{}} }
 
 func (e *explainer) use(r record.EventRecorder) {
 	e.mu.Lock()
@@ -109,16 +131,20 @@ type object interface {
 	GetUID() types.UID
 }
 
-// warn tells of a cause, unless it is the one that was told last.
+// warn tells of a cause, unless it was told and the topic not resolved since.
 func (e *explainer) warn(obj object, topic string, c cause, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := about{obj.GetUID(), topic}
-	if e.recorder == nil || e.said[key] == c {
+	if e.recorder == nil {
 		return
 	}
-	e.said[key] = c
-	e.recorder.Eventf(obj, corev1.EventTypeWarning, c.reason, format, args...)
+	key := about{obj.GetUID(), topic}
+	others := slices.DeleteFunc(slices.Clone(e.said[key]), func(told cause) bool { return told == c })
+	news := len(others) == len(e.said[key])
+	e.said[key] = append(others[max(0, len(others)+1-maxSaid):], c)
+	if news {
+		e.recorder.Eventf(obj, corev1.EventTypeWarning, c.reason, format, args...)
+	}
 }
 
 // note tells of something that happened, once per call.
@@ -130,8 +156,7 @@ func (e *explainer) note(obj object, reason, format string, args ...any) {
 	}
 }
 
-// resolved says that the last cause is gone: should it come again, it is told
-// again.
+// resolved says that all is well: should a cause come again, it is told again.
 func (e *explainer) resolved(obj object, topic string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -146,12 +171,21 @@ func (e *explainer) troubled(obj object, topic string) bool {
 	return said
 }
 
-// forget drops what is remembered of an object that is gone.
-func (e *explainer) forget(uid types.UID) {
+// objectGone is the handler of an informer: it drops what is remembered of an
+// object that was deleted.
+func (e *explainer) objectGone(obj any) {
+	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = last.Obj
+	}
+	gone, ok := obj.(object)
+	if !ok {
+		klog.ErrorS(nil, "An informer told of the end of something that is no object", "type", fmt.Sprintf("%T", obj))
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key := range e.said {
-		if key.uid == uid {
+		if key.uid == gone.GetUID() {
 			delete(e.said, key)
 		}
 	}
@@ -160,19 +194,20 @@ func (e *explainer) forget(uid types.UID) {
 // node tells why a Node stays uninitialised, or, with nil, that the cause is
 // gone. Of a Node that is initialised there is little to tell, as the controller
 // asks again for its addresses every few minutes; but if the kubelet does not
-// agree with them they never come.
+// agree with them they never come. Another error says nothing of that, either
+// way.
 func (e *explainer) node(node *corev1.Node, err error) {
+	if err == nil {
+		e.resolved(node, topicInitialization)
+		return
+	}
 	what := "Node stays uninitialized"
 	if !uninitialized(node) {
 		var mismatch *nodeIPError
 		if !errors.As(err, &mismatch) {
-			err = nil
+			return
 		}
 		what = "Node's addresses stay as they were"
-	}
-	if err == nil {
-		e.resolved(node, topicInitialization)
-		return
 	}
 	e.explain(node, topicInitialization, what, err)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,56 @@ func TestOneEventPerCauseNotPerRequest(t *testing.T) {
 	assert.Equal(t, "Warning CloudThrottled Node stays uninitialized: too many calls (rate-limited, request 0); "+nextStep("CloudThrottled"), <-recorder.Events)
 }
 
+// A storm, in which each retry fails in another way, is one Event for each way;
+// the one that was met last is known; and when all was well they are news again.
+func TestCausesThatTakeTurns(t *testing.T) {
+	e := newExplainer()
+	recorder := record.NewFakeRecorder(100)
+	e.use(recorder)
+	waiting := node("")
+	storm := []error{problem(429, api.RateLimited, ourProject), problem(503, api.Internal, ourProject), errNoSuchName}
+	for range 5 {
+		for _, err := range storm {
+			e.node(waiting, err)
+			assert.True(t, e.troubled(waiting, topicInitialization))
+			assert.True(t, e.toldThat(waiting, topicInitialization, causeOf(err).reason))
+		}
+		assert.Len(t, recorder.Events, 3)
+	}
+	e.node(waiting, nil)
+	assert.False(t, e.troubled(waiting, topicInitialization))
+	assert.False(t, e.toldThat(waiting, topicInitialization, reasonInstanceNotFound))
+	e.node(waiting, storm[0])
+	assert.Len(t, recorder.Events, 4)
+}
+
+// What is remembered of a topic has an end, whatever the causes are.
+func TestManyCauses(t *testing.T) {
+	e := newExplainer()
+	e.use(record.NewFakeRecorder(1000))
+	for n := range 500 {
+		e.warn(node(""), topicInitialization, cause{reason: reasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
+	}
+	assert.Len(t, e.said[about{"u1", topicInitialization}], maxSaid)
+}
+
+// A kubelet's --node-ip that is wrong is told once, however often the cloud
+// cannot be asked meanwhile.
+func TestAHiccupDoesNotResolveAMismatch(t *testing.T) {
+	e := newExplainer()
+	recorder := record.NewFakeRecorder(10)
+	e.use(recorder)
+	initialised := node(byID)
+	for range 3 {
+		e.node(initialised, &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("no match")})
+		e.node(initialised, context.DeadlineExceeded)
+		assert.True(t, e.troubled(initialised, topicInitialization))
+	}
+	assert.Len(t, recorder.Events, 1)
+	e.node(initialised, nil)
+	assert.False(t, e.troubled(initialised, topicInitialization))
+}
+
 // Of a Node that is initialised, a cloud that is down is no news.
 func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
 	e := newExplainer()
@@ -82,14 +133,29 @@ func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
 	assert.False(t, e.troubled(initialised, topicInitialization))
 }
 
-// Each reason has its next step.
+// Each reason has its next step, or is known to need none, and the Event has it.
 func TestEachReasonHasANextStep(t *testing.T) {
-	source, err := os.ReadFile("explain.go")
-	require.NoError(t, err)
-	reasons := regexp.MustCompile(`(?m)^\treason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
-	require.GreaterOrEqual(t, len(reasons), 14)
-	for _, r := range reasons {
-		assert.NotEmpty(t, nextStep(r[1]), r[1])
-		assert.False(t, strings.HasSuffix(nextStep(r[1]), "."), r[1])
+	none := []string{reasonLoadBalancerNameTaken, reasonAddressNotAvailable, reasonLoadBalancerDegraded, reasonLoadBalancerReplaced, reasonIPv4Only}
+	for file, atLeast := range map[string]int{"explain.go": 15, "loadbalancer_errors.go": 9} {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		reasons := regexp.MustCompile(`(?m)^\treason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+		require.GreaterOrEqual(t, len(reasons), atLeast)
+		for _, r := range reasons {
+			reason := r[1]
+			step, has := nextSteps[reason]
+			assert.True(t, has, reason)
+			assert.Equal(t, slices.Contains(none, reason), step == "", reason)
+			assert.False(t, strings.HasSuffix(step, "."), reason)
+
+			e, recorder := newExplainer(), record.NewFakeRecorder(1)
+			e.use(recorder)
+			require.Error(t, (&loadBalancers{explain: e}).tell(balancedService(), "It is not so", nil, known(reason, "why")))
+			want := "Warning " + reason + " It is not so: why"
+			if step != "" {
+				want += "; " + step
+			}
+			assert.Equal(t, want, <-recorder.Events)
+		}
 	}
 }

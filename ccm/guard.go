@@ -8,6 +8,7 @@ package ccm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,10 +49,11 @@ type deletionGuard struct {
 	// gone; for a window.
 	gone map[types.UID]time.Time
 	held map[types.UID]*heldNode
-	// active from when it trips until nothing has been held for a window.
-	active             bool
-	trips              int
-	lastHeld, lastLeft time.Time
+	// active from when it trips until those gone and held are within the limits
+	// again. Those that are held then have their time all the same.
+	active   bool
+	trips    int
+	lastLeft time.Time
 }
 
 type heldNode struct {
@@ -98,8 +100,8 @@ func (g *deletionGuard) admit(node *corev1.Node, why string) error {
 		return nil // It was let go, and its Node is yet to be deleted.
 	}
 	if !g.active {
-		count, known := len(g.gone)+1, g.known(node.UID)
-		if count <= g.limits.Minimum || float64(count) <= g.limits.Share*float64(known) {
+		count, known := len(g.gone)+len(g.held)+1, g.known(node.UID)
+		if g.within(count, known) {
 			g.gone[node.UID] = now
 			return nil
 		}
@@ -110,7 +112,7 @@ func (g *deletionGuard) admit(node *corev1.Node, why string) error {
 			"found", count, "nodes", known, "window", g.limits.Window, "share", g.limits.Share, "hold", g.limits.Hold)
 	}
 	h := &heldNode{node: node, since: now, asked: now}
-	g.held[node.UID], g.lastHeld = h, now
+	g.held[node.UID] = h
 	err := g.wait(h, now)
 	g.explain.warn(node, topicExistence, cause{reason: reasonMassDeletionHeld},
 		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.gone)+len(g.held), g.limits.Window, nextStep(reasonMassDeletionHeld))
@@ -153,25 +155,28 @@ func (g *deletionGuard) wait(h *heldNode, now time.Time) error {
 func (g *deletionGuard) leave(uid types.UID) {
 	g.explain.resolved(g.held[uid].node, topicExistence)
 	delete(g.held, uid)
-	g.lastHeld = g.clock.Now()
 }
 
-// known is how many Nodes there are, with those that went within the window and
-// the one that is asked about: a cluster that shrinks must not trip sooner.
-func (g *deletionGuard) known(asked types.UID) int {
+// within tells whether so many of the known Nodes may end within a window.
+func (g *deletionGuard) within(count, known int) bool {
+	return count <= g.limits.Minimum || float64(count) <= g.limits.Share*float64(known)
+}
+
+// known is how many Nodes there are, with those that went within the window,
+// are held, or are asked about: a cluster that shrinks must not trip sooner.
+func (g *deletionGuard) known(asked ...types.UID) int {
 	all, err := g.nodes.List(labels.Everything())
 	if err != nil {
 		return 0 // A lister that reads memory gives no error.
 	}
-	there := make(map[types.UID]bool, len(all)+len(g.gone)+1)
-	there[asked] = true
-	for uid := range g.gone {
-		there[uid] = true
-	}
+	n := len(asked) + len(g.gone) + len(g.held)
 	for _, node := range all {
-		there[node.UID] = true
+		_, went := g.gone[node.UID]
+		if !went && g.held[node.UID] == nil && !slices.Contains(asked, node.UID) {
+			n++
+		}
 	}
-	return len(there)
+	return n
 }
 
 // tidy drops what is over. A held Node that nobody asks about any more is Ready
@@ -184,17 +189,15 @@ func (g *deletionGuard) tidy() (now time.Time) {
 			g.leave(uid)
 		}
 	}
-	if g.active {
-		if len(g.held) > 0 || now.Sub(g.lastHeld) < g.limits.Window {
-			return now // What was let go still counts while it lasts.
-		}
-		g.active = false
-		klog.InfoS("Mass-deletion guard: nothing has been held for a while; nodes go at once again", "window", g.limits.Window)
-	}
 	for uid, at := range g.gone {
 		if now.Sub(at) >= g.limits.Window {
 			delete(g.gone, uid)
 		}
+	}
+	// A mass of Nodes that are held keeps it active until they have gone, slowly.
+	if count := len(g.gone) + len(g.held); g.active && g.within(count, g.known()) {
+		g.active = false
+		klog.InfoS("Mass-deletion guard: no more instances than usual are gone; nodes go at once again", "found", count, "held", len(g.held), "window", g.limits.Window)
 	}
 	return now
 }

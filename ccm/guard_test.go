@@ -158,10 +158,6 @@ func TestTheCloudRecovers(t *testing.T) {
 	went, asked := h.round()
 	assert.Zero(t, went)
 	assert.Equal(t, 670, asked)
-	h.requireState(true, 0)
-	h.after(29 * time.Second)
-	h.requireState(true, 0)
-	h.after(time.Second)
 	h.requireState(false, 0)
 	assert.Len(t, h.all(), 670)
 
@@ -221,16 +217,79 @@ func TestHeldUntil(t *testing.T) {
 // by a person, does not keep the guard from closing; nor does a doubtful answer
 // let one go.
 func TestHeldNodesThatNobodyAsksAbout(t *testing.T) {
-	h := newHerd(t, t, 10)
-	h.end(0, 8, true)
+	h := newHerd(t, t, 20)
+	h.end(0, 16, true)
 	h.round()
-	h.requireState(true, 3)
+	h.requireState(true, 10)
 	h.after(60 * time.Second)
-	h.requireState(true, 3)
+	h.requireState(true, 10)
 	h.after(time.Second)
-	h.requireState(true, 0)
-	h.after(30 * time.Second)
 	h.requireState(false, 0)
+}
+
+// The guard ends with what it was for: instances that end now and then, as they
+// do in a cluster that scales, neither keep it nor are held by it.
+func TestOrdinaryChurnEndsTheGuard(t *testing.T) {
+	h := newHerd(t, t, 1000)
+	h.end(0, 400, true)
+	h.round()
+	h.requireState(true, 70)
+	next := 400
+	for began := h.clock.Now(); h.clock.Now().Sub(began) < 2*time.Hour; h.after(5 * time.Second) {
+		since := h.clock.Now().Sub(began)
+		more := next < 530 && since%(55*time.Second) == 0
+		if more {
+			h.end(next, next+1, true)
+			next++
+		}
+		before := len(h.all())
+		h.round()
+		_, held := h.i.guard.state()
+		require.LessOrEqual(t, held, 71, "%v", since)
+		if since < 7*time.Minute { // Seventy that were held go one a look, which is every 5 s.
+			continue
+		}
+		h.requireState(false, 0)
+		if more {
+			require.Len(t, h.all(), before-1, "at once, after %v", since)
+		}
+		require.LessOrEqual(t, len(h.i.guard.gone), 1, "%v", since)
+	}
+	assert.Equal(t, 530, next)
+	assert.Len(t, h.all(), 470)
+	assert.Equal(t, 1, h.i.guard.trips)
+}
+
+// Those that are held when the guard ends have their time, and go slowly.
+func TestHeldNodesOutliveTheGuard(t *testing.T) {
+	h := newHerd(t, t, 100)
+	h.end(0, 40, true)
+	h.round()
+	h.requireState(true, 7)
+	h.after(29 * time.Second)
+	h.requireState(true, 7)
+	h.after(time.Second)
+	h.requireState(false, 7)
+	for left := 6; left >= 0; left-- {
+		went, _ := h.round()
+		require.Equal(t, 1, went)
+		h.requireState(false, left)
+		h.after(time.Second)
+	}
+	h.end(40, 60, true)
+	went, _ := h.round()
+	assert.Equal(t, 15, went, "those that went slowly count, too")
+	h.requireState(true, 5)
+
+	h = newHerd(t, t, 100)
+	h.end(0, 40, true)
+	h.round()
+	h.after(30 * time.Second)
+	h.requireState(false, 7)
+	h.end(40, 60, true)
+	went, _ = h.round()
+	assert.Equal(t, 1+15, went, "and those that are still held")
+	h.requireState(true, 6+5)
 }
 
 func TestADoubtfulAnswerLetsNoneGo(t *testing.T) {
@@ -243,7 +302,7 @@ func TestADoubtfulAnswerLetsNoneGo(t *testing.T) {
 	f.getInstance = failsWith(problem(404, api.NotFound, "p-other"))
 	went, _ := h.round()
 	assert.Zero(t, went)
-	h.requireState(true, 1)
+	h.requireState(false, 1)
 	f.getInstance = right
 	went, _ = h.round()
 	assert.Equal(t, 1, went)
@@ -384,6 +443,5 @@ func TestGuardMetrics(t *testing.T) {
 	assert.EqualValues(t, trips+1, value("trips_total"))
 	h.after(5 * time.Minute)
 	assert.Zero(t, value("held_nodes"))
-	h.after(5 * time.Minute)
 	assert.Zero(t, value("active"), "though nobody calls the guard any more")
 }

@@ -1,0 +1,92 @@
+package ccm
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// newTestCloud is a cloud that remembers nothing.
+func newTestCloud(f *fakeAPI) *cloud {
+	i := newInstances(f)
+	return &cloud{
+		inventory: inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
+		loadBalancers: &loadBalancers{}, routes: &routes{}, cluster: clusterName,
+	}
+}
+
+// clients gives the same client to all; who asks for anything but ClientOrDie
+// panics.
+type clients struct {
+	cloudprovider.ControllerClientBuilder
+	kube kubernetes.Interface
+}
+
+func (c clients) ClientOrDie(string) kubernetes.Interface { return c.kube }
+
+// A cloud that swallows what it is sent keeps no controller from starting.
+func TestInitializeDoesNotWaitForTheCloud(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		started, ended := make(chan struct{}), make(chan struct{})
+		c := newTestCloud(&fakeAPI{t: t, project: func() (*api.Project, error) {
+			<-started // If Initialize waits for this, both wait forever, which ends the test.
+			close(ended)
+			return nil, context.DeadlineExceeded
+		}})
+		stop := make(chan struct{})
+		system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "cluster-uid"}}
+		c.Initialize(clients{kube: fake.NewClientset(system)}, stop)
+		assert.Equal(t, "cluster-uid", c.loadBalancers.clusterUID, "before any controller works")
+		close(started)
+		<-ended
+		close(stop)
+	})
+}
+
+// What was said of a Node or Service goes with it, though there is no cloud
+// watch.
+func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(&fakeAPI{t: t})
+		c.explain.use(record.NewFakeRecorder(10))
+		waiting, svc, stays := node(""), balancedService(), node("")
+		stays.Name, stays.UID = "node-2", "u2"
+		kube := fake.NewClientset(waiting, svc, stays)
+		shared := informers.NewSharedInformerFactory(kube, 0)
+		c.SetInformers(shared)
+		ctx, cancel := context.WithCancel(t.Context())
+		shared.Start(ctx.Done())
+		defer func() { cancel(); shared.Shutdown() }()
+		passes(time.Second)
+
+		for _, n := range []*corev1.Node{waiting, stays} {
+			c.explain.warn(n, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
+			c.explain.warn(n, topicRoute+" 10.244.1.0/24", cause{reason: reasonRouteConflict}, "in the way")
+		}
+		c.explain.warn(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
+		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, waiting.Name, metav1.DeleteOptions{}))
+		require.NoError(t, kube.CoreV1().Services(svc.Namespace).Delete(ctx, svc.Name, metav1.DeleteOptions{}))
+		passes(time.Second)
+		assert.Len(t, c.explain.said, 2, "those of the Node that is there")
+
+		// An informer that missed the deletion.
+		c.explain.objectGone(cache.DeletedFinalStateUnknown{Key: stays.Name, Obj: stays})
+		assert.Empty(t, c.explain.said)
+		c.explain.objectGone("no object")
+	})
+}
