@@ -179,7 +179,7 @@ func TestAStreamThatIsRefusedForLong(t *testing.T) {
 		patient, leaveIt := context.WithTimeout(r.t.Context(), time.Minute)
 		defer leaveIt()
 		_, err := r.Instance(patient, "i-1")
-		assert.NoError(t, err)
+		require.NoError(t, err)
 		assert.EqualValues(t, 1, r.cloud.lists.Load(), "a list is not thrown away")
 		time.Sleep(10 * time.Minute)
 		assert.LessOrEqual(t, refused.Load(), int32(30), "the cloud is asked less and less")
