@@ -244,22 +244,11 @@ func (v *Inventory) upToDate(e *entry[api.LoadBalancer]) bool { return v.current
 
 // Routes are all routes of the cluster, by ID.
 func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
-	return v.routesWithin(ctx, 0)
-}
-
-// RoutesAnew are the same by a list that is no older than a second, one for all
-// who ask at the time: for who is about to act on what the events may not have
-// told yet.
-func (v *Inventory) RoutesAnew(ctx context.Context) ([]api.Route, error) {
-	return v.routesWithin(ctx, time.Second)
-}
-
-func (v *Inventory) routesWithin(ctx context.Context, age time.Duration) ([]api.Route, error) {
 	if v.opts.Off {
 		v.observe(api.ResourceRoute, Asked)
 		return v.listRoutes(ctx)
 	}
-	waited, err := ensure(ctx, v, v.routes, v.now(), age)
+	waited, err := ensure(ctx, v, v.routes, v.now(), 0)
 	v.observe(api.ResourceRoute, resultOf(waited))
 	if err != nil {
 		return nil, err

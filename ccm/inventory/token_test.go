@@ -233,37 +233,6 @@ func TestAnInstanceThatWasAskedFor(t *testing.T) {
 	})
 }
 
-// Routes that no event tells of are seen by who asks for them anew, at a list a
-// second.
-func TestRoutesAnew(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		var routes atomic.Pointer[[]api.Route]
-		routes.Store(&[]api.Route{route("r-1", 1)})
-		r.cloud.listRoutes = func() ([]api.Route, error) { return *routes.Load(), nil }
-		r.follow()
-		count := func(ask func(context.Context) ([]api.Route, error)) int {
-			found, err := ask(r.t.Context())
-			assert.NoError(t, err)
-			return len(found)
-		}
-		assert.Equal(t, 1, count(r.RoutesAnew))
-		time.Sleep(time.Second)
-		routes.Store(&[]api.Route{route("r-1", 1), route("r-2", 1)})
-		assert.Equal(t, 1, count(r.Routes))
-		var asking sync.WaitGroup
-		for range 100 {
-			asking.Go(func() { assert.Equal(t, 2, count(r.RoutesAnew)) })
-		}
-		asking.Wait()
-		assert.Equal(t, 2, count(r.Routes))
-		assert.EqualValues(t, 2, r.cloud.lists.Load())
-		r.cloud.listRoutes = func() ([]api.Route, error) { return nil, errors.New("503") }
-		time.Sleep(time.Second)
-		_, err := r.RoutesAnew(r.t.Context())
-		require.ErrorContains(t, err, "503")
-	})
-}
-
 // The same of a cloud: the file holds another project's token for a moment, and
 // in that moment the stream breaks.
 func TestATokenThatIsSwappedAndMended(t *testing.T) {
