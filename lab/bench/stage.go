@@ -155,7 +155,7 @@ type usage struct {
 
 // look takes the CCM's calls from the cloud's audit and times from /proc.
 func (s *stage) look(ctx context.Context) (usage, error) {
-	u := usage{at: time.Now(), calls: map[string]int64{}, cpu: map[string]time.Duration{}, busy: machine.Busy(machine.Read("/proc/stat"))}
+	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: machine.Busy(machine.Read("/proc/stat"))}
 	pids, err := s.bed.Processes()
 	if err != nil {
 		return u, err
@@ -164,11 +164,32 @@ func (s *stage) look(ctx context.Context) (usage, error) {
 		u.cpu[name] = machine.CPUOf(pid)
 	}
 	u.cpu[loadTool] = machine.OwnCPU()
-	sums, err := s.bed.Cloud().SumAudit(ctx, client.AuditFilter{Token: ccmToken}, api.AuditByOperation)
-	for _, sum := range sums {
-		u.calls[sum.Operation] = sum.Calls
-	}
+	u.calls, err = s.calls(ctx)
 	return u, err
+}
+
+// calls are the CCM's by operation, once those that are under way have ended: the
+// audit has a call when it is answered, a moment after what it did is seen.
+func (s *stage) calls(ctx context.Context) (map[string]int64, error) {
+	var before map[string]int64
+	for range 20 {
+		sums, err := s.bed.Cloud().SumAudit(ctx, client.AuditFilter{Token: ccmToken}, api.AuditByOperation)
+		if err != nil {
+			return nil, err
+		}
+		now := map[string]int64{}
+		for _, sum := range sums {
+			now[sum.Operation] = sum.Calls
+		}
+		if before != nil && maps.Equal(now, before) {
+			break
+		}
+		before = now
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return before, nil
 }
 
 // loadTool is this program.
