@@ -338,7 +338,7 @@ func (l *loadBalancers) refused(ctx context.Context, cluster string, svc *corev1
 		return pending(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
 		return &knownError{reasonAddressNotAvailable, err}
-	case refusesFamilies(err):
+	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
 		return &knownError{reasonInvalidService, err}
 	case client.IsNotFound(err):
 		if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {

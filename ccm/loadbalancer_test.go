@@ -279,6 +279,17 @@ func TestUnreadableSourceRanges(t *testing.T) {
 	}
 }
 
+// Limits are the cloud's, and what goes beyond is the Service's to mend.
+func TestWhatTheCloudRefusesAsInvalid(t *testing.T) {
+	f := &fakeAPI{t: t, project: ours, listBalancers: has()}
+	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		return nil, problem(400, api.InvalidRequest, ourProject)
+	}
+	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	require.Error(t, err)
+	assert.Equal(t, reasonInvalidService, causeOf(err).reason)
+}
+
 // Upstream hands over Services that may be older than what is in the cloud.
 func TestUpdateChangesTargetsAlone(t *testing.T) {
 	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
