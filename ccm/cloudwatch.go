@@ -113,7 +113,6 @@ func clusterUID(ctx context.Context, kube kubernetes.Interface) string {
 // knownCloud is the inventory.
 type knownCloud interface {
 	Instance(ctx context.Context, id string) (*api.Instance, error)
-	InstancesNamed(ctx context.Context, name string) ([]api.Instance, error)
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
 	LoadBalancers() []api.LoadBalancer
 }
@@ -136,6 +135,9 @@ type cloudWatch struct {
 	explain    *explainer
 	// gone is the definite verdict on a Node's instance. An error is none.
 	gone func(ctx context.Context, node *corev1.Node) (bool, error)
+	// found is the instance that initialisation would find, nil if it would fail
+	// again.
+	found func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
 	// wish is what a Service wants; an error is that it cannot be.
 	wish func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error)
 
@@ -170,6 +172,7 @@ func newCloudWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedI
 	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
 		return c.loadBalancers.desired(w.cluster, svc, nodes)
 	}
+	w.found = c.instances.remembered
 	w.gone = c.instances.gone
 	return w, w.follow(shared)
 }

@@ -174,7 +174,7 @@ func (w *cloudWatch) prompt(ctx context.Context, node *corev1.Node) error {
 	if !w.waits(node) {
 		return nil
 	}
-	instance, err := w.foundFor(ctx, node)
+	instance, err := w.found(ctx, node)
 	if err != nil {
 		// The next check of waiting Nodes looks again.
 		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)
@@ -201,33 +201,6 @@ func (w *cloudWatch) prompt(ctx context.Context, node *corev1.Node) error {
 	}
 	nodesPrompted.Inc()
 	return nil
-}
-
-// foundFor is the instance that initialisation would find, nil if it would
-// fail again.
-func (w *cloudWatch) foundFor(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	if node.Spec.ProviderID != "" {
-		id, err := parseProviderID(node.Spec.ProviderID)
-		if err != nil {
-			return nil, err
-		}
-		instance, err := w.known.Instance(ctx, id)
-		if instance != nil && ended(instance.State) {
-			instance = nil
-		}
-		return instance, err
-	}
-	named, err := w.known.InstancesNamed(ctx, node.Name)
-	var live []api.Instance
-	for _, instance := range named {
-		if instance.Name == node.Name && !ended(instance.State) {
-			live = append(live, instance)
-		}
-	}
-	if err != nil || len(live) != 1 {
-		return nil, err
-	}
-	return &live[0], nil
 }
 
 // mayPrompt tells whether the Node's pause is over, and begins the next.

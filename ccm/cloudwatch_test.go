@@ -36,6 +36,7 @@ import (
 
 // fakeKnown is an inventory that a test writes.
 type fakeKnown struct {
+	t         *testing.T
 	mu        sync.Mutex
 	instances []api.Instance
 	balancers []api.LoadBalancer
@@ -65,6 +66,10 @@ func (f *fakeKnown) InstancesNamed(_ context.Context, name string) ([]api.Instan
 		}
 	}
 	return named, f.err
+}
+
+func (f *fakeKnown) NoteInstance(i api.Instance) {
+	require.Fail(f.t, "unexpected NoteInstance", i.ID)
 }
 
 func (f *fakeKnown) LoadBalancers() []api.LoadBalancer {
@@ -123,7 +128,7 @@ func passes(d time.Duration) {
 func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		cloudWatch: watchOf(kube), t: t, api: kube, cloud: &fakeKnown{},
+		cloudWatch: watchOf(kube), t: t, api: kube, cloud: &fakeKnown{t: t},
 		reconciler: &fakeReconciler{t: t}, recorder: record.NewFakeRecorder(100),
 	}
 	w.cluster, w.clusterUID = clusterName, "cluster-uid"
@@ -133,6 +138,7 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	}
 	w.explain = newExplainer()
 	w.explain.use(w.recorder)
+	w.found = (&instances{project: newProjectGuard(&fakeAPI{t: t, project: ours}, "lab"), inventory: w.cloud, explain: w.explain}).remembered
 	w.gone = func(_ context.Context, node *corev1.Node) (bool, error) {
 		require.Fail(t, "unexpected question whether the instance is gone", node.Name)
 		return false, nil

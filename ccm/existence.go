@@ -62,6 +62,13 @@ func (i *instances) judge(ctx context.Context, node *corev1.Node) verdict {
 	return v
 }
 
+// remembered is the Node's instance by what the inventory can say alone; nil if
+// the cloud would have to confirm that it has ended.
+func (i *instances) remembered(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
+	v, _ := i.recall(ctx, node)
+	return v.exists, v.err
+}
+
 // recall is what the inventory can say, or how to find out.
 func (i *instances) recall(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
