@@ -85,7 +85,20 @@ of containers (kind), or is one that you have already.`,
 		name = v
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
-	root.AddCommand(newUp(o), newDown(o), newStatus(o), newEnv(o), newKubeconfig(o), newLogs(o), newWatch(o), newDoctor(o), newCCM(o), newBundle(o), newConformance(o), newAgent())
+	root.AddCommand(
+		newUp(o),
+		newDown(o),
+		newStatus(o),
+		newWatch(o),
+		newLogs(o),
+		newDoctor(o),
+		newEnv(o),
+		newKubeconfig(o),
+		newCCM(o),
+		newConformance(o),
+		newBundle(o),
+		newAgent(),
+	)
 	usageArgs(root)
 	return root
 }

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+)
+
+func newStatus(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show processes, nodes and load balancers",
+		Long:  "status shows what there is. It exits with 1 when something that belongs to a running lab is missing.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := o.open()
+			if err != nil {
+				return err
+			}
+			st, err := l.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				err = printAs(cmd.OutOrStdout(), format, st)
+			} else {
+				err = printStatus(cmd.OutOrStdout(), st)
+			}
+			if err == nil && st.State != "running" {
+				err = silentError{errors.New(st.State)}
+			}
+			return err
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func printStatus(w io.Writer, st *lab.Status) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
+	p("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
+	p("cloud %s", st.CloudURL)
+	p("\nCOMPONENT\tPID\tSTATE")
+	for _, c := range st.Components {
+		pid := "-"
+		if c.PID != 0 {
+			pid = fmt.Sprint(c.PID)
+		}
+		p("%s\t%s\t%s", c.Name, pid, c.State)
+	}
+	p("\nNODE\tINSTANCE\tREADY\tZONE\tADDRESSES\tTAINTS")
+	for _, n := range st.Nodes {
+		p("%s\t%s\t%t\t%s\t%s\t%s", n.Name, dash(n.InstanceID), n.Ready, dash(n.Zone), dash(strings.Join(n.Addresses, ",")), dash(strings.Join(n.Taints, ",")))
+	}
+	p("\nSERVICE\tADDRESS\tPORT\tBALANCER\tSTATE")
+	for _, s := range st.Services {
+		state := s.State
+		if s.Reason != "" {
+			state += ": " + s.Reason
+		}
+		p("%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dash(s.Address), s.Port, dash(s.BalancerID), state)
+	}
+	for _, problem := range st.Problems {
+		p("\nproblem: %s", problem)
+	}
+	return t.Flush()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func newAgent() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "agent", Hidden: true,
+		Short: "The lab's background process; `lab up` starts it",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" {
+				return usagef("--dir is missing; `lab up` starts this for you")
+			}
+			return lab.RunAgent(cmd.Context(), dir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")
+	return cmd
+}
