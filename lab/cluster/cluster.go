@@ -86,6 +86,10 @@ type Machine struct{ ID, Name, Address string }
 // ProviderID is what the CCM writes on the machine's Node.
 func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
 
+// Size is what an instance's type gives a machine. The type of an instance never
+// changes, so that a machine has one size for life.
+type Size struct{ CPUs, MemoryMiB int }
+
 // Running is a machine that runs.
 type Running interface {
 	// Wait returns when it has ended.
@@ -105,7 +109,7 @@ type Machines interface {
 	// its disk, and a Node of its name, are its own.
 	Booted(ctx context.Context, m Machine) (bool, error)
 	// Boot starts a machine, a new one or one that was halted.
-	Boot(ctx context.Context, m Machine) (Running, error)
+	Boot(ctx context.Context, m Machine, s Size) (Running, error)
 	// Halt shuts a machine down; what is on its disk stays.
 	Halt(ctx context.Context, m Machine, r Running) error
 	// Sweep deletes what is left of machines that do not run and whose

@@ -217,8 +217,8 @@ func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 }
 
 // Boot makes the machine's credentials, as its image would hold them, and
-// starts its hollow node.
-func (c *Cluster) Boot(_ context.Context, m cluster.Machine) (cluster.Running, error) {
+// starts its hollow node, which says that it is of this size.
+func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cluster.Running, error) {
 	ca, err := pki.LoadOrCreate(c.pki(), "ca")
 	if err != nil {
 		return nil, err
@@ -247,6 +247,7 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine) (cluster.Running, e
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--root-dir="+filepath.Join(dir, "root"),
+		fmt.Sprintf("--cpus=%d", s.CPUs), fmt.Sprintf("--memory=%dMi", s.MemoryMiB),
 		"--node-status-update-frequency=2s",
 		"--node-lease-duration-seconds=4",
 	))
