@@ -62,7 +62,7 @@ type Agent struct {
 	known    map[string]api.Instance // by ID, newest version
 	routes   map[string]api.Route    // by ID, newest version
 	sizes    map[api.InstanceType]cluster.Size
-	listedAt time.Time               // when known and routes were last complete lists
+	listedAt time.Time // when known and routes were last complete lists
 	running  map[cluster.Machine]cluster.Running
 	busy     map[string]bool // names of machines that are booting or halting
 	routed   map[cluster.Machine][]cluster.Route

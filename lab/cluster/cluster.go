@@ -77,7 +77,19 @@ type Traits struct {
 	DemoPort int
 	// Summary says in a few words what the control plane is.
 	Summary string
+	// NoCloudProvider is a cluster without an external cloud provider: its nodes
+	// wait for no CCM, and it has none.
+	NoCloudProvider bool
 }
+
+// What a lab's cluster has for a cloud provider.
+const (
+	ProviderExternal = "external"
+	ProviderNone     = "none"
+)
+
+// Providers are all of them, the default first.
+var Providers = []string{ProviderExternal, ProviderNone}
 
 // Machine is an instance that is to run a node. Its ID is what makes it one
 // machine: a new instance may have an old one's name and address.
@@ -207,3 +219,16 @@ type CCMCommand struct {
 	// ClusterCIDR is the range of the cluster's pods.
 	ClusterCIDR string
 }
+
+// Flagged is a cluster whose components' command lines can be read.
+type Flagged interface {
+	// ProviderFlags are the values of --cloud-provider, by component, of those
+	// that run: of the kubelets and of kube-controller-manager.
+	ProviderFlags() (map[string]string, error)
+}
+
+// Components whose flags matter.
+const (
+	ComponentKubelet = "kubelet"
+	ComponentKCM     = "kube-controller-manager"
+)
