@@ -6,6 +6,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,10 +21,10 @@ type Row struct {
 	// Values are what the two labs have, as one would read it.
 	Values  [2]string `json:"values"`
 	Differs bool      `json:"differs"`
-	// Why explains a difference in a sentence, and Source is where upstream
-	// makes it so; "" if it is no matter of cloud providers.
-	Why    string `json:"why,omitempty"`
-	Source string `json:"source,omitempty"`
+	// Why explains a difference, in a sentence for each lab, or in one if it is no
+	// matter of cloud providers. Source is where upstream makes it so.
+	Why    []string `json:"why,omitempty"`
+	Source string   `json:"source,omitempty"`
 }
 
 // Sections of a comparison, in their order.
@@ -69,7 +70,7 @@ const (
 )
 
 // clause says of a lab in some situation why it has what it has, if that is of
-// the kind that the situation brings about.
+// the kind that the situation brings about. NAME in it is the lab's.
 type clause struct{ kind, text string }
 
 // aspect is a row to be.
@@ -99,20 +100,20 @@ func compare(left, right *Facts) []Row {
 
 // explain says why two labs differ: by their situations, where these bring about
 // what there is.
-func (a aspect) explain(left, right *Facts, l, r cell) (why, source string) {
+func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source string) {
 	leftClause, leftOK := a.why[left.situation()]
 	rightClause, rightOK := a.why[right.situation()]
 	leftOK, rightOK = leftOK && leftClause.kind == l.kind, rightOK && rightClause.kind == r.kind
 	if !leftOK && !rightOK {
-		return fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name), ""
+		return []string{fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name)}, ""
 	}
 	half := func(f *Facts, c clause, ok bool) string {
 		if !ok {
-			return fmt.Sprintf("%s: not as it is set up to be; `lab status --name %s` may say why", f.Name, f.Name)
+			c.text = "not as it is set up to be; `lab status --name NAME` may say why"
 		}
-		return f.Name + ": " + c.text
+		return f.Name + ": " + strings.ReplaceAll(c.text, "NAME", f.Name) + "."
 	}
-	return half(left, leftClause, leftOK) + ". " + half(right, rightClause, rightOK) + ".", a.source
+	return []string{half(left, leftClause, leftOK), half(right, rightClause, rightOK)}, a.source
 }
 
 // aspects are those of every lab.
@@ -133,7 +134,7 @@ var aspects = []aspect{
 		SectionComponents, "CCM", theCCM,
 		map[situation]clause{
 			without:  {noCCM, "no node waits for one"},
-			waiting:  {stoppedCCM, "it was never started; `lab ccm start` does"},
+			waiting:  {stoppedCCM, "it was never started; `lab ccm start --name NAME` starts it"},
 			deserted: {stoppedCCM, "it was stopped, and what it made stays as it is"},
 			served:   {runningCCM, "it runs"},
 		}, "",
@@ -150,19 +151,19 @@ var aspects = []aspect{
 		"k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go, initialNode; k8s.io/cloud-provider/controllers/node/node_controller.go, syncNode",
 	},
 	{
-		SectionNodes, "provider ID", providerIDs, byCCM("nobody asks the cloud which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
+		SectionNodes, "provider ID", providerIDs, byCCM("only the cloud knows which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "zone", values(func(n NodeFacts) string { return n.Zone }), byCCM("only a cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
+		SectionNodes, "zone", values(func(n NodeFacts) string { return n.Zone }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "region", values(func(n NodeFacts) string { return n.Region }), byCCM("only a cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
+		SectionNodes, "region", values(func(n NodeFacts) string { return n.Region }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "instance type", values(func(n NodeFacts) string { return n.InstanceType }), byCCM("only a cloud knows what it sold", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
+		SectionNodes, "instance type", values(func(n NodeFacts) string { return n.InstanceType }), byCCM("only the cloud knows of what type a machine is", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
@@ -176,22 +177,12 @@ var aspects = []aspect{
 		"k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go, NodeAddress; k8s.io/cloud-provider/controllers/node/node_controller.go, updateNodeAddress",
 	},
 	{
-		SectionPods, "phase", phases,
+		SectionPods, "app=" + demoName, phases,
 		map[situation]clause{
 			without:  {"Running", "the scheduler found nodes without taints at once"},
 			waiting:  {"Pending", "the scheduler puts no pod on a node whose taint it does not tolerate"},
 			deserted: {"Running", "they were scheduled when the CCM had removed the taints, and stay"},
 			served:   {"Running", "they were scheduled when the CCM had removed the taints"},
-		},
-		"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration/taint_toleration.go, Filter",
-	},
-	{
-		SectionPods, "unschedulable", unschedulable,
-		map[situation]clause{
-			without:  {nothing, "there is nothing to say"},
-			waiting:  {some, "the scheduler says why on the pod's condition PodScheduled, and in an Event"},
-			deserted: {nothing, "there is nothing to say"},
-			served:   {nothing, "there is nothing to say"},
 		},
 		"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration/taint_toleration.go, Filter",
 	},
@@ -215,11 +206,11 @@ func always(external, whyExternal, none, whyNone string) map[situation]clause {
 }
 
 // byCCM is why a Node has what nobody but a CCM writes on it.
-func byCCM(nobody, ccm string) map[situation]clause {
+func byCCM(cloud, ccm string) map[situation]clause {
 	return map[situation]clause{
-		without:  {nothing, nobody + ", and there is no CCM that could"},
-		waiting:  {nothing, nobody + ", before there is a CCM"},
-		deserted: {all, ccm + "; it stays without it"},
+		without:  {nothing, cloud + ", and nobody here asks it"},
+		waiting:  {nothing, cloud + ", and nobody asks it before there is a CCM"},
+		deserted: {all, ccm + ", and that stays without the CCM"},
 		served:   {all, ccm},
 	}
 }
@@ -327,51 +318,45 @@ func taints(f *Facts) cell {
 			on[t]++
 		}
 	}
-	var kinds, texts []string
-	for t := range on {
-		kinds = append(kinds, t)
-	}
-	slices.Sort(kinds)
+	kinds := slices.Sorted(maps.Keys(on))
+	var texts []string
 	for _, t := range kinds {
 		texts = append(texts, fmt.Sprintf("%s on %d of %d", t, on[t], len(f.Nodes)))
 	}
 	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, ", "), "none")}
 }
 
+// phases are the demo's pods by phase, with where they run or why they do not.
 func phases(f *Facts) cell {
-	by := map[string][]string{}
+	by := map[string][]PodFacts{}
 	for _, p := range f.Pods {
-		by[p.Phase] = append(by[p.Phase], p.Node)
+		by[p.Phase] = append(by[p.Phase], p)
 	}
-	var kinds, texts []string
-	for phase := range by {
-		kinds = append(kinds, phase)
-	}
-	slices.Sort(kinds)
+	kinds := slices.Sorted(maps.Keys(by))
+	var texts []string
 	for _, phase := range kinds {
-		nodes := slices.DeleteFunc(slices.Clone(by[phase]), func(n string) bool { return n == "" })
-		slices.Sort(nodes)
 		text := fmt.Sprintf("%d %s", len(by[phase]), phase)
-		if len(nodes) > 0 {
-			text += " on " + listed(slices.Compact(nodes))
+		if nodes := each(by[phase], func(p PodFacts) string { return p.Node }); len(nodes) > 0 {
+			text += " on " + listed(nodes)
+		}
+		if reasons := each(by[phase], func(p PodFacts) string { return p.Unschedulable }); len(reasons) > 0 {
+			text += ": " + listed(reasons)
 		}
 		texts = append(texts, text)
 	}
-	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, ", "), "no demo")}
+	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, "; "), "no demo")}
 }
 
-func unschedulable(f *Facts) cell {
-	var reasons []string
-	for _, p := range f.Pods {
-		if p.Unschedulable != "" {
-			reasons = append(reasons, p.Unschedulable)
+// each is what the pods have, in order, once.
+func each(pods []PodFacts, of func(PodFacts) string) []string {
+	var found []string
+	for _, p := range pods {
+		if v := of(p); v != "" {
+			found = append(found, v)
 		}
 	}
-	slices.Sort(reasons)
-	if len(reasons) == 0 {
-		return cell{nothing, "none"}
-	}
-	return cell{some, listed(slices.Compact(reasons))}
+	slices.Sort(found)
+	return slices.Compact(found)
 }
 
 func calls(f *Facts) cell {

@@ -121,8 +121,10 @@ func printReasons(b *strings.Builder, rows []lab.Row, color bool) {
 	indent := strings.Repeat(" ", whyIndent)
 	for _, r := range differ {
 		b.WriteString(ui.Paint(color, colorDiffers, "≠ "+r.What) + "\n")
-		for _, l := range wrap(r.Why, compareWidth-whyIndent) {
-			b.WriteString(indent + l + "\n")
+		for _, sentence := range r.Why {
+			for _, l := range wrap(sentence, compareWidth-whyIndent) {
+				b.WriteString(indent + l + "\n")
+			}
 		}
 		if r.Source != "" {
 			for _, l := range wrap("("+r.Source+")", compareWidth-whyIndent) {
