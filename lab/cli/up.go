@@ -50,6 +50,7 @@ There are three kinds of cluster:
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
+			opts.Fleeting = stay.stay // What ends leaves nothing behind, however it ends.
 			if err := checkUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
