@@ -39,7 +39,8 @@ There are three kinds of cluster:
   embedded  upstream's control plane and simulated nodes as plain processes: no
             Docker, no root; seconds. The default.
   kind      real kubelets, pods and kube-proxy in containers, the cloud in one
-            beside them, the CCM as a Deployment. Needs Docker or Podman.
+            beside them, the CCM as a Deployment. Needs Docker or Podman. Each
+            node reports all that the computer has, whatever its instance's type.
   external  a cluster you have (--kubeconfig): only a cloud and the CCM are
             added, no demo. Its nodes that wait for a CCM become instances.`,
 		Example: `  lab up --nodes 5 --profile realistic
