@@ -40,6 +40,7 @@ const tagMachine, noMachine = "ccmlab-machine", "none"
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
 	ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error)
+	ListInstanceTypes(context.Context) ([]api.InstanceSize, error)
 	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), filter ...client.EventFilter) error
 }
 
@@ -60,7 +61,8 @@ type Agent struct {
 	mu       sync.Mutex
 	known    map[string]api.Instance // by ID, newest version
 	routes   map[string]api.Route    // by ID, newest version
-	listedAt time.Time               // when known and routes were last complete lists
+	sizes    map[api.InstanceType]cluster.Size
+	listedAt time.Time // when known and routes were last complete lists
 	running  map[cluster.Machine]cluster.Running
 	busy     map[string]bool // names of machines that are booting or halting
 	routed   map[cluster.Machine][]cluster.Route
@@ -138,9 +140,17 @@ func (a *Agent) relist(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	types, err := a.cloud.ListInstanceTypes(ctx)
+	if err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.known, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
+	a.sizes = map[api.InstanceType]cluster.Size{}
+	for _, t := range types {
+		a.sizes[t.Name] = cluster.Size{CPUs: t.Vcpus, MemoryMiB: t.MemoryMiB}
+	}
 	for _, i := range instances {
 		if a.ours(i.Tags) {
 			a.known[i.ID] = i
@@ -304,7 +314,7 @@ func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
-	r, err := a.machines.Boot(bounded, m)
+	r, err := a.machines.Boot(bounded, m, a.size(m))
 	if err != nil {
 		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
 		a.later(ctx, func() { a.idle(m) })
@@ -317,6 +327,13 @@ func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
 	a.mu.Unlock()
 	go a.reap(ctx, m, r)
 	a.idle(m)
+}
+
+// size is what the type of the machine's instance gives it.
+func (a *Agent) size(m cluster.Machine) cluster.Size {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sizes[a.known[m.ID].Type]
 }
 
 // reap notices the end of a machine. One that should run is booted again, as a
