@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -131,7 +132,7 @@ func (w *watcher) round(ctx context.Context) (done bool, err error) {
 	entries, err := w.reader.Next()
 	w.merge.Add(time.Now(), entries...)
 	if errors.Is(err, timeline.ErrGone) {
-		w.note(fmt.Sprintf("lab %q went down", w.lab.State.Name))
+		w.note(w.down())
 		return true, w.emit(w.merge.All())
 	}
 	if err != nil || ctx.Err() != nil {
@@ -203,6 +204,8 @@ func (w *watcher) agentDead() string {
 	return fmt.Sprintf("the lab's agent does not run, so nobody records what happens; `lab up --name %s` starts it", w.lab.State.Name)
 }
 
+func (w *watcher) down() string { return fmt.Sprintf("lab %q went down", w.lab.State.Name) }
+
 func (w *watcher) stopped() string {
 	return fmt.Sprintf("lab %q is stopped; this is what was recorded. `lab up --name %s` starts it", w.lab.State.Name, w.lab.State.Name)
 }
@@ -253,6 +256,27 @@ func (o *outage) since(at time.Time) time.Duration {
 		return 0
 	}
 	return at.Sub(o.began)
+}
+
+// AwaitEnd returns, with a word for it, when the lab goes down or is stopped; ""
+// when ctx ends.
+func (l *Lab) AwaitEnd(ctx context.Context) string {
+	w := watcher{lab: l, note: func(string) {}}
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(l.State.Path()); errors.Is(err, fs.ErrNotExist) {
+			return w.down()
+		}
+		if stopped, err := w.lookForAgent(ctx, time.Now()); stopped && err == nil {
+			return fmt.Sprintf("lab %q is stopped", l.State.Name)
+		}
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-tick.C:
+		}
+	}
 }
 
 // presence is what there is of a lab: its agent, anything at all.

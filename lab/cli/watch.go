@@ -206,11 +206,15 @@ func (s screen) line(color, text string) error {
 			text = string(runes[:width-1]) + "…"
 		}
 	}
-	if s.color && color != "" {
-		text = "\033[" + color + "m" + text + "\033[0m"
-	}
-	_, err := fmt.Fprintln(s.w, text)
+	_, err := fmt.Fprintln(s.w, s.paint(color, text))
 	return err
+}
+
+func (s screen) paint(color, text string) string {
+	if !s.color || color == "" {
+		return text
+	}
+	return "\033[" + color + "m" + text + "\033[0m"
 }
 
 // colors of sources on a terminal; what failed is red.
