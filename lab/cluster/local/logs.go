@@ -7,13 +7,13 @@ package local
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/nxadm/tail"
+	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
@@ -43,39 +43,121 @@ func FileLogs(dir string) ([]cluster.Log, error) {
 	return logs, nil
 }
 
-// copyFile writes each line at once and whole, so that what comes after it is in
-// the same place of the file that was looked at first.
+// followInterval is how soon what comes into a log is seen. A look costs next to
+// nothing, takes no inotify instance, of which a user has few, and misses
+// nothing.
+const followInterval = 200 * time.Millisecond
+
+// copyFile writes whole lines.
 func copyFile(ctx context.Context, w io.Writer, file string, last int, follow bool) error {
 	begin, err := lastLines(file, last)
 	if err != nil {
 		return err
 	}
-	t, err := tail.TailFile(file, tail.Config{
-		Follow: follow, ReOpen: follow, MustExist: true, CompleteLines: true, Logger: tail.DiscardingLogger,
-		Location: &tail.SeekInfo{Offset: begin, Whence: io.SeekStart},
-	})
+	t := tail{name: file, w: w}
+	if err := t.open(begin); err != nil {
+		return err
+	}
+	defer func() { _ = t.file.Close() }()
+	if err := t.copy(); err != nil || !follow {
+		return errors.Join(err, t.end())
+	}
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return t.end()
+		case <-tick.C:
+		}
+		if err := t.look(); err != nil {
+			return err
+		}
+	}
+}
+
+// tail reads a file of a name as it grows.
+type tail struct {
+	name  string
+	w     io.Writer
+	file  *os.File
+	begun []byte // the last line, as far as it is there
+}
+
+func (t *tail) open(at int64) error {
+	f, err := os.Open(t.name)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		t.Kill(nil)
-		for range t.Lines { // It may be about to say one more.
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	t.file = f
+	return nil
+}
+
+// look copies what has come. A file of another identity has taken the name, or
+// there is less in it than was read: it is read from its beginning.
+func (t *tail) look() error {
+	now, err := os.Stat(t.name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	was, statErr := t.file.Stat()
+	read, seekErr := t.file.Seek(0, io.SeekCurrent)
+	if err := errors.Join(statErr, seekErr); err != nil {
+		return err
+	}
+	if was.Size() < read {
+		if _, err := t.file.Seek(0, io.SeekStart); err != nil {
+			return err
 		}
-		t.Cleanup()
-	}()
+		t.begun = nil
+	}
+	if err := t.copy(); err != nil || now == nil || os.SameFile(now, was) {
+		return err
+	}
+	old := t.file
+	if err := t.open(0); errors.Is(err, fs.ErrNotExist) {
+		return nil // Gone again; another look will tell.
+	} else if err != nil {
+		return err
+	}
+	if err := errors.Join(t.end(), old.Close()); err != nil {
+		return err
+	}
+	return t.copy()
+}
+
+// copy writes the whole lines that there are.
+func (t *tail) copy() error {
+	block := make([]byte, 64<<10)
 	for {
-		select {
-		case line, ok := <-t.Lines:
-			if !ok {
-				return t.Wait()
-			}
-			if _, err := fmt.Fprintln(w, line.Text); err != nil {
+		n, err := t.file.Read(block)
+		t.begun = append(t.begun, block[:n]...)
+		if whole := bytes.LastIndexByte(t.begun, '\n') + 1; whole > 0 {
+			if _, err := t.w.Write(t.begun[:whole]); err != nil {
 				return err
 			}
-		case <-ctx.Done():
+			t.begun = append(t.begun[:0], t.begun[whole:]...)
+		}
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
+		if err != nil {
+			return err
+		}
 	}
+}
+
+// end writes a last line that was not ended.
+func (t *tail) end() error {
+	if len(t.begun) == 0 {
+		return nil
+	}
+	_, err := t.w.Write(append(t.begun, '\n'))
+	t.begun = nil
+	return err
 }
 
 // lastLines is where the last n lines of a file begin; of 0, the file itself.
