@@ -505,7 +505,7 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return body, u.Timeline().Add(timeline.Change{Subject: "service/" + demoName, What: "first-answer", Detail: body})
+	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + demoName, What: "first-answer", Detail: body})
 }
 
 // get fetches a page once, over a connection of its own, as curl would.

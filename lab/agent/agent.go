@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // restartDelay keeps a machine that dies at once from being booted again in a
@@ -55,6 +56,8 @@ type Agent struct {
 	nodes    nodes
 	tag      string // key=value that marks the cluster's instances and routes
 	log      *slog.Logger
+	// Tell, if it is set before Run, is told of machines that boot, halt and end.
+	Tell func(...timeline.Change)
 
 	seq int64 // of the newest event seen
 
@@ -74,6 +77,7 @@ func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Ag
 	return &Agent{
 		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
 		busy: map[string]bool{}, routed: map[cluster.Machine][]cluster.Route{},
+		Tell: func(...timeline.Change) {},
 	}
 }
 
@@ -321,6 +325,7 @@ func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
 		return
 	}
 	a.log.Info("booted machine", "name", m.Name, "address", m.Address, "seconds", time.Since(began).Seconds())
+	a.tell(m, "booted", "for instance "+m.ID+" at "+m.Address, false)
 	a.mu.Lock()
 	a.running[m] = r
 	delete(a.routed, m)
@@ -353,10 +358,21 @@ func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) 
 func (a *Agent) ended(m cluster.Machine, r cluster.Running) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.running[m] == r {
-		delete(a.running, m)
-		delete(a.routed, m)
+	if a.running[m] != r {
+		return
 	}
+	delete(a.running, m)
+	delete(a.routed, m)
+	if a.busy[m.Name] {
+		a.tell(m, "halted", "", false)
+	} else {
+		a.tell(m, "ended", "nobody had halted it", true)
+	}
+}
+
+// tell says what has become of a machine.
+func (a *Agent) tell(m cluster.Machine, what, detail string, failed bool) {
+	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: "machine/" + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
 }
 
 func (a *Agent) sweep(ctx context.Context, keep map[string]bool) {
