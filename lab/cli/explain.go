@@ -172,7 +172,9 @@ func printExplanation(w io.Writer, x explain.Explanation, ready bool, name strin
 		p("\nnext")
 		for _, s := range x.Next {
 			p("  %s", s.Do)
-			if s.Command != "" {
+			if command, ours := strings.CutPrefix(s.Command, "lab "); ours {
+				p("      %s %s", invocation(), command)
+			} else if s.Command != "" {
 				p("      %s", s.Command)
 			}
 		}

@@ -118,18 +118,15 @@ func (s Source) askCloud(ctx context.Context, q *asking, more func() error) {
 	})
 }
 
-// tidy has an error that stands for all others stand alone.
+// tidy has one line stand for all that somebody does not say who says nothing.
 func (a *Around) tidy() {
-	slices.Sort(a.Missing)
-	drop := func(where, why string) {
-		if why == "" {
-			return
+	for where, why := range map[string]string{Cluster: a.ClusterError, Cloud: a.CloudError} {
+		if why != "" {
+			a.Missing = slices.DeleteFunc(a.Missing, func(m string) bool { return strings.HasPrefix(m, where+": ") })
+			a.Missing = append(a.Missing, where+": all that it would say: it does not answer")
 		}
-		a.Missing = slices.DeleteFunc(a.Missing, func(m string) bool { return strings.HasPrefix(m, where+": ") })
-		a.Missing = append(a.Missing, where+": "+why)
 	}
-	drop(Cluster, a.ClusterError)
-	drop(Cloud, a.CloudError)
+	slices.Sort(a.Missing)
 }
 
 // Node explains the Node of this name.

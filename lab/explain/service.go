@@ -184,32 +184,38 @@ func (f ServiceFacts) address() *finding {
 	return f.notMade(none)
 }
 
+// cannotListen is how the cloud begins to say that a port could not be bound.
+const cannotListen = "cannot listen on "
+
 // inError is a balancer that the cloud could not bring about.
 func (f ServiceFacts) inError(to *finding) *finding {
 	lb, why := f.Balancer, deref(f.Balancer.StateReason)
 	to.what += ": the cloud could not build its load balancer"
 	to.fact(Cloud, "%s", describeBalancer(lb))
 	f.lifeCycle(to, f.about())
-	if !strings.Contains(why, "cannot listen on ") {
+	if !strings.Contains(why, cannotListen) {
 		return to.due("wait; the cloud tries again by itself").step("see the balancer", "fakecloud load-balancers get %s", lb.ID)
 	}
 	if strings.Contains(why, "ip_unprivileged_port_start") {
 		to.what = strings.TrimSuffix(to.what, "could not build its load balancer") + "may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it"
 		to.step("take a port from 1024 on", "%s", f.kubectl("edit", "")).
-			step("or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d", lowestPort(lb))
+			step("or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d", portInReason(why))
 		return to.due("the cloud tries again by itself")
 	}
 	to.what = strings.TrimSuffix(to.what, "could not build its load balancer") + "cannot listen on its port"
-	return to.step("see who listens there", "ss --listening --tcp --udp --numeric --processes").
+	return to.step("see who listens there", "ss -lnp 'sport = :%d'", portInReason(why)).
 		step("or take another port", "%s", f.kubectl("edit", "")).due("the cloud tries again by itself")
 }
 
-func lowestPort(lb *api.LoadBalancer) int {
-	lowest := 1024
-	for _, l := range lb.Listeners {
-		lowest = min(lowest, l.Port)
+// portInReason is the port that the cloud says it cannot listen on.
+func portInReason(why string) uint16 {
+	_, rest, _ := strings.Cut(why, cannotListen)
+	at, _, _ := strings.Cut(rest, " ")
+	where, err := netip.ParseAddrPort(strings.TrimSuffix(at, ":"))
+	if err != nil {
+		return 0
 	}
-	return lowest
+	return where.Port()
 }
 
 // notToldYet is a balancer that is there, and whose address is not written.
@@ -241,7 +247,7 @@ var told = map[string]struct{ what, do, command string }{
 	"AddressNotAvailable":   {"the address that it asks for is not to be had", "see the reserved addresses", "fakecloud addresses list"},
 	"LoadBalancerAmbiguous": {"it cannot be told which load balancer is its own", "see whose they are", "fakecloud load-balancers list"},
 	"LoadBalancerFailed":    {"the cloud could not build its load balancer", "see it", "fakecloud load-balancers list"},
-	"PortCannotBeBound":     {"the cloud cannot listen on its port", "see who listens there", "ss --listening --tcp --udp --numeric --processes"},
+	"PortCannotBeBound":     {"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list"},
 }
 
 // notMade is a Service for which the CCM has not made a balancer.
@@ -335,7 +341,7 @@ func (f ServiceFacts) ports() *finding {
 		return nil
 	}
 	return f.repair(found(NotReady, "does not answer on %s: its load balancer does not have that port as the Service has", strings.Join(missing, ", ")).
-		fact(Cloud, "%s, with %s", describeBalancer(f.Balancer), listeners(f.Balancer)))
+		fact(Cloud, "%s, %s", describeBalancer(f.Balancer), listeners(f.Balancer)))
 }
 
 func listeners(lb *api.LoadBalancer) string {
@@ -343,7 +349,7 @@ func listeners(lb *api.LoadBalancer) string {
 	for _, l := range lb.Listeners {
 		all = append(all, fmt.Sprintf("%d/%s to node port %d", l.Port, l.Protocol, l.TargetPort))
 	}
-	return strings.Join(all, ", ")
+	return "from " + strings.Join(all, ", ")
 }
 
 // ranges is when the balancer keeps this machine out. Whoever calls an address of

@@ -316,7 +316,7 @@ func (f ServiceFacts) stale() *finding {
 	if !f.stopped(componentKCM) {
 		return nil
 	}
-	old := found(Degraded, "may be told of by old EndpointSlices: kube-controller-manager, which writes them, does not run")
+	old := found(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager does not run")
 	s := f.served()
 	for _, pod := range s.pods {
 		i := slices.IndexFunc(f.Pods, func(p corev1.Pod) bool { return p.Name == pod })
@@ -339,18 +339,18 @@ func (f ServiceFacts) chain() *finding {
 	}
 	ok := found(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
 	if lb := f.Balancer; lb != nil {
-		ok.fact(Cloud, "clients reach %s, with %s", describeBalancer(lb), listeners(lb))
-		healthy, unchecked, names := 0, 0, []string{}
+		ok.fact(Cloud, "clients reach %s, %s", describeBalancer(lb), listeners(lb))
+		healthy := 0
 		for _, t := range deref(f.Health).Targets {
-			switch t.Health {
-			case api.TargetHealthy:
+			if t.Health == api.TargetHealthy {
 				healthy++
-				names = append(names, f.instance(t.InstanceID))
-			case api.TargetUnknown:
-				unchecked++
 			}
 		}
-		ok.fact(Cloud, "which sends them to the node ports of %s: %d healthy (%s), %d not checked", count(len(lb.Targets), "target"), healthy, shown(names), unchecked)
+		checked := "which are not checked"
+		if lb.HealthCheck != nil && f.Health != nil {
+			checked = fmt.Sprintf("%d of them healthy", healthy)
+		}
+		ok.fact(Cloud, "which sends them to %s, %s", count(len(lb.Targets), "target"), checked)
 		if len(lb.SourceRanges) > 0 {
 			ok.fact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
 		}
