@@ -173,7 +173,7 @@ func (f *fixture) explainsNames() {
 func (f *fixture) explainsStopped() {
 	f.cloud("instances", "stop", "node-2", "--wait")
 	f.explains("node/node-2", explain.NotReady, "is not ready: its instance is stopped.", "fakecloud instances start i-")
-	f.explains("service/web", explain.Degraded, "answers, with 1 of 2 targets unhealthy.", "lab explain node/node-2")
+	f.explains("service/web", explain.Degraded, "answers, with 1 of 2 targets amiss.", "lab explain node/node-2")
 	f.cloud("instances", "start", "node-2", "--wait")
 	f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
 }

@@ -41,6 +41,8 @@ type Around struct {
 	// ClusterError and CloudError are why the API server and the cloud could not
 	// be asked; "" if they could.
 	ClusterError, CloudError string
+	// ClusterForbids tells that the API server did answer, and refused.
+	ClusterForbids bool
 	// Faults are the rules in the cloud, Calls the CCM's newest calls, the
 	// newest first.
 	Faults []api.Fault
@@ -70,25 +72,34 @@ func (a Around) component(name string) *cluster.Component {
 	return nil
 }
 
-// down tells which of the components do not run that should.
+// down tells which of the components do not run that should, and how they come
+// back.
 func (a Around) down(f *finding, names ...string) *finding {
-	any := false
+	ended := false
 	for _, name := range names {
 		if a.stopped(name) {
 			f.fact(Lab, "%s does not run", name)
-			any = true
+			ended = true
 		}
 	}
-	if any {
-		f.step("bring back what has ended", "%s", a.lab("up"))
+	if !ended {
+		return f
 	}
-	return f
+	up := "up"
+	if ccm := a.component(componentCCM); ccm != nil && !ccm.Wanted { // It stays as the person wants it.
+		up += " --without-ccm"
+	}
+	return f.step("bring back what has ended", "%s", a.lab(up))
 }
 
 // unanswered is when the API server does not answer: of the object nothing is
 // known then.
 func (a Around) unanswered() *finding {
 	f := found(Unknown, "cannot be explained: the API server does not answer")
+	if a.ClusterForbids {
+		return found(Unknown, "cannot be explained: the lab's own user may not look at all of it").fact(Cluster, "%s", a.ClusterError).
+			step("give the lab the rights of this version", "%s", a.lab("up"))
+	}
 	if a.stopped(componentAPIServer) || a.stopped(componentEtcd) {
 		f.what = "cannot be explained: the control plane does not run"
 	}

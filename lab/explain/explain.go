@@ -121,7 +121,7 @@ func (x Explanation) conclude(a Around, findings ...*finding) Explanation {
 			}
 		}
 		for _, step := range f.next {
-			if !slices.Contains(x.Next, step) {
+			if !slices.ContainsFunc(x.Next, func(s Step) bool { return s == step || s.Command != "" && s.Command == step.Command }) {
 				x.Next = append(x.Next, step)
 			}
 		}

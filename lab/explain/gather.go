@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -90,6 +91,10 @@ func said(err error) string {
 	return noAnswer(err).Error()
 }
 
+func (a *Around) clusterSaid(err error) {
+	a.ClusterError, a.ClusterForbids = said(err), apierrors.IsForbidden(err)
+}
+
 func (s Source) begin(a *Around) *asking {
 	*a = Around{LabName: s.LabName, Now: time.Now(), Components: s.Components, Missing: slices.Clone(s.Missing)}
 	return &asking{around: a}
@@ -123,7 +128,7 @@ func (a *Around) tidy() {
 	for where, why := range map[string]string{Cluster: a.ClusterError, Cloud: a.CloudError} {
 		if why != "" {
 			a.Missing = slices.DeleteFunc(a.Missing, func(m string) bool { return strings.HasPrefix(m, where+": ") })
-			a.Missing = append(a.Missing, where+": all that it would say: it does not answer")
+			a.Missing = append(a.Missing, where+": all that it would say")
 		}
 	}
 	slices.Sort(a.Missing)
@@ -140,7 +145,7 @@ func (s Source) Node(ctx context.Context, name string) Explanation {
 		instances, err = s.Cloud.ListInstances(bounded, client.InstanceFilter{})
 		return err
 	})
-	q.Go(func() { f.ClusterError = said(s.nodeInCluster(bounded, q, &f)) })
+	q.Go(func() { q.around.clusterSaid(s.nodeInCluster(bounded, q, &f)) })
 	q.Wait()
 	f.place(instances)
 	f.tidy()
@@ -221,7 +226,7 @@ func (s Source) Service(ctx context.Context, namespace, name string) Explanation
 		}
 		q.missed(Cloud, "quotas", err)
 	})
-	q.Go(func() { f.ClusterError = said(s.serviceInCluster(bounded, q, &f)) })
+	q.Go(func() { q.around.clusterSaid(s.serviceInCluster(bounded, q, &f)) })
 	q.Wait()
 	s.balancerOf(ctx, q, &f, balancers)
 	f.tidy()

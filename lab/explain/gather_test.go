@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -134,8 +135,8 @@ func TestWhatDoesNotAnswerIsMissing(t *testing.T) {
 		missingOfSvc   []string
 	}{
 		"the cloud's instances": {cloud: "instances", node: Degraded, service: Ready,
-			missingOfNode: []string{"cloud: all that it would say: it does not answer"}, missingOfSvc: []string{"cloud: instances: instances refused"}},
-		"its balancers": {cloud: "balancers", node: Ready, service: Unknown, missingOfSvc: []string{"cloud: all that it would say: it does not answer"}},
+			missingOfNode: []string{"cloud: all that it would say"}, missingOfSvc: []string{"cloud: instances: instances refused"}},
+		"its balancers": {cloud: "balancers", node: Ready, service: Unknown, missingOfSvc: []string{"cloud: all that it would say"}},
 		"its quotas":    {cloud: "quotas", node: Ready, service: Ready, missingOfSvc: []string{"cloud: quotas: quotas refused"}},
 		"their health":  {cloud: "health", node: Ready, service: Ready, missingOfSvc: []string{"cloud: the health of lb-1: health refused"}},
 		"its faults": {cloud: "faults", node: Ready, service: Ready,
@@ -143,9 +144,9 @@ func TestWhatDoesNotAnswerIsMissing(t *testing.T) {
 		"its audit": {cloud: "audit", node: Ready, service: Ready,
 			missingOfNode: []string{"cloud: the CCM's calls: audit refused"}, missingOfSvc: []string{"cloud: the CCM's calls: audit refused"}},
 		"the cluster's nodes": {cluster: "nodes", node: Unknown, service: Unknown,
-			missingOfNode: []string{"cluster: all that it would say: it does not answer"}, missingOfSvc: []string{"cluster: all that it would say: it does not answer"}},
-		"its Services":       {cluster: "services", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say: it does not answer"}},
-		"its EndpointSlices": {cluster: "endpointslices", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say: it does not answer"}},
+			missingOfNode: []string{"cluster: all that it would say"}, missingOfSvc: []string{"cluster: all that it would say"}},
+		"its Services":       {cluster: "services", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say"}},
+		"its EndpointSlices": {cluster: "endpointslices", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say"}},
 		"its leases":         {cluster: "leases", node: Ready, service: Ready, missingOfNode: []string{"cluster: the kubelet's lease: leases refused"}},
 		"its events": {cluster: "events", node: Ready, service: Ready,
 			missingOfNode: []string{"cluster: events: events refused"}, missingOfSvc: []string{"cluster: events: events refused", "cluster: the pods' events: events refused"}},
@@ -163,6 +164,17 @@ func TestWhatDoesNotAnswerIsMissing(t *testing.T) {
 			assert.Equal(t, c.missingOfSvc, service.Missing)
 		})
 	}
+}
+
+func TestRightsThatTheLabLacksAreNoSilence(t *testing.T) {
+	s, kube, _ := source(t)
+	kube.PrependReactor("list", "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(discoveryv1.Resource("endpointslices"), "", errors.New("no rule"))
+	})
+	x := s.Service(t.Context(), "default", "web")
+	assert.Equal(t, Unknown, x.State)
+	assert.Equal(t, "Service web cannot be explained: the lab's own user may not look at all of it.", x.Verdict)
+	assert.Equal(t, []Step{{"give the lab the rights of this version", "lab up"}}, x.Next)
 }
 
 func TestACloudThatHangsIsNotWaitedFor(t *testing.T) {

@@ -372,6 +372,15 @@ func TestNodes(t *testing.T) {
 			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is silent; nobody marks it, as kube-controller-manager does not run.",
 				[]Fact{{Cluster, "its kubelet's lease, which lasts 4 s, was renewed 1m0s ago"}}, []string{"lab up", "lab logs node-node-1 --tail 30"}},
 		},
+		"what is down comes back as it was, without the CCM": {
+			func(f *NodeFacts) {
+				f.ccmOff()
+				f.end("node/node-1")
+				f.stop(componentAgent)
+				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
+			},
+			saidCase{NotReady, "Node node-1 is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run.", nil, []string{"lab up --without-ccm"}},
+		},
 		"no route": {
 			func(f *NodeFacts) {
 				f.Node.Status.Conditions = append(f.Node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NoRouteCreated", Message: "no route"})

@@ -405,7 +405,11 @@ func TestServices(t *testing.T) {
 		},
 		"a target that is ill": {
 			func(f *ServiceFacts) { f.health(api.TargetHealthy, api.TargetUnhealthy) },
-			saidCase{Degraded, "Service web answers, with 1 of 2 targets unhealthy.", []Fact{{Cloud, "target node-2 (i-2) is unhealthy: connection refused"}}, []string{"lab explain node/node-2"}},
+			saidCase{Degraded, "Service web answers, with 1 of 2 targets amiss.", []Fact{{Cloud, "target node-2 (i-2) is unhealthy: connection refused"}}, []string{"lab explain node/node-2"}},
+		},
+		"a target whose node hangs, which nobody checks": {
+			func(f *ServiceFacts) { f.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
+			saidCase{Degraded, "Service web answers, with 1 of 2 targets amiss.", []Fact{{Cloud, "target node-1 (i-1) is not checked, and sent clients, though its node is not Ready"}}, []string{"lab explain node/node-1"}},
 		},
 		"all targets are ill": {
 			func(f *ServiceFacts) {

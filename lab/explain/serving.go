@@ -256,16 +256,20 @@ func (f ServiceFacts) targets() *finding {
 	s, unhealthy, bad := f.served(), 0, 0
 	sick := found(Degraded, "")
 	for _, t := range deref(f.Health).Targets {
-		if t.Health != api.TargetUnhealthy {
-			continue
-		}
-		unhealthy++
 		name := f.instance(t.InstanceID)
-		if f.local() && !s.readyOn[name] { // As it should be: clients go to the others.
+		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, because(deref(t.Reason)))
+		if t.Health == api.TargetUnhealthy {
+			unhealthy++
+			if f.local() && !s.readyOn[name] { // As it should be: clients go to the others.
+				continue
+			}
+		} else if n := f.node(name); t.Health == api.TargetUnknown && n != nil && !nodeReady(n) {
+			what = fmt.Sprintf("target %s (%s) is not checked, and sent clients, though its node is not Ready", name, t.InstanceID)
+		} else {
 			continue
 		}
 		if bad++; bad <= maxShown {
-			sick.fact(Cloud, "target %s (%s) is unhealthy%s", name, t.InstanceID, because(deref(t.Reason))).step("see to its node", "%s", f.lab("explain node/"+name))
+			sick.fact(Cloud, "%s", what).step("see to its node", "%s", f.lab("explain node/"+name))
 		}
 	}
 	switch all := unhealthy == len(lb.Targets); {
@@ -279,7 +283,7 @@ func (f ServiceFacts) targets() *finding {
 	case bad == 0:
 		return f.refusing()
 	}
-	sick.what = fmt.Sprintf("answers, with %d of %s unhealthy", bad, count(len(lb.Targets), "target"))
+	sick.what = fmt.Sprintf("answers, with %d of %s amiss", bad, count(len(lb.Targets), "target"))
 	return sick
 }
 
