@@ -77,7 +77,7 @@ func (c *fakeCloud) ListAudit(ctx context.Context, f client.AuditFilter, limit i
 // objects are those of a well Node and a well Service.
 func objects() []runtime.Object {
 	n, s := wellNode(), wellService()
-	recent := metav1.NewMicroTime(time.Now())
+	recent := metav1.NewMicroTime(time.Now().Add(time.Hour)) // However slow the test is.
 	n.Lease.ObjectMeta = metav1.ObjectMeta{Name: "node-1", Namespace: corev1.NamespaceNodeLease}
 	n.Lease.Spec.RenewTime = &recent
 	slice := s.Slices[0]
