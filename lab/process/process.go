@@ -6,21 +6,18 @@ package process
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -78,10 +75,11 @@ func (h Host) Start(s Spec) (*Process, error) {
 	cmd.ExtraFiles = s.Inherit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if h.Tied {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		tie(cmd.SysProcAttr)
 	}
+	slog.Debug("starting "+s.Component, "command", strings.Join(cmd.Args, " "), "log", s.LogFile)
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", s.Component, err)
+		return nil, fmt.Errorf("starting %s: %w%s", s.Component, err, startRemedy(s.Path, err))
 	}
 	p := &Process{Component: s.Component, PID: cmd.Process.Pid, LogFile: s.LogFile, done: make(chan struct{})}
 	p.born, _ = birth(p.PID)
@@ -140,62 +138,6 @@ type Found struct {
 // All finds the processes of every lab that this user may look into.
 func All() ([]Found, error) { return scan() }
 
-func scan() ([]Found, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var found []Found
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
-		// Its birth is read first: should the PID change hands in between,
-		// the marks and the birth do not fit, and nothing is done to it.
-		born, alive := birth(pid)
-		if lab, component, ok := identity(pid); ok && alive {
-			found = append(found, Found{Lab: lab, Process: &Process{Component: component, PID: pid, born: born}})
-		}
-	}
-	return found, nil
-}
-
-// identity reads a process's marks; not ok for a process that has none, has
-// ended, or belongs to somebody else.
-func identity(pid int) (lab, component string, ok bool) {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return "", "", false
-	}
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		if v, found := strings.CutPrefix(string(kv), envLab+"="); found {
-			lab = v
-		}
-		if v, found := strings.CutPrefix(string(kv), envComponent+"="); found {
-			component = v
-		}
-	}
-	return lab, component, lab != "" && component != ""
-}
-
-// birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
-// alive for one that has ended, even if nobody has reaped it yet.
-func birth(pid int) (ticks uint64, alive bool) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, false
-	}
-	// The name, in parentheses, may hold anything; fields are counted after it.
-	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return 0, false
-	}
-	ticks, err = strconv.ParseUint(fields[19], 10, 64)
-	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
-}
-
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {
 	born, alive := birth(p.PID)
@@ -212,21 +154,7 @@ func (p *Process) Wait(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	fd, err := p.open()
-	if err != nil || fd < 0 {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	for ctx.Err() == nil {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("waiting for %s (pid %d): %w", p.Component, p.PID, err)
-		}
-		if n > 0 {
-			return nil
-		}
-	}
-	return ctx.Err()
+	return p.awaitEnd(ctx)
 }
 
 // Exit is how it ended, once Wait has returned: nil for success, and for one
@@ -237,38 +165,6 @@ func (p *Process) Exit() error {
 	}
 	<-p.done
 	return p.err
-}
-
-// open holds on to the process, so that a reused pid is never mistaken for
-// it; -1 if it has ended.
-func (p *Process) open() (int, error) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return -1, nil
-	}
-	if err != nil {
-		return -1, fmt.Errorf("opening %s (pid %d): %w", p.Component, p.PID, err)
-	}
-	// Not by its marks: a process that is ending has none, and still holds its
-	// ports.
-	if born, alive := birth(p.PID); !alive || born != p.born {
-		_ = unix.Close(fd)
-		return -1, nil
-	}
-	return fd, nil
-}
-
-// Signal sends sig, unless the process has ended.
-func (p *Process) Signal(sig syscall.Signal) error {
-	fd, err := p.open()
-	if err != nil || fd < 0 {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signalling %s (pid %d): %w", p.Component, p.PID, err)
-	}
-	return nil
 }
 
 // Stop asks the processes to end, all at once, and kills those that have not
@@ -333,10 +229,13 @@ func (p *Process) logHint() string {
 // LogHint says where a log is, and how it ends.
 func LogHint(file string) string {
 	lines, err := Tail(file, 8)
-	if err != nil {
-		return "its log cannot be read: " + err.Error()
+	switch {
+	case err != nil:
+		return noSpace(file) + "its log cannot be read: " + err.Error()
+	case len(lines) == 0:
+		return noSpace(file) + "it has written nothing to its log, " + file
 	}
-	return "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
+	return noSpace(file) + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
 // Tail returns the last n lines of a file.

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -82,8 +81,8 @@ var (
 
 // Check is an error when programs are missing or the folder lies too deep.
 func (c *Cluster) Check(context.Context) error {
-	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS)
+	if err := process.Supported(); err != nil {
+		return err
 	}
 	kube := KubePrograms
 	if c.Lab.Nodes == 0 { // A control plane alone may be of a minor without a hollow node.

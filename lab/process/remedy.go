@@ -1,0 +1,53 @@
+package process
+
+// What to do about a program that cannot be started, or that ended because the
+// machine had no more of something: the kernel's word for it says what, and
+// not what next.
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"syscall"
+)
+
+// Remedy says in a clause what to do about an error of the system's; "" where
+// the error says enough.
+func Remedy(err error) string {
+	for _, known := range []struct {
+		is   error
+		next string
+	}{
+		{syscall.ENOEXEC, fmt.Sprintf("it is no program for this machine, %s/%s; `make build` builds one, and LAB_KUBE_BIN must name a folder of such", runtime.GOOS, runtime.GOARCH)},
+		{syscall.ENOSPC, "the disk is full: free some space, or set CCMLAB_HOME to a folder on another; `lab doctor` shows how much there is"},
+		{syscall.EDQUOT, "your disk quota is used up: free some space, or set CCMLAB_HOME to a folder elsewhere"},
+		{syscall.EROFS, "the file system is read-only: set CCMLAB_HOME to a folder you may write"},
+		{syscall.ENOTDIR, "a part of the path is a file: set CCMLAB_HOME to a folder, or to one that can be made"},
+		{syscall.EMFILE, "this process has too many files open: raise `ulimit -n`"},
+		{syscall.ENFILE, "this machine has too many files open: end something, or raise fs.file-max"},
+		{syscall.EAGAIN, "the limit of processes is reached: end something, or raise `ulimit -u`; in a container, the limit of its pids"},
+		{syscall.ENOMEM, "there is no memory left: end something; `lab doctor` shows how much there is"},
+		{fs.ErrPermission, "set CCMLAB_HOME to a folder you may write, or see who may read it: ls -ld"},
+	} {
+		if errors.Is(err, known.is) {
+			return known.next
+		}
+	}
+	return ""
+}
+
+// startRemedy is Remedy for a program that did not start, as part of a message.
+func startRemedy(path string, err error) string {
+	next := Remedy(err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		next = path + " is missing, or what it needs to run; `make build` builds it"
+	case errors.Is(err, fs.ErrPermission):
+		next = path + " may not be executed: see its mode, and whether its file system is mounted noexec"
+	}
+	if next == "" {
+		return ""
+	}
+	return "; " + next
+}
