@@ -146,9 +146,11 @@ func (u *up) run(ctx context.Context) error {
 			continue
 		}
 		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
-			bound := cmp.Or(s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
+			bound := cmp.Or(u.opts.StepTimeout, s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
+			ctx, end := u.vigil(ctx)
+			defer end()
 			return s.do(ctx, note)
 		})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -18,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
 const (
@@ -61,11 +64,11 @@ type Process struct {
 // Ctrl-C does not reach it.
 func (h Host) Start(s Spec) (*Process, error) {
 	if err := os.MkdirAll(filepath.Dir(s.LogFile), 0o700); err != nil {
-		return nil, err
+		return nil, remedy.With(err)
 	}
 	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, remedy.With(err)
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
@@ -191,8 +194,8 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 }
 
 // Await polls ready until it returns nil, and says what it waited for when the
-// process ends first or ctx does.
-func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error) error {
+// process ends first, or one of those that it needs, or ctx does.
+func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -200,8 +203,10 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 		if err == nil {
 			return nil
 		}
-		if !p.Alive() {
-			return p.died()
+		for _, needed := range append(needs, p) {
+			if !needed.Alive() {
+				return needed.died()
+			}
 		}
 		select {
 		case <-tick.C:
@@ -259,4 +264,19 @@ func Tail(file string, n int) ([]string, error) {
 		}
 	}
 	return lines, sc.Err()
+}
+
+// startRemedy is what to do about a program that did not start, as part of a message.
+func startRemedy(path string, err error) string {
+	next := remedy.Of(err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		next = path + " is missing, or what it needs to run; `make build` builds it"
+	case errors.Is(err, fs.ErrPermission):
+		next = path + " may not be executed: see its mode, and whether its file system is mounted noexec"
+	}
+	if next == "" {
+		return ""
+	}
+	return "; " + next
 }

@@ -227,7 +227,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
-	if _, err := c.Ensure(c.etcd()); err != nil {
+	etcd, err := c.Ensure(c.etcd())
+	if err != nil {
 		return err
 	}
 	apiserver, err := c.Ensure(c.apiserver(flags...))
@@ -242,12 +243,18 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	})
+	}, etcd)
 }
 
 // Tend keeps the CCM running.
 func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 	return c.KeepCCM(ctx, c.ccm(), log)
+}
+
+// Ended is an error that names those of the cloud's and the control plane's
+// processes that do not run though StartControlPlane started them.
+func (c *Cluster) Ended() error {
+	return c.Site.Ended(local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 }
 
 // Components are the control plane's processes, the CCM's, and one of each

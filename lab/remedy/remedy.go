@@ -1,20 +1,19 @@
-package process
-
-// What to do about a program that cannot be started, or that ended because the
-// machine had no more of something: the kernel's word for it says what, and
-// not what next.
+// Package remedy says what to do where the system refuses something: its own
+// word says what, and not what next.
+package remedy
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
 	"runtime"
+	"strings"
 	"syscall"
 )
 
-// Remedy says in a clause what to do about an error of the system's; "" where
-// the error says enough.
-func Remedy(err error) string {
+// Of says in a clause what to do about an error that came of the lab's folder or
+// of starting its programs; "" where the error says enough.
+func Of(err error) string {
 	for _, known := range []struct {
 		is   error
 		next string
@@ -37,17 +36,11 @@ func Remedy(err error) string {
 	return ""
 }
 
-// startRemedy is Remedy for a program that did not start, as part of a message.
-func startRemedy(path string, err error) string {
-	next := Remedy(err)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		next = path + " is missing, or what it needs to run; `make build` builds it"
-	case errors.Is(err, fs.ErrPermission):
-		next = path + " may not be executed: see its mode, and whether its file system is mounted noexec"
+// With is the error with what to do about it.
+func With(err error) error {
+	next := Of(err)
+	if next == "" || strings.Contains(err.Error(), next) {
+		return err
 	}
-	if next == "" {
-		return ""
-	}
-	return "; " + next
+	return fmt.Errorf("%w; %s", err, next)
 }

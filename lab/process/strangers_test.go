@@ -1,12 +1,10 @@
 package process_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,18 +12,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/process"
 )
-
-func TestRemedy(t *testing.T) {
-	for errno, want := range map[error]string{
-		syscall.ENOSPC: "the disk is full", syscall.EDQUOT: "quota", syscall.EROFS: "read-only", syscall.EACCES: "CCMLAB_HOME",
-		syscall.EPERM: "CCMLAB_HOME", syscall.ENOTDIR: "is a file", syscall.EMFILE: "ulimit -n", syscall.ENFILE: "fs.file-max",
-		syscall.EAGAIN: "ulimit -u", syscall.ENOMEM: "no memory", syscall.ENOEXEC: "no program for this machine",
-	} {
-		assert.Contains(t, process.Remedy(fmt.Errorf("writing: %w", &os.PathError{Op: "write", Path: "/x", Err: errno})), want)
-	}
-	assert.Empty(t, process.Remedy(errors.New("something else")), "nothing is made up")
-	assert.Empty(t, process.Remedy(nil))
-}
 
 // A program that cannot be run says which, why, and what to do.
 func TestProgramsThatDoNotStart(t *testing.T) {
