@@ -133,7 +133,7 @@ never printed.`,
 		newAgent(),
 	)
 	root.InitDefaultCompletionCmd()
-	completionExamples(root)
+	explainCompletion(root)
 	usageArgs(root)
 	return root
 }
@@ -143,9 +143,9 @@ never printed.`,
 func usageArgs(cmd *cobra.Command) {
 	check := cmd.Args
 	switch {
-	case cmd.HasSubCommands():
+	case check == nil && cmd.HasSubCommands():
 		check = unknownCommand
-	case check == nil || strings.HasPrefix(cmd.CommandPath(), "lab completion "):
+	case check == nil:
 		check = noArguments
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {

@@ -94,8 +94,9 @@ func labNames() []string {
 	return names
 }
 
-// completionExamples says how each shell is told, where cobra says it at length.
-func completionExamples(root *cobra.Command) {
+// explainCompletion says how each shell is told, where cobra says it at length, and
+// has wrong words answered as everywhere else.
+func explainCompletion(root *cobra.Command) {
 	completion, _, err := root.Find([]string{"completion"})
 	if err != nil {
 		return
@@ -105,7 +106,9 @@ func completionExamples(root *cobra.Command) {
 		"fish": "lab completion fish | source", "powershell": "lab completion powershell | Out-String | Invoke-Expression",
 	}
 	completion.Example = "  " + examples["bash"] + "   # now; into ~/.bashrc for good"
+	completion.Args, completion.RunE = nil, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	for _, shell := range completion.Commands() {
+		shell.Args = nil
 		shell.Example = "  " + examples[shell.Name()]
 	}
 }

@@ -217,7 +217,7 @@ func newCCM(o *options) *cobra.Command {
 		Example: `  lab up --without-ccm   # nodes stay tainted
   lab ccm start          # and are no longer
   lab ccm restart`,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.Cluster.StopCCM(cmd.Context()) }
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
@@ -281,8 +281,8 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 func newKubeconfig(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print the path of the operator's kubeconfig",
+		Use:     "kubeconfig",
+		Short:   "Print the path of the operator's kubeconfig",
 		Example: `  kubectl --kubeconfig "$(lab kubeconfig)" get nodes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
