@@ -252,6 +252,9 @@ func TestFindings(t *testing.T) {
 		"a proxy for nothing":     {"proxy", func(m machine) { m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*" }, OK, "", ""},
 		"one that curl ignores":   {"proxy", func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" }, OK, "none is set", ""},
 		"no kubectl of one's own": {"kubectl", func(m machine) { m.Find = without("kubectl") }, OK, "lab env", ""},
+		"no kubectl at all": {"kubectl", func(m machine) {
+			m.Find, m.Exists = without("kubectl"), func(string) bool { return false }
+		}, Info, "neither in PATH nor in /src/bin/kube", "make build"},
 		"an old kubectl": {"kubectl", func(m machine) {
 			m.Run = func(_ context.Context, _, program string, _ ...string) (string, error) {
 				return fmt.Sprintf(`{"clientVersion":{"gitVersion":"v1.%s"}}`, map[string]string{"/usr/bin/kubectl": "29.1", "/src/bin/kube/kubectl": "36.3"}[program]), nil

@@ -79,11 +79,14 @@ func leftovers(_ context.Context, m *Machine) Finding {
 // kubectl is another than the lab's where the shell has not been told; it may be
 // one minor older or newer (Kubernetes' version skew policy).
 func kubectl(ctx context.Context, m *Machine) Finding {
-	file, err := m.Find("kubectl")
-	if err != nil {
-		return ok("the lab's own: eval \"$(lab env)\"")
-	}
 	ours := filepath.Join(m.Kube, "kubectl")
+	file, err := m.Find("kubectl")
+	switch {
+	case err != nil && m.Exists(ours):
+		return ok("the lab's own: eval \"$(lab env)\"")
+	case err != nil:
+		return info("make build, or install kubectl (the lab itself runs without)", "neither in PATH nor in %s", m.Kube)
+	}
 	if file == ours || len(m.Missing) > 0 {
 		return ok("%s", file)
 	}

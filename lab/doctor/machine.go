@@ -87,7 +87,7 @@ func This(cluster string) *Machine {
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
 	if bin, err := local.FindBinaries("", ""); err == nil {
-		m.Bin, m.Kube, m.Missing = bin.Dir, bin.Kube, bin.Missing(embedded.OwnPrograms, embedded.KubePrograms)
+		m.Bin, m.Kube, m.Missing = bin.Dir, bin.Kube, bin.Missing(embedded.OwnPrograms, embedded.NeededPrograms(1))
 	}
 	if self, err := os.Executable(); err == nil {
 		if info, err := os.Stat(self); err == nil {

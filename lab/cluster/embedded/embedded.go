@@ -73,7 +73,7 @@ func New(lab *state.Lab, bin local.Binaries) *Cluster {
 
 const hollowNode = "hollow-node"
 
-// Programs are what it runs, the project's own and upstream's.
+// Programs are what it brings, the project's own and upstream's.
 var (
 	OwnPrograms  = []string{"fakecloud", "ccm"}
 	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode}
@@ -84,11 +84,16 @@ func (c *Cluster) Check(context.Context) error {
 	if err := process.Supported(); err != nil {
 		return err
 	}
-	kube := KubePrograms
-	if c.Lab.Nodes == 0 { // A control plane alone may be of a minor without a hollow node.
-		kube = kube[:slices.Index(kube, hollowNode)]
-	}
-	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, kube))
+	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, NeededPrograms(c.Lab.Nodes)))
+}
+
+// NeededPrograms are those of KubePrograms that a lab of so many nodes cannot do
+// without: kubectl is for the person, and a control plane alone may be of a minor
+// without a hollow node.
+func NeededPrograms(nodes int) []string {
+	return slices.DeleteFunc(slices.Clone(KubePrograms), func(name string) bool {
+		return name == "kubectl" || name == hollowNode && nodes == 0
+	})
 }
 
 // Traits of an embedded cluster.
