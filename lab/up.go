@@ -149,9 +149,7 @@ func (u *up) run(ctx context.Context) error {
 			bound := cmp.Or(u.opts.StepTimeout, s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
-			ctx, end := u.vigil(ctx)
-			defer end()
-			return s.do(ctx, note)
+			return u.watched(ctx, note, s.do)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)

@@ -11,28 +11,39 @@ import (
 // vigilEvery is how often it is looked whether all still runs.
 const vigilEvery = 500 * time.Millisecond
 
-// vigil ends ctx, with a cause that says why, when one of the control plane's
-// processes ends, each of which should outlast the step. end must be called.
-func (u *up) vigil(ctx context.Context) (watched context.Context, end func()) {
-	watched, cancel := context.WithCancelCause(ctx)
-	keeper, ok := u.Cluster.(interface{ Ended() error })
-	if !ok || u.kube == nil { // Before the control plane is there, its own step looks after it.
-		return watched, func() { cancel(nil) }
+// watched does a step, and ends it when one of the control plane's processes
+// ends, each of which should outlast it.
+func (u *up) watched(ctx context.Context, note func(string), do func(context.Context, func(string)) (string, error)) (string, error) {
+	cluster, ok := u.Cluster.(interface{ Ended() error })
+	if !ok || u.kube == nil { // The step that makes the control plane looks after it itself.
+		return do(ctx, note)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
 	go func() {
-		tick := time.NewTicker(vigilEvery)
-		defer tick.Stop()
-		for {
-			if err := keeper.Ended(); err != nil {
-				cancel(err)
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-watched.Done():
-				return
-			}
-		}
+		ended <- awaitEnd(ctx, cluster.Ended)
+		cancel()
 	}()
-	return watched, func() { cancel(nil) }
+	said, err := do(ctx, note)
+	cancel()
+	if died := <-ended; err != nil && died != nil {
+		return "", died // What was waited for could not come.
+	}
+	return said, err
+}
+
+// awaitEnd looks until something has ended, or ctx has.
+func awaitEnd(ctx context.Context, look func() error) error {
+	tick := time.NewTicker(vigilEvery)
+	defer tick.Stop()
+	for {
+		if err := look(); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }

@@ -198,10 +198,15 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	last := ""
 	for {
 		err := ready(ctx)
 		if err == nil {
 			return nil
+		}
+		if err.Error() != last {
+			last = err.Error()
+			slog.Debug("waiting for "+what, "so far", err)
 		}
 		for _, needed := range append(needs, p) {
 			if !needed.Alive() {
@@ -231,16 +236,32 @@ func (p *Process) logHint() string {
 	return LogHint(p.LogFile)
 }
 
-// LogHint says where a log is, and how it ends.
+// hintLines is how much of a log a message holds.
+const hintLines = 8
+
+// LogHint says where a log is, and how it ends; of a Go program that panicked, what
+// it said and not where in it that was.
 func LogHint(file string) string {
-	lines, err := Tail(file, 8)
+	full := ""
+	if dir := filepath.Dir(file); Full(dir) { // Then the log itself may not say so.
+		full = "the disk of " + dir + " is full: free some space, then `lab up`\n"
+	}
+	lines, err := Tail(file, 500)
 	switch {
 	case err != nil:
-		return noSpace(file) + "its log cannot be read: " + err.Error()
+		return full + "its log cannot be read: " + err.Error()
 	case len(lines) == 0:
-		return noSpace(file) + "it has written nothing to its log, " + file
+		return full + "it has written nothing to its log, " + file
 	}
-	return noSpace(file) + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
+	first := max(0, len(lines)-hintLines)
+	for i := first; i >= 0; i-- {
+		if strings.HasPrefix(lines[i], "panic: ") || strings.HasPrefix(lines[i], "fatal error: ") {
+			first = max(0, i-1) // The line before says more, in etcd's log for one.
+			break
+		}
+	}
+	lines = lines[first:min(first+hintLines, len(lines))]
+	return full + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
 // Tail returns the last n lines of a file.

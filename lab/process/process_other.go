@@ -30,4 +30,5 @@ func (p *Process) Signal(syscall.Signal) error { return Supported() }
 // Space is how many bytes a user may still write to the file system of a path.
 func Space(string) (free uint64, err error) { return 0, Supported() }
 
-func noSpace(string) string { return "" }
+// Full tells whether nothing more can be written to a folder.
+func Full(string) bool { return false }

@@ -2,7 +2,6 @@ package process
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,11 +18,8 @@ func Space(path string) (free uint64, err error) {
 	return fs.Bavail * uint64(fs.Bsize), nil
 }
 
-// noSpace says so where a log's disk is full: then the log itself cannot.
-func noSpace(file string) string {
-	dir := filepath.Dir(file)
-	if free, err := Space(dir); err != nil || free >= little {
-		return ""
-	}
-	return "the disk of " + dir + " is full, so that neither it nor its log could be written; free some space, then `lab up`\n"
+// Full tells whether nothing more can be written to a folder.
+func Full(dir string) bool {
+	free, err := Space(dir)
+	return err == nil && free < little
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -73,4 +74,10 @@ func TestLogHint(t *testing.T) {
 	assert.Contains(t, process.LogHint(file), "nothing to its log, "+file)
 	require.NoError(t, os.WriteFile(file, []byte("the reason\n"), 0o600))
 	assert.Contains(t, process.LogHint(file), "last lines of "+file+":\n  the reason")
+	log := "earlier\n{\"error\":\"no space left on device\"}\npanic: failed to create WAL\n\n" + strings.Repeat("main.main()\n", 50)
+	require.NoError(t, os.WriteFile(file, []byte(log), 0o600))
+	hint := process.LogHint(file)
+	assert.Contains(t, hint, ":\n  {\"error\":\"no space left on device\"}\n  panic: failed to create WAL\n", "the reason, and not the stack's end")
+	assert.NotContains(t, hint, "earlier")
+	assert.Less(t, strings.Count(hint, "main.main"), 8)
 }

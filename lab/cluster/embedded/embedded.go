@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/pki"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/remedy"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/manifests"
 )
@@ -84,7 +86,21 @@ func (c *Cluster) Check(context.Context) error {
 	if err := process.Supported(); err != nil {
 		return err
 	}
-	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, NeededPrograms(c.Lab.Nodes)))
+	return errors.Join(c.CheckFolder(), c.checkSpace(), c.Bin.Need(OwnPrograms, NeededPrograms(c.Lab.Nodes)))
+}
+
+// needSpace, in bytes, is what a lab's folder has at once: etcd alone takes two
+// files of 64 MB.
+const needSpace = 200 << 20
+
+// checkSpace is an error when a new lab would fill its disk; one that is there has
+// taken most of what it takes.
+func (c *Cluster) checkSpace() error {
+	free, err := process.Space(c.Lab.Path())
+	if err != nil || c.Lab.Slot != 0 || free >= needSpace {
+		return err
+	}
+	return fmt.Errorf("%d MB are free for %s, and a lab takes %d: %s", free>>20, c.Lab.Path(), needSpace>>20, remedy.Of(syscall.ENOSPC))
 }
 
 // NeededPrograms are those of KubePrograms that a lab of so many nodes cannot do
