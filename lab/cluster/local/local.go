@@ -72,6 +72,7 @@ func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
 		return nil, err
 	}
 	if p := running[spec.Component]; p != nil {
+		p.LogFile = spec.LogFile
 		return p, nil
 	}
 	return s.Host.Start(spec)
