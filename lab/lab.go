@@ -133,6 +133,8 @@ type Options struct {
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
 	// what the lab has, or the default.
 	NodeImage, PodNetwork, Kubeconfig string
+	// StepTimeout is how long each step may take; 0 is what suits the step.
+	StepTimeout time.Duration
 	// Bundle is a file to run from instead of what was built here; bin is where
 	// it has been unpacked.
 	Bundle, bin string

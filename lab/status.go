@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -97,6 +98,9 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	if err != nil {
 		st.Problems = strings.Split(err.Error(), "\n")
 		st.State = "incomplete"
+	}
+	if dir := l.State.Path(); process.Full(dir) {
+		st.Problems = append(st.Problems, "the disk of "+dir+" is full: free some space, then `lab up` completes the lab")
 	}
 	return st, nil
 }

@@ -148,10 +148,10 @@ func (u *up) run(ctx context.Context) error {
 			continue
 		}
 		err := u.steps.Do(s.title, func(note func(string)) (string, error) {
-			bound := cmp.Or(s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
+			bound := cmp.Or(u.opts.StepTimeout, s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
-			return s.do(ctx, note)
+			return u.watched(ctx, note, s.do)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)

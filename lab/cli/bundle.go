@@ -7,10 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab/bundle"
-	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-func newBundle(_ *options) *cobra.Command {
+func newBundle(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bundle FILE",
 		Short: "Pack all that a room without internet needs into one archive",
@@ -22,7 +21,7 @@ registry: lab up --bundle FILE unpacks it once into the user's cache
   tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ui.New(os.Stderr, false).Do("bundle", func(note func(string)) (string, error) {
+			return o.steps().Do("bundle", func(note func(string)) (string, error) {
 				n, err := bundle.Write(cmd.Context(), binDir(), args[0], note)
 				if err != nil {
 					return "", err

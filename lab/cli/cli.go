@@ -18,12 +18,14 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// Exit codes.
+// Exit codes; `lab --help` documents them.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // What a shell has for a program that Ctrl-C ended.
 )
 
 // usageError is a mistake in the command line, not in the lab.
@@ -35,19 +37,27 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cmd := newRoot()
-	err := cmd.ExecuteContext(ctx)
+	// After the first Ctrl-C things are cleared up; the second ends that too.
+	context.AfterFunc(ctx, stop)
+	return exitCode(ctx, os.Stderr, newRoot().ExecuteContext(ctx))
+}
+
+// exitCode says what went wrong, unless that has been said.
+func exitCode(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
 	var silent silentError
 	if !errors.As(err, &silent) {
-		fmt.Fprintln(os.Stderr, "lab:", err)
+		_, _ = fmt.Fprintln(stderr, "lab:", err)
 	}
 	var usage usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintln(os.Stderr, "`lab --help` and `lab COMMAND --help` explain.")
+	switch {
+	case errors.As(err, &usage):
+		_, _ = fmt.Fprintln(stderr, "`lab --help` and `lab COMMAND --help` explain.")
 		return exitUsage
+	case ctx.Err() != nil:
+		return exitInterrupted
 	}
 	return exitFailed
 }
@@ -56,7 +66,13 @@ func Main() int {
 type silentError struct{ error }
 
 // options every command has.
-type options struct{ name string }
+type options struct {
+	name           string
+	quiet, verbose bool
+}
+
+// steps shows a command's steps, or its problems alone.
+func (o *options) steps() *ui.Steps { return ui.New(os.Stderr, o.quiet) }
 
 func newRoot() *cobra.Command {
 	o := &options{}
@@ -68,23 +84,36 @@ func newRoot() *cobra.Command {
 --cloud-provider=external, nodes, and a cloud controller manager (CCM), and
 shows what happens: taints lifted, nodes labelled, load balancers provisioned,
 nodes removed. The cluster is made of plain processes (no Docker, no root), or
-of containers (kind), or is one that you have already.`,
+of containers (kind), or is one that you have already.
+
+Exit codes: 0 done; 1 it failed, or what was asked about is not as it should be;
+2 the command line is wrong; 130 interrupted (Ctrl-C; a second one ends clearing
+up too, and lab down completes it).
+
+Environment: LAB_NAME is the default of --name; CCMLAB_HOME is the folder of all
+labs (default ~/.local/state/ccmlab); LAB_KUBE_BIN is a folder of Kubernetes'
+programs; NO_COLOR turns colours off. Secrets are in the lab's folder, and are
+never printed.`,
 		Example: `  lab up                      # everything, and a first answer through a load balancer
   lab up --without-ccm        # nodes stay tainted, pods Pending; then: lab ccm start
   eval "$(lab env)"           # kubectl and fakecloud now speak to the lab
   fakecloud instances create  # a fourth node, seconds later
   lab watch                   # what happens, as it happens
-  lab down`,
+  lab doctor                  # is this machine fit for it?
+  lab down
+  source <(lab completion bash)`,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.speak() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggestFlag(cmd, err)} })
 	name := "lab"
 	if v := os.Getenv("LAB_NAME"); v != "" {
 		name = v
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
+	root.PersistentFlags().BoolVarP(&o.quiet, "quiet", "q", false, "print problems, and what was asked for, only")
+	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "say which programs are started, and what is waited for")
 	_ = root.RegisterFlagCompletionFunc("name", completeLabs(1))
 	root.AddCommand(
 		newUp(o),
@@ -100,8 +129,11 @@ of containers (kind), or is one that you have already.`,
 		newCCM(o),
 		newConformance(o),
 		newBundle(o),
+		newVersion(o),
 		newAgent(),
 	)
+	root.InitDefaultCompletionCmd()
+	explainCompletion(root)
 	usageArgs(root)
 	return root
 }
@@ -110,8 +142,11 @@ of containers (kind), or is one that you have already.`,
 // error everywhere.
 func usageArgs(cmd *cobra.Command) {
 	check := cmd.Args
-	if check == nil {
-		check = cobra.NoArgs
+	switch {
+	case check == nil && cmd.HasSubCommands():
+		check = unknownCommand
+	case check == nil:
+		check = noArguments
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {
@@ -140,7 +175,7 @@ func (f *outputFlag) String() string { return f.value }
 func (f *outputFlag) Type() string   { return "format" }
 func (f *outputFlag) Set(v string) error {
 	if !slices.Contains(f.formats, v) {
-		return fmt.Errorf("want one of %s", strings.Join(f.formats, ", "))
+		return fmt.Errorf("want one of %s%s", strings.Join(f.formats, ", "), didYouMean(v, f.formats))
 	}
 	f.value = v
 	return nil

@@ -434,8 +434,9 @@ type listed struct {
 func newConformanceList() *cobra.Command {
 	var s *selection
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "Print every test: what is required, of whom, and who says so",
+		Use:     "list",
+		Short:   "Print every test: what is required, of whom, and who says so",
+		Example: "  lab conformance list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tests, _, _, err := s.tests(profiles.All())
 			if err != nil {

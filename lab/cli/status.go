@@ -19,6 +19,8 @@ func newStatus(o *options) *cobra.Command {
 		Use:   "status",
 		Short: "Show processes, nodes and load balancers",
 		Long:  "status shows what there is. It exits with 1 when something that belongs to a running lab is missing.",
+		Example: `  lab status
+  lab status -o json | jq '.nodes[] | {name, ready, taints}'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
 			if err != nil {

@@ -17,16 +17,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/state"
-	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 const maxNodes = 100
 
 func newUp(o *options) *cobra.Command {
 	var (
-		opts  lab.Options
-		quiet bool
-		stay  *foreground
+		opts lab.Options
+		stay *foreground
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -62,8 +60,8 @@ There are three kinds of cluster:
 			}
 			defer func() { _ = published.Close() }()
 			format := cmd.Flag("output").Value.String()
-			steps := ui.New(os.Stderr, quiet)
-			if format == "table" && !quiet {
+			steps := o.steps()
+			if format == "table" && !o.quiet {
 				if note := alternative(cmd.Context(), opts); note != "" {
 					steps.Say("%s", note)
 				}
@@ -79,7 +77,7 @@ There are three kinds of cluster:
 			switch {
 			case format != "table":
 				err = printAs(cmd.OutOrStdout(), format, st)
-			case !quiet:
+			case !o.quiet:
 				err = closing(cmd, l, st, opts)
 			}
 			if err == nil && stay.stay {
@@ -98,7 +96,7 @@ There are three kinds of cluster:
 	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print problems only")
+	cmd.Flags().DurationVar(&opts.StepTimeout, "step-timeout", 0, "how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)")
 	addOutput(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp))
@@ -132,9 +130,12 @@ func checkUp(o lab.Options, nodesGiven bool) error {
 	if nodesGiven && (o.Nodes < 1 || o.Nodes > maxNodes) {
 		errs = append(errs, usagef("--nodes %d: want 1 to %d", o.Nodes, maxNodes))
 	}
+	if o.StepTimeout < 0 {
+		errs = append(errs, usagef("--step-timeout %s: want a positive duration, such as 10m", o.StepTimeout))
+	}
 	oneOf := func(flag, value string, choices []string) {
 		if value != "" && !slices.Contains(choices, value) {
-			errs = append(errs, usagef("--%s %q: want one of %s", flag, value, strings.Join(choices, ", ")))
+			errs = append(errs, usagef("--%s %q: want one of %s%s", flag, value, strings.Join(choices, ", "), didYouMean(value, choices)))
 		}
 	}
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})
@@ -217,11 +218,13 @@ func newDown(o *options) *cobra.Command {
 		Short: "Stop everything of the lab and delete its folder",
 		Long: `down ends every process and container of the lab and deletes all that it
 kept, networks and volumes among it. It also clears away what a crash left. Where there is no lab it says so, and is content.`,
+		Example: `  lab down
+  lab down --name second`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := state.Dir(o.name); err != nil {
 				return usageError{err}
 			}
-			return ui.New(os.Stderr, false).Do("down", func(func(string)) (string, error) {
+			return o.steps().Do("down", func(func(string)) (string, error) {
 				n, err := lab.Down(cmd.Context(), o.name)
 				if errors.Is(err, state.ErrNone) {
 					return fmt.Sprintf("there is no lab %q; nothing to do", o.name), nil
@@ -236,12 +239,15 @@ func newCCM(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ccm",
 		Short: "Start, stop or restart the cloud controller manager",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: `  lab up --without-ccm   # nodes stay tainted
+  lab ccm start          # and are no longer
+  lab ccm restart`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.Cluster.StopCCM(cmd.Context()) }
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
-		cmd.AddCommand(&cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
+		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
 			if err != nil {
 				return err
@@ -250,7 +256,7 @@ func newCCM(o *options) *cobra.Command {
 				return err
 			}
 			defer l.State.Unlock()
-			return ui.New(os.Stderr, false).Do("ccm "+use, func(func(string)) (string, error) {
+			return o.steps().Do("ccm "+use, func(func(string)) (string, error) {
 				for _, action := range actions {
 					if err := action(cmd, l); err != nil {
 						return "", err
@@ -300,8 +306,9 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 func newKubeconfig(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print the path of the operator's kubeconfig",
+		Use:     "kubeconfig",
+		Short:   "Print the path of the operator's kubeconfig",
+		Example: `  kubectl --kubeconfig "$(lab kubeconfig)" get nodes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
 			if err != nil {

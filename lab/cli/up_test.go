@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/doctor"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -67,11 +69,16 @@ func TestNoEngine(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
-	f := containers(t.Context())
-	assert.Equal(t, "kind", f.Check)
-	assert.Empty(t, f.Fix)
-	assert.Contains(t, f.Seen, "not to be had: kind needs Docker or Podman, and neither is installed")
+	kindsFinding := func(cluster string) doctor.Finding {
+		findings := doctor.Examine(t.Context(), doctor.This(cluster))
+		i := slices.IndexFunc(findings, func(f doctor.Finding) bool { return f.Check == "kind" })
+		require.GreaterOrEqual(t, i, 0)
+		return findings[i]
+	}
+	f := kindsFinding(lab.Embedded)
+	assert.Equal(t, doctor.Info, f.Level)
+	assert.Contains(t, f.Seen, "kind needs Docker or Podman, and neither is installed")
 	assert.Contains(t, f.Seen, "the embedded cluster needs none")
-	assert.Contains(t, diagnose(t.Context()), f, "doctor has it among its findings")
+	assert.Equal(t, doctor.Fix, kindsFinding(lab.Kind).Level, "kind itself needs one")
 	assert.Empty(t, alternative(t.Context(), lab.Options{Name: "lab"}))
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -18,6 +19,9 @@ func Poll(ctx context.Context, what string, try func(context.Context) error) err
 		err := try(ctx)
 		if err == nil {
 			return nil
+		}
+		if last == nil || err.Error() != last.Error() {
+			slog.Debug("waiting for "+what, "so far", err)
 		}
 		if last == nil || ctx.Err() == nil { // The end itself stood in no way.
 			last = err

@@ -25,6 +25,10 @@ import (
 // a folder is forgotten.
 const validity = 365 * 24 * time.Hour
 
+// margin is how far the clock may go back, a wrong time zone's correction for
+// one, before a lab's certificates are not valid yet.
+const margin = 24 * time.Hour
+
 // Authority signs certificates.
 type Authority struct {
 	cert *x509.Certificate
@@ -66,7 +70,22 @@ func LoadOrCreate(dir, name string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", files.Key, err)
 	}
+	if err := valid(files.Cert, cert, time.Now()); err != nil {
+		return nil, err
+	}
 	return &Authority{cert: cert, key: key}, nil
+}
+
+// valid is an error when a certificate is of no use at this time: no connection
+// of the lab would come about, and each side would blame the other.
+func valid(file string, cert *x509.Certificate, now time.Time) error {
+	switch {
+	case now.Before(cert.NotBefore):
+		return fmt.Errorf("it is %s, and %s is valid from %s on: the clock has gone back; set it (timedatectl), or make the lab anew: `lab down`, then `lab up`", now.Format(time.RFC3339), file, cert.NotBefore.Format(time.RFC3339))
+	case now.After(cert.NotAfter):
+		return fmt.Errorf("it is %s, and %s was valid until %s: set the clock if it is wrong, or make the lab anew: `lab down`, then `lab up`", now.Format(time.RFC3339), file, cert.NotAfter.Format(time.RFC3339))
+	}
+	return nil
 }
 
 func createAuthority(files Pair, name string) (*Authority, error) {
@@ -129,7 +148,7 @@ func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, fil
 		return err
 	}
 	tmpl.SerialNumber = serial
-	tmpl.NotBefore = time.Now().Add(-time.Minute)
+	tmpl.NotBefore = time.Now().Add(-margin)
 	tmpl.NotAfter = time.Now().Add(validity)
 	issuer, signer := parent.cert, parent.key
 	if issuer == nil { // Self-signed.

@@ -6,21 +6,21 @@ package process
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
 const (
@@ -64,11 +64,11 @@ type Process struct {
 // Ctrl-C does not reach it.
 func (h Host) Start(s Spec) (*Process, error) {
 	if err := os.MkdirAll(filepath.Dir(s.LogFile), 0o700); err != nil {
-		return nil, err
+		return nil, remedy.With(err)
 	}
 	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, remedy.With(err)
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
@@ -78,10 +78,11 @@ func (h Host) Start(s Spec) (*Process, error) {
 	cmd.ExtraFiles = s.Inherit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if h.Tied {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		tie(cmd.SysProcAttr)
 	}
+	slog.Debug("starting "+s.Component, "command", strings.Join(cmd.Args, " "), "log", s.LogFile)
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", s.Component, err)
+		return nil, fmt.Errorf("starting %s: %w%s", s.Component, err, startRemedy(s.Path, err))
 	}
 	p := &Process{Component: s.Component, PID: cmd.Process.Pid, LogFile: s.LogFile, done: make(chan struct{})}
 	p.born, _ = birth(p.PID)
@@ -140,62 +141,6 @@ type Found struct {
 // All finds the processes of every lab that this user may look into.
 func All() ([]Found, error) { return scan() }
 
-func scan() ([]Found, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var found []Found
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
-		// Its birth is read first: should the PID change hands in between,
-		// the marks and the birth do not fit, and nothing is done to it.
-		born, alive := birth(pid)
-		if lab, component, ok := identity(pid); ok && alive {
-			found = append(found, Found{Lab: lab, Process: &Process{Component: component, PID: pid, born: born}})
-		}
-	}
-	return found, nil
-}
-
-// identity reads a process's marks; not ok for a process that has none, has
-// ended, or belongs to somebody else.
-func identity(pid int) (lab, component string, ok bool) {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		return "", "", false
-	}
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		if v, found := strings.CutPrefix(string(kv), envLab+"="); found {
-			lab = v
-		}
-		if v, found := strings.CutPrefix(string(kv), envComponent+"="); found {
-			component = v
-		}
-	}
-	return lab, component, lab != "" && component != ""
-}
-
-// birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
-// alive for one that has ended, even if nobody has reaped it yet.
-func birth(pid int) (ticks uint64, alive bool) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, false
-	}
-	// The name, in parentheses, may hold anything; fields are counted after it.
-	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return 0, false
-	}
-	ticks, err = strconv.ParseUint(fields[19], 10, 64)
-	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
-}
-
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {
 	born, alive := birth(p.PID)
@@ -212,21 +157,7 @@ func (p *Process) Wait(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	fd, err := p.open()
-	if err != nil || fd < 0 {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	for ctx.Err() == nil {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("waiting for %s (pid %d): %w", p.Component, p.PID, err)
-		}
-		if n > 0 {
-			return nil
-		}
-	}
-	return ctx.Err()
+	return p.awaitEnd(ctx)
 }
 
 // Exit is how it ended, once Wait has returned: nil for success, and for one
@@ -237,38 +168,6 @@ func (p *Process) Exit() error {
 	}
 	<-p.done
 	return p.err
-}
-
-// open holds on to the process, so that a reused pid is never mistaken for
-// it; -1 if it has ended.
-func (p *Process) open() (int, error) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return -1, nil
-	}
-	if err != nil {
-		return -1, fmt.Errorf("opening %s (pid %d): %w", p.Component, p.PID, err)
-	}
-	// Not by its marks: a process that is ending has none, and still holds its
-	// ports.
-	if born, alive := birth(p.PID); !alive || born != p.born {
-		_ = unix.Close(fd)
-		return -1, nil
-	}
-	return fd, nil
-}
-
-// Signal sends sig, unless the process has ended.
-func (p *Process) Signal(sig syscall.Signal) error {
-	fd, err := p.open()
-	if err != nil || fd < 0 {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signalling %s (pid %d): %w", p.Component, p.PID, err)
-	}
-	return nil
 }
 
 // Stop asks the processes to end, all at once, and kills those that have not
@@ -295,17 +194,24 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 }
 
 // Await polls ready until it returns nil, and says what it waited for when the
-// process ends first or ctx does.
-func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error) error {
+// process ends first, or one of those that it needs, or ctx does.
+func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	last := ""
 	for {
 		err := ready(ctx)
 		if err == nil {
 			return nil
 		}
-		if !p.Alive() {
-			return p.died()
+		if err.Error() != last {
+			last = err.Error()
+			slog.Debug("waiting for "+what, "so far", err)
+		}
+		for _, needed := range append(needs, p) {
+			if !needed.Alive() {
+				return needed.died()
+			}
 		}
 		select {
 		case <-tick.C:
@@ -330,13 +236,32 @@ func (p *Process) logHint() string {
 	return LogHint(p.LogFile)
 }
 
-// LogHint says where a log is, and how it ends.
+// hintLines is how much of a log a message holds.
+const hintLines = 8
+
+// LogHint says where a log is, and how it ends; of a Go program that panicked, what
+// it said and not where in it that was.
 func LogHint(file string) string {
-	lines, err := Tail(file, 8)
-	if err != nil {
-		return "its log cannot be read: " + err.Error()
+	full := ""
+	if dir := filepath.Dir(file); Full(dir) { // Then the log itself may not say so.
+		full = "the disk of " + dir + " is full: free some space, then `lab up`\n"
 	}
-	return "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
+	lines, err := Tail(file, 500)
+	switch {
+	case err != nil:
+		return full + "its log cannot be read: " + err.Error()
+	case len(lines) == 0:
+		return full + "it has written nothing to its log, " + file
+	}
+	first := max(0, len(lines)-hintLines)
+	for i := first; i >= 0; i-- {
+		if strings.HasPrefix(lines[i], "panic: ") || strings.HasPrefix(lines[i], "fatal error: ") {
+			first = max(0, i-1) // The line before says more, in etcd's log for one.
+			break
+		}
+	}
+	lines = lines[first:min(first+hintLines, len(lines))]
+	return full + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
 // Tail returns the last n lines of a file.
@@ -360,4 +285,19 @@ func Tail(file string, n int) ([]string, error) {
 		}
 	}
 	return lines, sc.Err()
+}
+
+// startRemedy is what to do about a program that did not start, as part of a message.
+func startRemedy(path string, err error) string {
+	next := remedy.Of(err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		next = path + " is missing, or what it needs to run; `make build` builds it"
+	case errors.Is(err, fs.ErrPermission):
+		next = path + " may not be executed: see its mode, and whether its file system is mounted noexec"
+	}
+	if next == "" {
+		return ""
+	}
+	return "; " + next
 }

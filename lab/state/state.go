@@ -13,10 +13,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
 // Lab is one lab's folder and what is recorded in it.
 type Lab struct {
+	// Format is the record's own; one that is newer than this program knows is
+	// not read.
+	Format int `json:"format,omitempty"`
 	// Name is the lab's, and also the cluster's and the cloud project's.
 	Name string `json:"name"`
 	// Cluster is the kind of cluster: embedded, kind or external.
@@ -118,12 +123,18 @@ func OpenDir(dir string) (*Lab, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s (looked in %s); `lab up` makes one", ErrNone, filepath.Base(dir), dir)
 	}
+	if other := foreign(dir); other != nil {
+		return nil, other
+	}
 	if err != nil {
-		return nil, err
+		return nil, remedy.With(err)
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(data, l); err != nil {
 		return nil, fmt.Errorf("%s is damaged: %w; `lab down --name %s` removes the lab", filepath.Join(dir, "lab.json"), err, filepath.Base(dir))
+	}
+	if err := l.check(); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
@@ -135,7 +146,10 @@ func Create(name string) (*Lab, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the lab's folder: %w; set CCMLAB_HOME to a folder you may write", err)
+		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
+	}
+	if err := foreign(dir); err != nil {
+		return nil, err
 	}
 	l := blank(name, dir)
 	return l, l.Lock()
@@ -156,6 +170,7 @@ func blank(name, dir string) *Lab { return &Lab{Name: name, Ports: map[string]in
 
 // Save records the lab, all or nothing.
 func (l *Lab) Save() error {
+	l.Format = format
 	data, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -168,7 +183,7 @@ func (l *Lab) Save() error {
 func (l *Lab) Lock() error {
 	f, err := os.Open(l.dir)
 	if err != nil {
-		return err
+		return errors.Join(foreign(l.dir), remedy.With(err))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -205,7 +220,9 @@ func (l *Lab) Remove() error {
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
 
 // WriteFile replaces a file as a whole, readable by the owner alone.
-func WriteFile(file string, data []byte) error {
+func WriteFile(file string, data []byte) error { return remedy.With(replaceFile(file, data)) }
+
+func replaceFile(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ const (
 
 // NewTests prints to f. total is how many tests there will be.
 func NewTests(f *os.File, total int) *Tests {
-	tty := term.IsTerminal(int(f.Fd()))
+	tty := Terminal(f)
 	return &Tests{
 		w: f, tty: tty, color: tty && os.Getenv("NO_COLOR") == "", total: total, running: map[string]time.Time{},
 		width: func() int {

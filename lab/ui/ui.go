@@ -8,8 +8,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // Steps prints one line per step when it has ended. On a terminal the step
@@ -25,7 +23,7 @@ type Steps struct {
 
 // New prints to f. quiet prints nothing but problems.
 func New(f *os.File, quiet bool) *Steps {
-	tty := term.IsTerminal(int(f.Fd()))
+	tty := Terminal(f)
 	return &Steps{w: f, start: time.Now(), tty: tty, color: tty && os.Getenv("NO_COLOR") == "", quiet: quiet}
 }
 

@@ -11,9 +11,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -26,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/pki"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/remedy"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/manifests"
 )
@@ -74,7 +75,7 @@ func New(lab *state.Lab, bin local.Binaries) *Cluster {
 
 const hollowNode = "hollow-node"
 
-// Programs are what it runs, the project's own and upstream's.
+// Programs are what it brings, the project's own and upstream's.
 var (
 	OwnPrograms  = []string{"fakecloud", "ccm"}
 	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode}
@@ -82,14 +83,33 @@ var (
 
 // Check is an error when programs are missing or the folder lies too deep.
 func (c *Cluster) Check(context.Context) error {
-	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the embedded cluster needs Linux, this is %s; use a virtual machine or a container", runtime.GOOS)
+	if err := process.Supported(); err != nil {
+		return err
 	}
-	kube := KubePrograms
-	if c.Lab.Nodes == 0 { // A control plane alone may be of a minor without a hollow node.
-		kube = kube[:slices.Index(kube, hollowNode)]
+	return errors.Join(c.CheckFolder(), c.checkSpace(), c.Bin.Need(OwnPrograms, NeededPrograms(c.Lab.Nodes)))
+}
+
+// needSpace, in bytes, is what a lab's folder has at once: etcd alone takes two
+// files of 64 MB.
+const needSpace = 200 << 20
+
+// checkSpace is an error when a new lab would fill its disk; one that is there has
+// taken most of what it takes.
+func (c *Cluster) checkSpace() error {
+	free, err := process.Space(c.Lab.Path())
+	if err != nil || c.Lab.Slot != 0 || free >= needSpace {
+		return err
 	}
-	return errors.Join(c.CheckFolder(), c.Bin.Need(OwnPrograms, kube))
+	return fmt.Errorf("%d MB are free for %s, and a lab takes %d: %s", free>>20, c.Lab.Path(), needSpace>>20, remedy.Of(syscall.ENOSPC))
+}
+
+// NeededPrograms are those of KubePrograms that a lab of so many nodes cannot do
+// without: kubectl is for the person, and a control plane alone may be of a minor
+// without a hollow node.
+func NeededPrograms(nodes int) []string {
+	return slices.DeleteFunc(slices.Clone(KubePrograms), func(name string) bool {
+		return name == "kubectl" || name == hollowNode && nodes == 0
+	})
 }
 
 // Traits of an embedded cluster.
@@ -231,7 +251,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
-	if _, err := c.Ensure(c.etcd()); err != nil {
+	etcd, err := c.Ensure(c.etcd())
+	if err != nil {
 		return err
 	}
 	apiserver, err := c.Ensure(c.apiserver(flags...))
@@ -246,7 +267,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	})
+	}, etcd)
 }
 
 // Tend keeps the CCM running.
@@ -254,10 +275,19 @@ func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 	return c.KeepCCM(ctx, c.ccm(), log)
 }
 
+// processes are the cloud's and the control plane's.
+var processes = []string{local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+
+// Ended is an error that names those of the cloud's and the control plane's
+// processes that do not run though StartControlPlane started them.
+func (c *Cluster) Ended() error {
+	return c.Site.Ended(processes...)
+}
+
 // Components are the control plane's processes, the CCM's if the cluster has a
 // use for one, and one of each machine that runs.
 func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
-	names := []string{local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+	names := slices.Clone(processes)
 	if !c.noProvider() {
 		names = append(names, local.ComponentCCM)
 	}

@@ -75,7 +75,7 @@ func New(lab *state.Lab, bin local.Binaries) (*Cluster, error) {
 // Check is an error when programs are missing or the cluster does not answer,
 // and for a new lab when the cluster has a CCM already.
 func (c *Cluster) Check(ctx context.Context) error {
-	if err := c.Bin.Need([]string{"fakecloud", "ccm"}, nil); err != nil {
+	if err := errors.Join(process.Supported(), c.Bin.Need([]string{"fakecloud", "ccm"}, nil)); err != nil {
 		return err
 	}
 	if err := c.answers(ctx); err != nil || c.Lab.Slot != 0 {

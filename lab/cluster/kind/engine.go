@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"regexp"
@@ -110,6 +111,7 @@ func (e engine) command(ctx context.Context, args ...string) *exec.Cmd {
 		cmd.Env = append(cmd.Env, hostVariables[e.name]+"="+e.host)
 	}
 	cmd.WaitDelay = 2 * time.Second
+	slog.Debug("running", "command", strings.Join(cmd.Args, " "))
 	return cmd
 }
 

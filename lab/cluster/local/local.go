@@ -72,6 +72,7 @@ func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
 		return nil, err
 	}
 	if p := running[spec.Component]; p != nil {
+		p.LogFile = spec.LogFile
 		return p, nil
 	}
 	return s.Host.Start(spec)
@@ -191,10 +192,16 @@ func (b Binaries) Missing(own, kube []string) []string {
 
 // Need is an error that names the programs that are not there.
 func (b Binaries) Need(own, kube []string) error {
-	if missing := b.Missing(own, kube); len(missing) > 0 {
-		return fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
+	missing := b.Missing(own, kube)
+	if len(missing) == 0 {
+		return nil
 	}
-	return nil
+	for i, file := range missing {
+		if exists(file) {
+			missing[i] += " (there, but it may not be executed: chmod +x)"
+		}
+	}
+	return fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
 }
 
 // Program is the full path of a program.

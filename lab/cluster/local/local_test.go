@@ -19,7 +19,8 @@ func TestMissingBinaries(t *testing.T) {
 	assert.Contains(t, bin.Missing(own, kube), dir+"/ccm", "no program, as nobody may run it")
 	err := bin.Need(own, kube)
 	assert.ErrorContains(t, err, "`make build` builds them")
-	assert.ErrorContains(t, err, dir+"/kubectl")
+	assert.ErrorContains(t, err, dir+"/kubectl;")
+	assert.ErrorContains(t, err, dir+"/ccm (there, but it may not be executed: chmod +x)")
 	assert.NoError(t, bin.Need(nil, []string{"etcd"}))
 }
 

@@ -135,13 +135,13 @@ func freePorts() (map[string]int, error) {
 		if name == PortLock {
 			i := slices.IndexFunc(lockPorts, func(p int) bool { return FreePort(probe, p) == p })
 			if i < 0 {
-				return nil, fmt.Errorf("ports %v are all held on 0.0.0.0, or loopback cannot be listened on; `lab doctor` tells more", lockPorts)
+				return nil, fmt.Errorf("a lab needs one of the ports %v, and none can be listened on: %w; `lab doctor` says who holds them", lockPorts, tryPort(probe, lockPorts[0]))
 			}
 			ports[name] = lockPorts[i]
 			continue
 		}
 		if ports[name] = FreePort(probe, port); ports[name] == 0 {
-			return nil, fmt.Errorf("no port can be listened on at %s; `lab doctor` tells more", probe)
+			return nil, fmt.Errorf("no port can be listened on: %w; `lab doctor` tells more", tryPort(probe, 0))
 		}
 	}
 	return ports, nil
@@ -157,6 +157,15 @@ func FreePort(host string, preferred int) int {
 		}
 	}
 	return 0
+}
+
+// tryPort is why a port cannot be listened on.
+func tryPort(host string, port int) error {
+	l, err := listen(host, port)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 func listen(host string, port int) (*net.TCPListener, error) {

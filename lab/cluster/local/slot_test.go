@@ -74,3 +74,52 @@ func TestPortHeldOnTheWildcard(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, port, ports[PortScheduler])
 }
+
+// wildcard holds a port on every address, for as long as the test runs.
+func wildcard(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// A lab without a lock would not be alone: where none can be had, it says why.
+func TestAllLockPortsHeld(t *testing.T) {
+	saved := lockPorts
+	defer func() { lockPorts = saved }()
+	lockPorts = []int{wildcard(t), wildcard(t)}
+	_, err := ClaimSlot()
+	require.ErrorContains(t, err, "address already in use")
+	assert.ErrorContains(t, err, "`lab doctor` says who holds them")
+}
+
+func TestAllSlotsTaken(t *testing.T) {
+	saved := lockPorts
+	defer func() { lockPorts = saved }()
+	lockPorts = []int{FreePort("127.29.0.1", 0)}
+	for x := firstSlot; x <= lastSlot; x++ {
+		l, err := listen(address(x), lockPorts[0])
+		require.NoError(t, err)
+		defer func() { _ = l.Close() }()
+	}
+	_, err := ClaimSlot()
+	require.ErrorContains(t, err, "all 70 slots (127.30.0.0/16 to 127.99.0.0/16) are taken")
+	assert.ErrorContains(t, err, "`lab down --name NAME` frees one")
+}
+
+// A lab whose own address is taken by somebody, while it was away, says by what.
+func TestReclaimOfATakenPort(t *testing.T) {
+	ports, err := freePorts()
+	require.NoError(t, err)
+	for _, name := range []string{PortLock, PortCloud, PortEtcd, PortEtcdPeer, PortAPIServer, PortKCM, PortCCM, PortScheduler} {
+		held, err := listen(address(testSlot()), ports[name])
+		require.NoError(t, err)
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err = ReclaimSlot(short, testSlot(), ports, false)
+		cancel()
+		assert.ErrorIs(t, err, errTaken, name)
+		assert.ErrorContains(t, err, held.Addr().String(), "it says which")
+		require.NoError(t, held.Close())
+	}
+}

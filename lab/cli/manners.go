@@ -1,0 +1,96 @@
+package cli
+
+// How the command line behaves whatever the command is: what it says of a word
+// that it does not know, what it completes, how much it tells.
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// speak sets how much is told.
+func (o *options) speak() error {
+	if o.quiet && o.verbose {
+		return usagef("--quiet and --verbose: want one of them")
+	}
+	if o.verbose {
+		slog.SetDefault(slog.New(ui.Verbose(os.Stderr)))
+	}
+	return nil
+}
+
+// unknownCommand is for a command that is nothing but its subcommands.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return usagef("`%s` has no command %q%s", cmd.CommandPath(), args[0], didYouMean(args[0], names))
+}
+
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("`%s` takes no arguments, and was given %q", cmd.CommandPath(), args)
+	}
+	return nil
+}
+
+// suggestFlag is the parser's error, with the flag that may have been meant.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Those of its parents are among them once it has parsed.
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return usagef("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))
+}
+
+// didYouMean is the end of a message about a word that is none of the choices:
+// "" unless some of them are nearly it.
+func didYouMean(word string, choices []string) string {
+	// cobra knows which of its commands are like a word, and tells of nothing else.
+	cmd := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, choice := range choices {
+		cmd.AddCommand(&cobra.Command{Use: choice, Run: func(*cobra.Command, []string) {}})
+	}
+	if like := cmd.SuggestionsFor(word); len(like) > 0 {
+		return "; did you mean " + strings.Join(like, " or ") + "?"
+	}
+	return ""
+}
+
+// explainCompletion says how each shell is told, where cobra says it at length, and
+// has wrong words answered as everywhere else.
+func explainCompletion(root *cobra.Command) {
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		return
+	}
+	examples := map[string]string{
+		"bash": "source <(lab completion bash)", "zsh": "source <(lab completion zsh)",
+		"fish": "lab completion fish | source", "powershell": "lab completion powershell | Out-String | Invoke-Expression",
+	}
+	completion.Example = "  " + examples["bash"] + "   # now; into ~/.bashrc for good"
+	completion.Args, completion.RunE = nil, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	for _, shell := range completion.Commands() {
+		shell.Args = nil
+		shell.Example = "  " + examples[shell.Name()]
+	}
+}

@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// run is the command line in this process, without its streams.
+func run(ctx context.Context, args ...string) (stdout, stderr string, code int) {
+	cmd := newRoot()
+	var out, errs bytes.Buffer
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	code = exitCode(ctx, &errs, cmd.ExecuteContext(ctx))
+	return out.String(), errs.String(), code
+}
+
+// Every command explains itself, with an example, and so does every flag.
+func TestEveryCommandExplainsItself(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if cmd.Hidden || cmd.Name() == "help" {
+			return
+		}
+		path := cmd.CommandPath()
+		assert.NotEmpty(t, cmd.Short, path)
+		assert.False(t, strings.HasSuffix(cmd.Short, "."), path)
+		assert.Contains(t, cmd.Example, "lab ", path)
+		for line := range strings.Lines(cmd.Example) {
+			assert.True(t, strings.HasPrefix(line, "  "), "%s: %q is not indented as the others are", path, line)
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			assert.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
+		})
+	}
+	walk(newRoot())
+	help, _, code := run(t.Context(), "--help")
+	assert.Zero(t, code)
+	for _, want := range []string{"Exit codes: 0 done; 1 ", "130 interrupted", "LAB_NAME", "CCMLAB_HOME", "NO_COLOR", "lab doctor"} {
+		assert.Contains(t, help, want)
+	}
+}
+
+// A word that nobody knows ends with 2, says which, and what was perhaps meant.
+func TestWrongCommandLines(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	for line, want := range map[string]string{
+		"staus":                    "did you mean status?",
+		"ccm strat":                "did you mean start?",
+		"frobnicate":               "`lab` has no command \"frobnicate\"\n",
+		"up --nmae x":              "did you mean --name?",
+		"up --frobnicate":          "unknown flag: --frobnicate\n",
+		"up -x":                    "unknown shorthand flag: 'x'",
+		"up extra":                 "`lab up` takes no arguments, and was given [\"extra\"]",
+		"up --nodes many":          "invalid argument \"many\"",
+		"up --nodes 0":             "--nodes 0: want 1 to 100",
+		"up --profile fats":        "--profile \"fats\": want one of instant, fast, realistic; did you mean fast?",
+		"up --cluster kin":         "did you mean kind?",
+		"up --step-timeout -1s":    "--step-timeout -1s: want a positive duration",
+		"status -o jsn":            "want one of table, json, yaml; did you mean json?",
+		"status --name Bad_Name":   "lab name \"Bad_Name\"",
+		"-q -v status":             "--quiet and --verbose",
+		"completion bash extra":    "takes no arguments",
+		"completion bahs":          "did you mean bash?",
+		"doctor --cluster kidn":    "did you mean kind?",
+		"logs one two":             "accepts at most 1",
+		"bundle":                   "accepts 1 arg",
+		"up --kubeconfig x":        "--kubeconfig is for --cluster external",
+		"up --pod-network kindnet": "--node-image and --pod-network are for --cluster kind",
+	} {
+		t.Run(line, func(t *testing.T) {
+			stdout, stderr, code := run(t.Context(), strings.Fields(line)...)
+			assert.Equal(t, exitUsage, code, stderr)
+			assert.Contains(t, stderr, want)
+			assert.Contains(t, stderr, "--help` explain")
+			assert.Empty(t, stdout)
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	failed := errors.New("it failed")
+	assert.Equal(t, 0, exitCode(t.Context(), io.Discard, nil))
+	assert.Equal(t, 0, exitCode(interrupted, io.Discard, nil), "one that Ctrl-C is the way to end")
+	assert.Equal(t, 1, exitCode(t.Context(), io.Discard, failed))
+	assert.Equal(t, 2, exitCode(t.Context(), io.Discard, errors.Join(usagef("wrong"), failed)))
+	assert.Equal(t, 130, exitCode(interrupted, io.Discard, failed))
+	var said bytes.Buffer
+	assert.Equal(t, 1, exitCode(t.Context(), &said, silentError{failed}))
+	assert.Empty(t, said.String(), "it has said everything")
+	assert.Equal(t, 1, exitCode(t.Context(), &said, failed))
+	assert.Equal(t, "lab: it failed\n", said.String())
+}
+
+// Where no lab is, every command that wants one says so, and how to make one.
+func TestNoLab(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	for _, line := range []string{"status", "env", "kubeconfig", "ccm start", "watch", "logs", "logs ccm"} {
+		_, stderr, code := run(t.Context(), append(strings.Fields(line), "--name", "none")...)
+		assert.Equal(t, exitFailed, code, line)
+		assert.Contains(t, stderr, "no such lab: none", line)
+		assert.Contains(t, stderr, "`lab up", line)
+	}
+	_, stderr, code := run(t.Context(), "down", "-q", "--name", "none")
+	assert.Zero(t, code, stderr)
+}
+
+func TestCompletion(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("CCMLAB_HOME", home)
+	for _, name := range []string{"second", "first"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(home, name), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte("{}"), 0o600))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(home, "no-lab"), 0o700))
+	for line, want := range map[string][]string{
+		"status --name":       {"first", "second"},
+		"up --profile":        {"instant", "fast", "realistic"},
+		"up --cluster":        {"embedded", "kind", "external"},
+		"doctor --cluster":    {"embedded", "kind", "external"},
+		"up -o":               {"table", "json", "yaml"},
+		"ccm":                 {"start", "stop", "restart"},
+		"logs --name none":    nil,
+		"up --pod-network":    {"routes", "kindnet"},
+		"completion":          {"bash", "zsh", "fish", "powershell"},
+		"status --name first": nil,
+	} {
+		out, _, _ := run(t.Context(), append(append([]string{"__complete"}, strings.Fields(line)...), "")...)
+		for _, choice := range want {
+			assert.Regexp(t, `(?m)^`+choice+`(\t|$)`, out, line)
+		}
+		assert.NotContains(t, out, "no-lab", line)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Setenv("LAB_KUBE_BIN", t.TempDir()) // Kubernetes is not there: its version is not known.
+	out, stderr, code := run(t.Context(), "version", "-o", "json")
+	require.Zero(t, code, stderr)
+	var v versions
+	require.NoError(t, json.Unmarshal([]byte(out), &v))
+	assert.Equal(t, release, v.Lab)
+	assert.Contains(t, v.Platform, "/")
+	assert.Empty(t, v.Kubernetes)
+	out, _, _ = run(t.Context(), "version")
+	assert.Regexp(t, `kubernetes +-`, out)
+}

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+)
+
+// versions say what runs in a lab of this machine. Programs that are not there
+// have none.
+type versions struct {
+	Lab        string `json:"lab"`
+	Go         string `json:"go"`
+	Platform   string `json:"platform"`
+	Kubernetes string `json:"kubernetes,omitempty"`
+	Etcd       string `json:"etcd,omitempty"`
+}
+
+// versionBound is how long a program may take to say its version.
+const versionBound = 5 * time.Second
+
+func newVersion(_ *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the versions of the lab, and of the Kubernetes it runs",
+		Example: "  lab version -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionsHere(cmd.Context())
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, v)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			for _, line := range [][2]string{{"lab", v.Lab}, {"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd}} {
+				_, _ = fmt.Fprintf(t, "%s\t%s\n", line[0], dash(line[1]))
+			}
+			return t.Flush()
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func versionsHere(ctx context.Context) versions {
+	v := versions{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	bin, err := local.FindBinaries("", "")
+	if err != nil {
+		return v
+	}
+	ctx, cancel := context.WithTimeout(ctx, versionBound)
+	defer cancel()
+	// "Kubernetes v1.36.3" is all that the one says, "etcd Version: 3.6.8" the
+	// first line of the other.
+	ask := func(program, prefix string) string {
+		out, err := exec.CommandContext(ctx, bin.Program(program), "--version").Output()
+		if err != nil {
+			return ""
+		}
+		line, _, _ := strings.Cut(string(out), "\n")
+		return strings.TrimSpace(strings.TrimPrefix(line, prefix))
+	}
+	v.Kubernetes, v.Etcd = ask("kube-apiserver", "Kubernetes "), ask("etcd", "etcd Version: ")
+	return v
+}

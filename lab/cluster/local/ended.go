@@ -1,0 +1,24 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ccmlab/ccmlab/lab/process"
+)
+
+// Ended is an error that names those of the components that do not run, with
+// the end of their logs.
+func (s Site) Ended(components ...string) error {
+	running, err := s.Host.Running()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range components {
+		if running[name] == nil {
+			errs = append(errs, fmt.Errorf("%s has ended\n%s", name, process.LogHint(s.LogFile(name))))
+		}
+	}
+	return errors.Join(errs...)
+}

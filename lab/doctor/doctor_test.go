@@ -1,0 +1,324 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// files are a machine's, by path.
+type files map[string]string
+
+var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// fit is a machine on which nothing is to be mended, and nothing worth a word.
+func fit() (*Machine, files, map[string]string) {
+	content := files{
+		"/proc/sys/kernel/osrelease":                    "6.1.0-13-amd64\n",
+		"/proc/meminfo":                                 "MemTotal: 16000000 kB\nMemAvailable:    8000000 kB\n",
+		"/proc/self/cgroup":                             "0::/user.slice/me\n",
+		"/proc/sys/fs/inotify/max_user_instances":       "1024\n",
+		"/proc/sys/fs/inotify/max_user_watches":         "524288\n",
+		"/proc/sys/net/ipv4/ip_unprivileged_port_start": "80\n",
+		"/proc/net/tcp":                                 "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
+	}
+	env := map[string]string{}
+	m := &Machine{
+		OS: "linux", Arch: "amd64", UID: 1000, Cluster: "embedded", Home: "/home/me/labs", Cache: "/home/me/.cache",
+		Bin: "/src/bin", Kube: "/src/bin/kube", Built: noon.Add(-time.Hour),
+		Now:    func() time.Time { return noon },
+		Getenv: func(name string) string { return env[name] },
+		Read: func(file string) ([]byte, error) {
+			if text, ok := content[file]; ok {
+				return []byte(text), nil
+			}
+			return nil, &fs.PathError{Op: "open", Path: file, Err: fs.ErrNotExist}
+		},
+		Space:    func(string) (uint64, error) { return 20 << 30, nil },
+		Writable: func(string) error { return nil },
+		Exists:   func(string) bool { return true },
+		Size:     func(context.Context, string) (int64, error) { return 0, fs.ErrNotExist },
+		Find:     func(program string) (string, error) { return "/usr/bin/" + program, nil },
+		Run: func(_ context.Context, _, program string, args ...string) (string, error) {
+			switch line := program + " " + strings.Join(args, " "); line {
+			case "/usr/bin/go version":
+				return "go version go1.26.8 linux/amd64", nil
+			case "/usr/bin/gcc -x c -static -o /dev/null -":
+				return "", nil
+			case "go env GOCACHE":
+				return "/home/me/.cache/go-build", nil
+			case "/usr/bin/kubectl version --client -o json", "/src/bin/kube/kubectl version --client -o json":
+				return `{"clientVersion":{"gitVersion":"v1.36.3"}}`, nil
+			default:
+				return "", fmt.Errorf("nobody should run %s", line)
+			}
+		},
+		Listen:    func(string, string) error { return nil },
+		Limit:     func(int) (uint64, error) { return 1 << 20, nil },
+		Holder:    func(string) string { return "" },
+		User:      func(uid int) string { return fmt.Sprintf("user %d", uid) },
+		Labs:      func() ([]Lab, error) { return nil, nil },
+		Processes: func() ([]process.Found, error) { return nil, nil },
+		Engine:    func(context.Context) (string, error) { return "docker runs", nil },
+	}
+	return m, content, env
+}
+
+func TestFitMachine(t *testing.T) {
+	m, _, _ := fit()
+	findings := Examine(t.Context(), m)
+	assert.Zero(t, Problems(findings))
+	assert.Len(t, findings, len(checks))
+	for i, f := range findings {
+		assert.Equal(t, checks[i].name, f.Check)
+		assert.Equal(t, OK, f.Level, "%+v", f)
+		assert.NotEmpty(t, f.Seen)
+		assert.Empty(t, f.Fix)
+	}
+}
+
+// listening is a line of /proc/net/tcp.
+func listening(address string, uid int, inode string) string {
+	return fmt.Sprintf("   0: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d        0 %s 1 0000000000000000 100 0 0 10 0\n", address, uid, inode)
+}
+
+func TestFindings(t *testing.T) {
+	limitOf := func(resource int, n uint64) func(int) (uint64, error) {
+		return func(asked int) (uint64, error) {
+			if asked == resource {
+				return n, nil
+			}
+			return 1 << 63, nil
+		}
+	}
+	failing := func(program string, said string) func(context.Context, string, string, ...string) (string, error) {
+		return func(_ context.Context, _, asked string, _ ...string) (string, error) {
+			if asked == program {
+				return said, errors.New("exit status 1")
+			}
+			return "", nil
+		}
+	}
+	without := func(missing ...string) func(string) (string, error) {
+		return func(program string) (string, error) {
+			for _, name := range missing {
+				if name == program {
+					return "", errors.New("not found")
+				}
+			}
+			return "/usr/bin/" + program, nil
+		}
+	}
+	type machine struct {
+		*Machine
+		files
+		env map[string]string
+	}
+	for name, tc := range map[string]struct {
+		check string
+		spoil func(machine)
+		level Level
+		seen  string
+		fix   string
+	}{
+		"another system":   {"system", func(m machine) { m.OS = "darwin" }, Fix, "darwin/amd64: the lab needs Linux", "virtual machine or container"},
+		"an old kernel":    {"system", func(m machine) { m.files["/proc/sys/kernel/osrelease"] = "4.18.0-553.el8" }, Fix, "needs 5.3 or newer", "update the kernel"},
+		"a kernel unknown": {"system", func(m machine) { delete(m.files, "/proc/sys/kernel/osrelease") }, Info, "could not be checked: open /proc/sys/kernel/osrelease", ""},
+		"clock of 1970":    {"clock", func(m machine) { m.Now = func() time.Time { return time.Unix(0, 0).UTC() } }, Fix, "the lab was built later", "timedatectl"},
+		"clock gone back": {"clock", func(m machine) {
+			m.Labs = func() ([]Lab, error) {
+				return []Lab{{Name: "broken"}, {Name: "a", State: &state.Lab{StartedAt: noon.Add(time.Minute)}}}, nil
+			}
+		}, Fix, "lab a was made later", "lab down --name a"},
+		"programs missing": {"programs", func(m machine) { m.Missing = []string{"/src/bin/ccm"} }, Fix, "missing: /src/bin/ccm", "make build"},
+		"no go":            {"go", func(m machine) { m.Missing, m.Find = []string{"x"}, without("go") }, Fix, "not in PATH", "install Go " + NeedGo},
+		"no go, all built": {"go", func(m machine) { m.Find = without("go") }, Info, "not in PATH", "what is built runs without"},
+		"old go": {"go", func(m machine) {
+			m.Missing = []string{"x"}
+			m.Run = func(context.Context, string, string, ...string) (string, error) {
+				return "go version go1.24.2 linux/amd64", nil
+			}
+		}, Fix, "/usr/bin/go is go1.24.2", "install Go " + NeedGo},
+		"go of one's own": {"go", func(m machine) {
+			m.Run = func(context.Context, string, string, ...string) (string, error) {
+				return "go version devel go1.27-abc linux/amd64", nil
+			}
+		}, Info, "devel go1.27-abc", ""},
+		"broken go":           {"go", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/go", "") }, Fix, "exit status 1", "install Go"},
+		"no gcc":              {"gcc", func(m machine) { m.Missing, m.Find = []string{"x"}, without("gcc") }, Fix, "gcc is not in PATH", "apt-get install gcc"},
+		"gcc without headers": {"gcc", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/gcc", "") }, Fix, "/usr/bin/gcc compiles nothing", "libc6-dev"},
+		"another compiler":    {"gcc", func(m machine) { m.env["CC"] = "clang --target=x"; m.Find = without("clang") }, Info, "clang --target=x is not in PATH", "install gcc"},
+		"no make":             {"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("make", "git") }, Fix, "not in PATH: make, git", "install make"},
+		"no curl":             {"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("curl") }, Info, "not in PATH: curl", "curl to ask"},
+		"little memory":       {"memory", func(m machine) { m.files["/proc/meminfo"] = "MemAvailable:    512000 kB\n" }, Fix, "500 MB available", "--nodes 1"},
+		"a container's memory": {"memory", func(m machine) {
+			m.files["/sys/fs/cgroup/user.slice/memory.max"], m.files["/sys/fs/cgroup/user.slice/memory.current"] = "1073741824\n", "536870912\n"
+			m.files["/sys/fs/cgroup/user.slice/me/memory.max"], m.files["/sys/fs/cgroup/user.slice/me/memory.current"] = "max\n", "0\n"
+			m.files["/sys/fs/cgroup/user.slice/memory.stat"] = "anon 1\ninactive_file 104857600\nactive_file 7\n"
+		}, Fix, "612 MB left of this control group's limit", "end something"},
+		"a full disk":    {"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 1 << 20, nil } }, Fix, "1 MB free for /home/me/labs", "CCMLAB_HOME"},
+		"a disk unknown": {"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 0, unix.EIO } }, Info, "could not be checked", ""},
+		"no room to build": {"disk", func(m machine) {
+			m.Missing = []string{"x"}
+			m.Space = func(dir string) (uint64, error) {
+				if strings.HasSuffix(dir, "go-build") {
+					return 1 << 30, nil
+				}
+				return 20 << 30, nil
+			}
+		}, Info, "1024 MB for Go's cache", "GOCACHE"},
+		"no home":             {"folder", func(m machine) { m.HomeErr = errors.New("set CCMLAB_HOME or HOME") }, Fix, "CCMLAB_HOME or HOME", "export CCMLAB_HOME"},
+		"a home not mine":     {"folder", func(m machine) { m.Writable = func(string) error { return unix.EACCES } }, Fix, "/home/me/labs: permission denied", "export CCMLAB_HOME"},
+		"few files":           {"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) }, Fix, "up to 256 per process", "ulimit -n"},
+		"files unlimited":     {"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, unix.RLIM_INFINITY) }, OK, "any number", ""},
+		"few processes":       {"processes", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NPROC, 100) }, Fix, "up to 100 threads", "ulimit -u"},
+		"which bind not root": {"processes", func(m machine) { m.UID, m.Limit = 0, limitOf(unix.RLIMIT_NPROC, 100) }, OK, "", ""},
+		"a container's pids": {"processes", func(m machine) {
+			m.files["/sys/fs/cgroup/pids.max"], m.files["/sys/fs/cgroup/pids.current"] = "256\n", "200\n"
+		}, Fix, "56 more threads in this control group", "--pids-limit"},
+		"few watches":        {"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_watches"] = "64" }, Fix, "64 watches", "sysctl"},
+		"inotify by default": {"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" }, Info, "128 instances", "sysctl"},
+		"no loopback": {"loopback", func(m machine) {
+			m.Listen = func(_, address string) error {
+				if strings.HasPrefix(address, "127.0.0.1") {
+					return nil
+				}
+				return fmt.Errorf("listen %s: cannot assign requested address", address)
+			}
+		}, Fix, "cannot assign requested address", "127.0.0.1/8"},
+		"no UDP": {"loopback", func(m machine) {
+			m.Listen = func(network, _ string) error {
+				if network == "udp4" {
+					return unix.EPERM
+				}
+				return nil
+			}
+		}, Fix, "operation not permitted", "loopback"},
+		"a port held": {"ports", func(m machine) {
+			m.files["/proc/net/tcp"] += listening("00000000:192B", 33, "77") + listening("0100007F:280A", 0, "78")
+			m.Holder = func(inode string) string { return "nginx (pid 12) of " + inode }
+		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
+		"a real kubelet's, on IPv6": {"ports", func(m machine) {
+			m.files["/proc/net/tcp6"] = listening(strings.Repeat("0", 32)+":280A", 0, "78")
+		}, Info, "10250 (kubelet) by user 0", ""},
+		"all locks held": {"ports", func(m machine) {
+			m.files["/proc/net/tcp"] += listening("00000000:2115", 0, "1") + listening("00000000:4825", 0, "2") + listening("00000000:6F35", 0, "3")
+		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of", "end one of them"},
+		"no low ports": {"low ports", func(m machine) { m.files["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "1024\n" }, Info, "may not listen below 1024", "sysctl"},
+		"somebody's labs": {"slots", func(m machine) {
+			m.files["/proc/net/tcp"] += listening("01001E7F:2115", 1001, "1") + listening("01001E7F:192B", 1001, "2") + listening("01001F7F:2115", 1000, "3") + listening("0100007F:0016", 0, "4")
+		}, OK, "68 of 70 are free; 1 taken by user 1001", ""},
+		"all slots taken": {"slots", func(m machine) {
+			for x := 30; x <= 99; x++ {
+				m.files["/proc/net/tcp"] += listening(fmt.Sprintf("0100%02X7F:2115", x), 1000, "1")
+			}
+		}, Fix, "0 of 70 are free", "lab down"},
+		"damaged table": {"slots", func(m machine) {
+			m.files["/proc/net/tcp"] += "a b c 0A e f g h i j\nx 01001E7F:XX c 0A e f g 0 i 1\nx 01:0016 c 0A e f g 0 i 1\n"
+		}, OK, "70 of 70 are free", ""},
+		"a stopped lab": {"labs", func(m machine) {
+			m.Labs = func() ([]Lab, error) {
+				return []Lab{{"kept", "/l/kept", &state.Lab{Slot: 31}}, {"runs", "/l/runs", &state.Lab{Slot: 32}}, {"kind", "/l/kind", &state.Lab{}}, {"damaged", "/l/damaged", nil}}, nil
+			}
+			m.Processes = func() ([]process.Found, error) {
+				return []process.Found{{Lab: "/l/runs", Process: &process.Process{}}, {Lab: "/other/lab", Process: &process.Process{}}}, nil
+			}
+		}, Info, "runs, kind (in containers), /other/lab; stopped: kept, damaged", "lab down --name kept"},
+		"leftovers": {"leftovers", func(m machine) {
+			m.Exists = func(dir string) bool { return dir != "/gone/x" }
+			m.Processes = func() ([]process.Found, error) {
+				return []process.Found{{Lab: "/gone/x", Process: &process.Process{Component: "etcd", PID: 7}}, {Lab: "/l/runs", Process: &process.Process{}}}, nil
+			}
+		}, Fix, "/gone/x: etcd (pid 7)", "CCMLAB_HOME=/gone lab down --name x"},
+		"processes unknown": {"leftovers", func(m machine) { m.Processes = func() ([]process.Found, error) { return nil, unix.EPERM } }, Info, "could not be checked", ""},
+		"a proxy": {"proxy", func(m machine) {
+			m.env["http_proxy"], m.env["NO_PROXY"] = "http://p:3128", "localhost,127.0.0.1,10.0.0.0/8"
+		}, Fix,
+			"http_proxy is set, and NO_PROXY does not name 127.0.0.0/8", "export NO_PROXY="},
+		"a proxy, but not here":   {"proxy", func(m machine) { m.env["all_proxy"], m.env["no_proxy"] = "http://p:3128", "localhost, 127.0.0.0/8" }, OK, "not for loopback", ""},
+		"a proxy for nothing":     {"proxy", func(m machine) { m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*" }, OK, "", ""},
+		"one that curl ignores":   {"proxy", func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" }, OK, "none is set", ""},
+		"no kubectl of one's own": {"kubectl", func(m machine) { m.Find = without("kubectl") }, OK, "lab env", ""},
+		"no kubectl at all": {"kubectl", func(m machine) {
+			m.Find, m.Exists = without("kubectl"), func(string) bool { return false }
+		}, Info, "neither in PATH nor in /src/bin/kube", "make build"},
+		"an old kubectl": {"kubectl", func(m machine) {
+			m.Run = func(_ context.Context, _, program string, _ ...string) (string, error) {
+				return fmt.Sprintf(`{"clientVersion":{"gitVersion":"v1.%s"}}`, map[string]string{"/usr/bin/kubectl": "29.1", "/src/bin/kube/kubectl": "36.3"}[program]), nil
+			}
+		}, Info, "of 1.29, where the lab is of 1.36", `eval "$(lab env)"`},
+		"a broken kubectl": {"kubectl", func(m machine) { m.Run = failing("/usr/bin/kubectl", "") }, Info, "cannot be told", ""},
+		"a bundle":         {"bundles", func(m machine) { m.Size = func(context.Context, string) (int64, error) { return 3 << 30, nil } }, Info, "3072 MB", "rm -r /home/me/.cache/ccmlab/bundles"},
+		"no engine":        {"kind", func(m machine) { m.Engine = func(context.Context) (string, error) { return "", errors.New("none") } }, Info, "not to be had", ""},
+		"no engine for kind": {"kind", func(m machine) {
+			m.Cluster, m.Engine = "kind", func(context.Context) (string, error) { return "", errors.New("none") }
+		}, Fix, "not to be had: none", "install Docker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, content, env := fit()
+			tc.spoil(machine{m, content, env})
+			var found *Finding
+			for _, c := range checks {
+				if c.name == tc.check {
+					f := c.examine(t.Context(), m)
+					found = &f
+				}
+			}
+			require.NotNil(t, found)
+			assert.Equal(t, tc.level, found.Level, "%+v", found)
+			assert.Contains(t, found.Seen, tc.seen)
+			if tc.fix == "" {
+				assert.Empty(t, found.Fix)
+			}
+			assert.Contains(t, found.Fix, tc.fix)
+		})
+	}
+}
+
+// A check that hangs costs its bound, and the others nothing.
+func TestBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := fit()
+		hang := make(chan struct{})
+		m.Engine = func(context.Context) (string, error) { <-hang; return "", errors.New("too late") }
+		began := time.Now()
+		findings := Examine(t.Context(), m)
+		assert.Equal(t, bound, time.Since(began))
+		last := findings[len(findings)-1]
+		assert.Equal(t, Finding{Check: "kind", Level: Info, Seen: "could not be checked: no answer within 1.8s"}, last)
+		assert.Zero(t, Problems(findings))
+		close(hang)
+	})
+}
+
+// The Go that doctor asks for is the one that go.mod does.
+func TestNeedGoIsTheModules(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	assert.Contains(t, string(mod), "\ngo "+NeedGo+"\n")
+}
+
+// On a real machine every check says something, of which nothing is a panic.
+func TestThisMachine(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	for _, f := range Examine(t.Context(), This("embedded")) {
+		assert.NotEmpty(t, f.Check)
+		assert.NotEmpty(t, f.Seen, f.Check)
+		if f.Level == Fix {
+			assert.NotEmpty(t, f.Fix, f.Check)
+		}
+	}
+}

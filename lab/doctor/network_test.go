@@ -1,0 +1,30 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Who holds a port is read from the kernel's own tables.
+func TestHolderOfAPort(t *testing.T) {
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	all, err := This("embedded").listeners()
+	require.NoError(t, err)
+	found := 0
+	for _, one := range all {
+		if one.port == l.Addr().(*net.TCPAddr).Port && one.address.IsUnspecified() {
+			found++
+			assert.Equal(t, os.Geteuid(), one.uid)
+			assert.Contains(t, holder(one.inode), fmt.Sprintf("(pid %d)", os.Getpid()))
+		}
+	}
+	assert.Equal(t, 1, found)
+	assert.Empty(t, holder("0"), "a socket that nobody has")
+}

@@ -1,0 +1,31 @@
+package pki
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A clock that jumps within a day harms nothing; one that jumps further is told.
+func TestClockJumps(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := LoadOrCreate(dir, "ca")
+	require.NoError(t, err)
+	again, err := LoadOrCreate(dir, "ca")
+	require.NoError(t, err)
+	assert.True(t, ca.cert.Equal(again.cert))
+	for jump, want := range map[time.Duration]string{
+		0: "", -23 * time.Hour: "", validity - time.Hour: "",
+		-25 * time.Hour: "the clock has gone back; set it (timedatectl), or make the lab anew", validity + time.Hour: "was valid until",
+	} {
+		err := valid("ca.crt", ca.cert, time.Now().Add(jump))
+		if want == "" {
+			assert.NoError(t, err, "%s", jump)
+			continue
+		}
+		assert.ErrorContains(t, err, want)
+		assert.ErrorContains(t, err, "ca.crt")
+	}
+}

@@ -1,0 +1,34 @@
+//go:build !linux
+
+package process
+
+// Elsewhere the lab's command builds, and says why it starts nothing.
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"syscall"
+)
+
+// Supported is an error where the lab cannot keep track of processes.
+func Supported() error {
+	return fmt.Errorf("the lab needs Linux, this is %s: it finds its processes in /proc, and listens on all of 127.0.0.0/8; use a Linux virtual machine or container", runtime.GOOS)
+}
+
+func tie(*syscall.SysProcAttr) {}
+
+func scan() ([]Found, error) { return nil, Supported() }
+
+func birth(int) (ticks uint64, alive bool) { return 0, false }
+
+func (p *Process) awaitEnd(context.Context) error { return Supported() }
+
+// Signal sends sig, unless the process has ended.
+func (p *Process) Signal(syscall.Signal) error { return Supported() }
+
+// Space is how many bytes a user may still write to the file system of a path.
+func Space(string) (free uint64, err error) { return 0, Supported() }
+
+// Full tells whether nothing more can be written to a folder.
+func Full(string) bool { return false }

@@ -1,0 +1,25 @@
+package process
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// little is what no program can work with.
+const little = 1 << 20
+
+// Space is how many bytes a user may still write to the file system of a path.
+func Space(path string) (free uint64, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return fs.Bavail * uint64(fs.Bsize), nil
+}
+
+// Full tells whether nothing more can be written to a folder.
+func Full(dir string) bool {
+	free, err := Space(dir)
+	return err == nil && free < little
+}

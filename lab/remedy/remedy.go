@@ -1,0 +1,46 @@
+// Package remedy says what to do where the system refuses something: its own
+// word says what, and not what next.
+package remedy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// Of says in a clause what to do about an error that came of the lab's folder or
+// of starting its programs; "" where the error says enough.
+func Of(err error) string {
+	for _, known := range []struct {
+		is   error
+		next string
+	}{
+		{syscall.ENOEXEC, fmt.Sprintf("it is no program for this machine, %s/%s; `make build` builds one, and LAB_KUBE_BIN must name a folder of such", runtime.GOOS, runtime.GOARCH)},
+		{syscall.ENOSPC, "the disk is full: free some space, or set CCMLAB_HOME to a folder on another; `lab doctor` shows how much there is"},
+		{syscall.EDQUOT, "your disk quota is used up: free some space, or set CCMLAB_HOME to a folder elsewhere"},
+		{syscall.EROFS, "the file system is read-only: set CCMLAB_HOME to a folder you may write"},
+		{syscall.ENOTDIR, "a part of the path is a file: set CCMLAB_HOME to a folder, or to one that can be made"},
+		{syscall.EMFILE, "this process has too many files open: raise `ulimit -n`"},
+		{syscall.ENFILE, "this machine has too many files open: end something, or raise fs.file-max"},
+		{syscall.EAGAIN, "the limit of processes is reached: end something, or raise `ulimit -u`; in a container, the limit of its pids"},
+		{syscall.ENOMEM, "there is no memory left: end something; `lab doctor` shows how much there is"},
+		{fs.ErrPermission, "set CCMLAB_HOME to a folder you may write, or see who may read it: ls -ld"},
+	} {
+		if errors.Is(err, known.is) {
+			return known.next
+		}
+	}
+	return ""
+}
+
+// With is the error with what to do about it.
+func With(err error) error {
+	next := Of(err)
+	if next == "" || strings.Contains(err.Error(), next) {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, next)
+}
