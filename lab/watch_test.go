@@ -275,6 +275,8 @@ func (f *fixture) logsUntilDown() {
 	assert.Len(f.t, strings.Split(strings.TrimSpace(f.lab("logs", "node/node-1", "--tail", "3")), "\n"), 3)
 	assert.Regexp(f.t, `(?m)^etcd +\| `, f.lab("logs", "etcd", "fakecloud", "--tail", "1"))
 	assert.Contains(f.t, f.lab("__complete", "logs", "ccm", "node/"), "node/node-1\n")
+	assert.Contains(f.t, f.lab("__complete", "watch", "--subject", "machine/"), "machine/node-5\n")
+	assert.Contains(f.t, f.lab("__complete", "watch", "--caller", ""), "service-controller\n")
 
 	f.lab("down")
 	for _, s := range []*stream{all, ccm, watch} {
