@@ -118,7 +118,7 @@ func (s *stream) expect(want ...string) []timeline.Entry {
 	return nil
 }
 
-func (f *fixture) service(name string, port int32, annotations map[string]string) {
+func (f *fixture) annotated(name string, port int32, annotations map[string]string) {
 	f.t.Helper()
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(8080)}},
@@ -139,13 +139,13 @@ func (f *fixture) watchTells() {
 	f.cloud("instances", "stop", "node-4")
 	s.expect("call instance/node-4 stopInstance operator", "lab machine/node-4 halted", "cluster node/node-4 not-ready", "cluster node/node-4 shutdown-taint")
 
-	f.service("wrong", 8090, map[string]string{"fakecloud.ccmlab.io/algorithm": "best"})
+	f.annotated("wrong", 8090, map[string]string{"fakecloud.ccmlab.io/algorithm": "best"})
 	wrong := s.expect("cluster service/wrong created", "event service/wrong SyncLoadBalancerFailed service-controller")
 	assert.True(f.t, wrong[1].Failed)
 	assert.Contains(f.t, wrong[1].Detail, "algorithm")
 
 	f.cloud("faults", "create", "--token", "ccm", "--operation", "createLoadBalancer", "--status", "503", "--times", "2")
-	f.service("second", 8091, nil)
+	f.annotated("second", 8091, nil)
 	told := s.expect("cluster service/second created", "call cloud/load-balancers createLoadBalancer ccm", "event service/second SyncLoadBalancerFailed service-controller",
 		"cluster service/second address")
 	require.NotNil(f.t, told[1].Call)
@@ -275,6 +275,8 @@ func (f *fixture) logsUntilDown() {
 	assert.Len(f.t, strings.Split(strings.TrimSpace(f.lab("logs", "node/node-1", "--tail", "3")), "\n"), 3)
 	assert.Regexp(f.t, `(?m)^etcd +\| `, f.lab("logs", "etcd", "fakecloud", "--tail", "1"))
 	assert.Contains(f.t, f.lab("__complete", "logs", "ccm", "node/"), "node/node-1\n")
+	assert.Contains(f.t, f.lab("__complete", "watch", "--subject", "machine/"), "machine/node-5\n")
+	assert.Contains(f.t, f.lab("__complete", "watch", "--caller", ""), "service-controller\n")
 
 	f.lab("down")
 	for _, s := range []*stream{all, ccm, watch} {

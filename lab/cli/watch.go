@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -97,7 +98,7 @@ func newWatch(o *options) *cobra.Command {
 			return err
 		},
 	}
-	f.add(cmd)
+	f.add(cmd, o)
 	addOutput(cmd, "table", "json")
 	return cmd
 }
@@ -111,7 +112,7 @@ type watchFlags struct {
 
 const sinceStart = "start"
 
-func (f *watchFlags) add(cmd *cobra.Command) {
+func (f *watchFlags) add(cmd *cobra.Command, o *options) {
 	sources, calls := texts(timeline.Sources), texts(timeline.CallChoices)
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", true, "wait for what comes")
 	cmd.Flags().StringSliceVar(&f.only, "only", nil, "only these sources: "+strings.Join(sources, ", "))
@@ -126,8 +127,20 @@ func (f *watchFlags) add(cmd *cobra.Command) {
 	offer("only", sources...)
 	offer("calls", calls...)
 	offer("since", sinceStart, "30s", "5m", "1h")
-	offer("caller", "ccm", "lab", "operator", "service-controller", "default-scheduler")
-	offer("subject", "'node/*'", "'instance/*'", "'machine/*'", "'service/*'", "'balancer/*'", "'pod/*'", "'component/*'")
+	recorded := func(flag string, of func(timeline.Entry) string, values ...string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			if l, err := o.open(); err == nil {
+				entries, _ := l.Timeline().Read() // None to offer, if any error.
+				for _, e := range entries {
+					values = append(values, of(e))
+				}
+			}
+			slices.Sort(values)
+			return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" }), cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+	recorded("subject", func(e timeline.Entry) string { return e.Subject })
+	recorded("caller", func(e timeline.Entry) string { return e.Caller }, cluster.Callers...)
 }
 
 func (f *watchFlags) filter(now time.Time) (timeline.Filter, error) {

@@ -26,7 +26,7 @@ func TestWatchFlags(t *testing.T) {
 		cmd := newWatch(&options{})
 		var f watchFlags
 		cmd.ResetFlags()
-		f.add(cmd)
+		f.add(cmd, &options{})
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
 		got, err := f.filter(now)
 		require.NoError(t, err, args)
@@ -45,7 +45,7 @@ func TestWatchFlags(t *testing.T) {
 		var f watchFlags
 		cmd := newWatch(&options{})
 		cmd.ResetFlags()
-		f.add(cmd)
+		f.add(cmd, &options{})
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
 		_, err := f.filter(now)
 		require.ErrorContains(t, err, want)
