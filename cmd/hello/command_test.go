@@ -118,6 +118,8 @@ func TestWhatIsToldForAWhileEnds(t *testing.T) {
 		assert.Equal(t, 5*time.Second, time.Since(asked), "both delays")
 
 		time.Sleep(5 * time.Second)
+		c.tell("/fail?probe=readiness&for=0s")
+		assert.Equal(t, http.StatusOK, c.probe("/readyz?full=1"), "for no time at all")
 		asked = time.Now()
 		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
 		assert.Zero(t, time.Since(asked))
