@@ -227,7 +227,7 @@ func (r *Runtime) interactive(ctx context.Context, id string, stdin *os.File, st
 		return err
 	}
 	_, _ = fmt.Fprintf(terminal, "Simulated container %s of pod %s: help lists what works, exit leaves.\n", c.name(), c.podName())
-	for !p.runner.Exited() {
+	for exited := false; !exited; {
 		line, err := terminal.ReadLine()
 		if err != nil {
 			return nil // the terminal has gone, or ^D
@@ -239,6 +239,7 @@ func (r *Runtime) interactive(ctx context.Context, id string, stdin *os.File, st
 		}
 		command, done := keyboard.interruptible(ctx)
 		p.run(command, file)
+		exited = p.runner.Exited() && command.Err() == nil // ^C ends the command, not the shell
 		done()
 	}
 	return nil
