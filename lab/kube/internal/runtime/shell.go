@@ -104,7 +104,7 @@ func (p *process) run(ctx context.Context, node syntax.Node) (code int) {
 		return 0
 	case errors.As(err, &status):
 		return int(status)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil || errors.Is(err, context.Canceled): // or the command before, of which exit repeats the end
 		return exitKilled
 	}
 	return p.fail(1, "%v", err)
