@@ -371,7 +371,7 @@ func (f *fixture) kubeletIsGuarded(t *testing.T) {
 
 	// All of the above verified the serving certificate for the address. Old TLS
 	// is refused whatever the certificate.
-	_, err = tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11})
+	_, err = tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	assert.ErrorContains(t, err, "protocol version")
 }
 
