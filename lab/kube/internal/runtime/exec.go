@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/term"
@@ -61,31 +62,42 @@ func exitError(argv []string, code int, said string) error {
 // execute runs a command until it ends, ctx is done or the container ends, and
 // returns its exit code.
 func (r *Runtime) execute(ctx context.Context, id string, argv []string, stdin *os.File, stdout, stderr io.Writer) (int, error) {
+	if len(argv) > 0 && path.Base(argv[0]) == "exit" {
+		return r.exitByCommand(id, argv[1:], stdout, stderr)
+	}
+	return r.inContainer(ctx, id, stdin, stdout, stderr, func(ctx context.Context, p *process) int {
+		return p.arguments(ctx, argv)
+	})
+}
+
+// inContainer starts a process with what a container engine gives to one.
+func (r *Runtime) inContainer(ctx context.Context, id string, stdin *os.File, stdout, stderr io.Writer, run func(context.Context, *process) int) (int, error) {
 	c, err := r.runningContainer(id)
 	if err != nil {
 		return 0, err
 	}
-	if len(argv) == 0 {
-		return 0, status.Error(codes.InvalidArgument, "a command is needed")
-	}
-	if path.Base(argv[0]) == "exit" {
-		return r.exitByCommand(c, argv[1:], stdout, stderr), nil
-	}
 	ctx, cancel := c.whileRunning(ctx)
 	defer cancel()
-	p, err := r.newProcess(c)
-	if err != nil {
-		return 0, err
-	}
-	defer p.files.close()
-	p.stdin, p.stdout, p.stderr = stdin, stdout, stderr
-	if err := p.newRunner(); err != nil {
-		return 0, err
-	}
 	if stdin != nil {
 		defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
 	}
-	return p.arguments(ctx, argv), nil
+	files, err := r.openRootFS(c)
+	if err != nil {
+		return 0, fmt.Errorf("files of container %s: %w", c.name(), err)
+	}
+	defer files.close()
+	p := &process{
+		files: files, hostname: cmp.Or(c.sandbox.config.GetHostname(), r.options.NodeName), directory: path.Clean("/" + c.config.GetWorkingDir()),
+		stdin: stdin, stdout: stdout, stderr: stderr,
+	}
+	p.environment = []string{"HOME=/", "HOSTNAME=" + p.hostname}
+	for _, variable := range c.config.GetEnvs() {
+		p.environment = append(p.environment, variable.GetKey()+"="+string(variable.GetValue()))
+	}
+	if err := p.newRunner(); err != nil {
+		return 0, err
+	}
+	return run(ctx, p), nil
 }
 
 func (r *Runtime) runningContainer(id string) (*container, error) {
@@ -115,36 +127,20 @@ func (c *container) whileRunning(ctx context.Context) (context.Context, context.
 }
 
 // exitByCommand ends the container, as POST /exit does.
-func (r *Runtime) exitByCommand(c *container, argv []string, stdout, stderr io.Writer) int {
-	text := strings.Join(argv, " ")
-	if text == "" {
-		text = "0"
+func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writer) (int, error) {
+	c, err := r.runningContainer(id)
+	if err != nil {
+		return 0, err
 	}
+	text := cmp.Or(strings.Join(argv, " "), "0")
 	code, err := strconv.ParseUint(text, 10, 8)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
-		return exitUsage
+		return exitUsage, nil
 	}
 	_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.name(), code)
 	r.end(c, int32(code), "asked to exit by a command")
-	return 0
-}
-
-// newProcess is started with what a container engine gives a process.
-func (r *Runtime) newProcess(c *container) (*process, error) {
-	files, err := r.openRootFS(c)
-	if err != nil {
-		return nil, fmt.Errorf("files of container %s: %w", c.name(), err)
-	}
-	p := &process{files: files, hostname: c.sandbox.config.GetHostname(), directory: path.Clean("/" + c.config.GetWorkingDir())}
-	if p.hostname == "" {
-		p.hostname = r.options.NodeName
-	}
-	p.environment = []string{"HOME=/", "HOSTNAME=" + p.hostname}
-	for _, variable := range c.config.GetEnvs() {
-		p.environment = append(p.environment, variable.GetKey()+"="+string(variable.GetValue()))
-	}
-	return p, nil
+	return 0, nil
 }
 
 // limitedBuffer keeps the first part and drops the rest.
@@ -157,9 +153,9 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 
 // Exec implements streaming.Runtime for kubectl exec.
 func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	stdout, stderr := writers(out, err)
+	output, complaints := writers(out, err, tty)
+	keys := &keyboard{Reader: in, raw: tty}
 	var stdin *os.File
-	keyboard := &keyboard{raw: tty}
 	if in != nil {
 		reader, writer, failed := os.Pipe()
 		if failed != nil {
@@ -167,18 +163,26 @@ func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reade
 		}
 		defer func() { _ = reader.Close() }()
 		stdin = reader
-		go keyboard.copy(writer, in)
+		go func() {
+			_, _ = io.Copy(writer, keys)
+			_ = writer.Close()
+		}()
 	}
 	var code int
 	var failed error
-	if tty && stdin != nil && isShell(argv) {
-		failed = s.runtime.interactive(ctx, id, stdin, stdout, keyboard, resize)
+	if tty && in != nil && len(argv) == 1 && slices.Contains(shells, path.Base(argv[0])) {
+		terminal := term.NewTerminal(struct {
+			io.Reader
+			io.Writer
+		}{stdin, out}, "$ ")
+		go follow(terminal, resize)
+		code, failed = s.runtime.inContainer(ctx, id, nil, terminal, terminal, func(ctx context.Context, p *process) int {
+			defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
+			return p.interactive(ctx, terminal, keys)
+		})
 	} else {
-		if tty {
-			stdout, stderr = carriageReturns{stdout}, carriageReturns{stderr}
-		}
-		ctx, done := keyboard.interruptible(ctx)
-		code, failed = s.runtime.execute(ctx, id, argv, stdin, stdout, stderr)
+		ctx, done := keys.interruptible(ctx)
+		code, failed = s.runtime.execute(ctx, id, argv, stdin, output, complaints)
 		done()
 	}
 	if failed == nil && code != 0 {
@@ -187,86 +191,55 @@ func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reade
 	return failed
 }
 
-func isShell(argv []string) bool {
-	return len(argv) == 1 && slices.Contains(shells, path.Base(argv[0]))
-}
-
-// writers replaces what the client did not ask for; a terminal has no stderr.
-func writers(out, err io.Writer) (stdout, stderr io.Writer) {
-	stdout, stderr = out, err
-	if out == nil {
-		stdout = io.Discard
-	}
-	if err == nil {
-		stderr = stdout
-	}
-	return stdout, stderr
-}
-
 // interactive is sh on a terminal: line after line, each understood by itself.
-func (r *Runtime) interactive(ctx context.Context, id string, stdin *os.File, stdout io.Writer, keyboard *keyboard, resize <-chan remotecommand.TerminalSize) error {
-	c, err := r.runningContainer(id)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := c.whileRunning(ctx)
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
-	p, err := r.newProcess(c)
-	if err != nil {
-		return err
-	}
-	defer p.files.close()
-	terminal := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{stdin, stdout}, "$ ")
-	go follow(ctx, terminal, resize)
-	p.stdout, p.stderr = terminal, terminal
-	if err := p.newRunner(); err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintf(terminal, "Simulated container %s of pod %s: help lists what works, exit leaves.\n", c.name(), c.podName())
+func (p *process) interactive(ctx context.Context, terminal *term.Terminal, keys *keyboard) (code int) {
+	_, _ = fmt.Fprintln(terminal, "This is a simulated container: help lists what works, exit leaves.")
 	for exited := false; !exited; {
 		line, err := terminal.ReadLine()
 		if err != nil {
-			return nil // the terminal has gone, or ^D
+			return 0 // ^D, or the terminal has gone
 		}
-		file, err := parse(line, "")
+		file, err := parse(strings.NewReader(line))
 		if err != nil {
 			p.fail(exitUsage, "%v", err)
 			continue
 		}
-		command, done := keyboard.interruptible(ctx)
-		p.run(command, file)
+		command, done := keys.interruptible(ctx)
+		code = p.run(command, file)
 		exited = p.runner.Exited() && command.Err() == nil // ^C ends the command, not the shell
 		done()
 	}
-	return nil
+	return code
 }
 
-func follow(ctx context.Context, terminal *term.Terminal, resize <-chan remotecommand.TerminalSize) {
-	for {
-		select {
-		case size, open := <-resize:
-			if !open {
-				return
-			}
-			_ = terminal.SetSize(int(size.Width), int(size.Height))
-		case <-ctx.Done():
-			return
-		}
+func follow(terminal *term.Terminal, resize <-chan remotecommand.TerminalSize) {
+	for size := range resize { // closed with the terminal
+		_ = terminal.SetSize(int(size.Width), int(size.Height))
 	}
 }
 
-// keyboard is what the client types. On a terminal ^C interrupts the command that
-// runs, as the terminal driver of a real container's kernel would have it, and
-// else clears the line.
-type keyboard struct {
-	raw bool
+// writers replaces what the client did not ask for. A terminal has no stderr, and
+// needs carriage returns.
+func writers(out, err io.Writer, tty bool) (output, complaints io.Writer) {
+	if out == nil {
+		out = io.Discard
+	}
+	if err == nil {
+		err = out
+	}
+	if tty {
+		return carriageReturns{out}, carriageReturns{err}
+	}
+	return out, err
+}
 
-	mu        sync.Mutex
-	interrupt context.CancelFunc
+type carriageReturns struct{ io.Writer }
+
+func (w carriageReturns) Write(p []byte) (int, error) {
+	if _, err := w.Writer.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 const (
@@ -275,53 +248,29 @@ const (
 	keyClearLine  = 0x15 // ^U
 )
 
-func (k *keyboard) copy(to *os.File, from io.Reader) {
-	defer func() { _ = to.Close() }()
-	buffer := make([]byte, 4096)
-	for {
-		n, err := from.Read(buffer)
-		typed := buffer[:n]
-		if k.raw {
-			k.watch(typed)
-		}
-		if _, failed := to.Write(typed); err != nil || failed != nil {
-			return
-		}
-	}
+// keyboard is what the client types. If raw, ^C interrupts the command that runs,
+// as a real container's terminal driver has it, and clears the line that is typed.
+type keyboard struct {
+	io.Reader
+	raw       bool
+	interrupt atomic.Pointer[context.CancelFunc]
 }
 
-func (k *keyboard) watch(typed []byte) {
-	for i, key := range typed {
-		if key == keyInterrupt {
-			typed[i] = keyClearLine
-			k.mu.Lock()
-			if k.interrupt != nil {
-				k.interrupt()
+func (k *keyboard) Read(p []byte) (int, error) {
+	n, err := k.Reader.Read(p)
+	for i := range p[:n] {
+		if k.raw && p[i] == keyInterrupt {
+			p[i] = keyClearLine
+			if interrupt := k.interrupt.Load(); interrupt != nil {
+				(*interrupt)()
 			}
-			k.mu.Unlock()
 		}
 	}
+	return n, err
 }
 
-func (k *keyboard) interruptible(ctx context.Context) (context.Context, func()) {
+func (k *keyboard) interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.interrupt = cancel
-	return ctx, func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.interrupt = nil
-		cancel()
-	}
-}
-
-// carriageReturns writes lines as a raw terminal needs them.
-type carriageReturns struct{ io.Writer }
-
-func (w carriageReturns) Write(p []byte) (int, error) {
-	if _, err := w.Writer.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	k.interrupt.Store(&cancel)
+	return ctx, cancel
 }

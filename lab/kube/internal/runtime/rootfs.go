@@ -4,45 +4,43 @@ package runtime
 // an empty file system of its own. No file of the real machine is ever opened.
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-const (
-	// scratchDirectory holds, below the state directory, what containers write
-	// outside their volumes. It goes when they end.
-	scratchDirectory = "rootfs"
-	devNull          = "/dev/null"
-)
+// scratchDirectory holds, below the state directory, what containers write
+// outside their volumes. It goes when they end.
+const scratchDirectory = "rootfs"
 
 // errRealMachine is what a hostPath volume contains: the files of a simulated
 // machine would be the real one's.
 var errRealMachine = errors.New("a hostPath volume is not opened, because its files are the real machine's")
 
-// rootFS is a container's file system for the time of one command. Each part of it
-// is an os.Root, which neither ".." nor a symbolic link leaves.
-type rootFS struct {
-	scratch *os.Root
-	mounts  []mount
-}
+// rootFS is a container's file system for the time of one command: its mounts,
+// those deeper in the tree first and the root last.
+type rootFS []mount
 
+// mount is a directory or file of the state directory. An os.Root is left neither
+// by ".." nor through a symbolic link.
 type mount struct {
 	at       string // path in the container
 	root     *os.Root
-	file     string // set if a file is mounted and not a directory
+	file     string // set if a file is mounted, and root is the directory that it is in
 	readOnly bool
 	err      error // why it cannot be opened
 }
 
 // openRootFS opens the file system of a container; the caller closes it.
-func (r *Runtime) openRootFS(c *container) (*rootFS, error) {
+func (r *Runtime) openRootFS(c *container) (rootFS, error) {
 	state, err := os.OpenRoot(r.options.StateDirectory)
 	if err != nil {
 		return nil, err
@@ -52,28 +50,34 @@ func (r *Runtime) openRootFS(c *container) (*rootFS, error) {
 	if err := state.MkdirAll(own, 0o750); err != nil {
 		return nil, err
 	}
-	f := &rootFS{}
-	if f.scratch, err = state.OpenRoot(own); err != nil {
+	scratch, err := state.OpenRoot(own)
+	if err != nil {
 		return nil, err
 	}
-	for _, m := range c.config.GetMounts() {
-		f.mounts = append(f.mounts, r.openMount(state, m.GetContainerPath(), m.GetHostPath(), m.GetReadonly()))
+	// As a container engine does: the working directory, and the places where
+	// volumes are mounted, so that ls shows them. What a command has put in the
+	// way since stays in the way.
+	_ = scratch.MkdirAll("tmp", 0o755)
+	_ = scratch.MkdirAll(inRoot(path.Clean("/"+c.config.GetWorkingDir())), 0o755)
+	files := rootFS{{at: "/", root: scratch}}
+	for _, volume := range c.config.GetMounts() {
+		m := r.openMount(state, volume.GetHostPath())
+		m.at, m.readOnly = path.Clean("/"+volume.GetContainerPath()), volume.GetReadonly()
+		m.makePlace(scratch)
+		files = append(files, m)
 	}
-	f.layOut(c.config.GetWorkingDir())
-	return f, nil
+	slices.SortStableFunc(files, func(a, b mount) int { return cmp.Compare(len(b.at), len(a.at)) })
+	return files, nil
 }
 
-func (r *Runtime) openMount(state *os.Root, at, hostPath string, readOnly bool) mount {
-	m := mount{at: path.Clean("/" + at), readOnly: readOnly}
+func (r *Runtime) openMount(state *os.Root, hostPath string) (m mount) {
 	relative, err := filepath.Rel(r.options.StateDirectory, hostPath)
 	if err != nil || !filepath.IsLocal(relative) {
-		m.err = errRealMachine
-		return m
+		return mount{err: errRealMachine}
 	}
 	info, err := state.Stat(relative)
 	if err != nil {
-		m.err = err
-		return m
+		return mount{err: err}
 	}
 	if !info.IsDir() {
 		relative, m.file = filepath.Dir(relative), filepath.Base(relative)
@@ -82,81 +86,55 @@ func (r *Runtime) openMount(state *os.Root, at, hostPath string, readOnly bool) 
 	return m
 }
 
-// layOut makes what a container engine makes in the root file system: the working
-// directory, and the places where volumes are mounted, so that ls shows them. What
-// a command has put in the way since stays in the way.
-func (f *rootFS) layOut(workingDirectory string) {
-	_ = f.scratch.MkdirAll("tmp", 0o755)
-	_ = f.scratch.MkdirAll(inRoot(path.Clean("/"+workingDirectory)), 0o755)
-	for _, m := range f.mounts {
-		if m.file == "" {
-			_ = f.scratch.MkdirAll(inRoot(m.at), 0o755)
-			continue
-		}
-		_ = f.scratch.MkdirAll(inRoot(path.Dir(m.at)), 0o755)
-		if file, err := f.scratch.OpenFile(inRoot(m.at), os.O_CREATE|os.O_RDONLY, 0o644); err == nil {
-			_ = file.Close()
-		}
+func (m mount) makePlace(scratch *os.Root) {
+	if m.file == "" {
+		_ = scratch.MkdirAll(inRoot(m.at), 0o755)
+		return
+	}
+	_ = scratch.MkdirAll(inRoot(path.Dir(m.at)), 0o755)
+	if file, err := scratch.OpenFile(inRoot(m.at), os.O_CREATE|os.O_RDONLY, 0o644); err == nil {
+		_ = file.Close()
 	}
 }
 
-func (f *rootFS) close() {
-	_ = f.scratch.Close()
-	for _, m := range f.mounts {
+func (f rootFS) close() {
+	for _, m := range f {
 		if m.root != nil {
 			_ = m.root.Close()
 		}
 	}
 }
 
-// place is where a path leads to. If a mount begins there, isMount is set.
-type place struct {
-	root     *os.Root
-	name     string
-	readOnly bool
-	isMount  bool
-}
+func inRoot(absolute string) string { return cmp.Or(strings.TrimPrefix(absolute, "/"), ".") }
 
-func inRoot(absolute string) string {
-	if relative := strings.TrimPrefix(absolute, "/"); relative != "" {
-		return relative
-	}
-	return "."
-}
-
-// find takes an absolute path, and the longest mount that it lies in.
-func (f *rootFS) find(absolute string) (place, error) {
-	absolute = path.Clean(absolute)
-	found, longest := place{root: f.scratch, name: inRoot(absolute)}, ""
-	for _, m := range f.mounts {
-		relative, inside := strings.CutPrefix(absolute, strings.TrimSuffix(m.at, "/"))
-		if !inside || relative != "" && relative[0] != '/' || len(m.at) < len(longest) {
+// find returns the mount that an absolute path lies in, and its name there.
+func (f rootFS) find(absolute string) (mount, string) {
+	for _, m := range f {
+		below, inside := strings.CutPrefix(absolute, strings.TrimSuffix(m.at, "/"))
+		if !inside || below != "" && below[0] != '/' {
 			continue
 		}
-		if m.err != nil {
-			return place{}, m.err
+		switch {
+		case m.file != "" && below != "":
+			m.err = syscall.ENOTDIR
+		case m.file != "":
+			return m, m.file
 		}
-		if m.file != "" && relative != "" {
-			return place{}, syscall.ENOTDIR
-		}
-		longest = m.at
-		found = place{root: m.root, name: inRoot(relative), readOnly: m.readOnly, isMount: relative == ""}
-		if m.file != "" {
-			found.name = m.file
-		}
+		return m, inRoot(below)
 	}
-	return found, nil
+	return mount{err: fs.ErrNotExist}, "" // never: the root holds every path
 }
 
 // at finds a path and does something there. What goes wrong is told about the
 // path as the container knows it.
-func (f *rootFS) at(operation, absolute string, writes bool, do func(place) error) error {
-	p, err := f.find(absolute)
-	if err == nil && writes && p.readOnly {
+func (f rootFS) at(operation, absolute string, writes bool, do func(mount, string) error) error {
+	m, name := f.find(path.Clean(absolute))
+	err := m.err
+	if err == nil && writes && m.readOnly {
 		err = syscall.EROFS
 	}
 	if err == nil {
-		err = do(p)
+		err = do(m, name)
 	}
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		err = inner.Err
@@ -167,64 +145,64 @@ func (f *rootFS) at(operation, absolute string, writes bool, do func(place) erro
 	return nil
 }
 
-func (f *rootFS) open(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
-	if path.Clean(absolute) == devNull {
+func (f rootFS) open(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
+	if path.Clean(absolute) == "/dev/null" {
 		return nullDevice{}, nil
 	}
-	writes := flag&(os.O_WRONLY|os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND) != 0
-	err = f.at("open", absolute, writes, func(p place) (err error) {
+	err = f.at("open", absolute, flag&(os.O_WRONLY|os.O_RDWR|os.O_CREATE|os.O_TRUNC) != 0, func(m mount, name string) (err error) {
 		// Opening a named pipe that lies in a volume must not wait for its other end.
-		file, err = p.root.OpenFile(p.name, flag|syscall.O_NONBLOCK, perm)
+		file, err = m.root.OpenFile(name, flag|syscall.O_NONBLOCK, perm)
 		return err
 	})
 	return file, err
 }
 
-func (f *rootFS) stat(absolute string, follow bool) (info fs.FileInfo, err error) {
-	err = f.at("stat", absolute, false, func(p place) (err error) {
-		if info, err = p.root.Lstat(p.name); err == nil && follow {
-			info, err = p.root.Stat(p.name)
+func (f rootFS) stat(absolute string, follow bool) (info fs.FileInfo, err error) {
+	err = f.at("stat", absolute, false, func(m mount, name string) (err error) {
+		if follow {
+			info, err = m.root.Stat(name)
+		} else {
+			info, err = m.root.Lstat(name)
 		}
 		return err
 	})
 	return info, err
 }
 
-func (f *rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
-	err = f.at("open", absolute, false, func(p place) (err error) {
-		entries, err = fs.ReadDir(p.root.FS(), p.name)
+func (f rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
+	err = f.at("open", absolute, false, func(m mount, name string) (err error) {
+		entries, err = fs.ReadDir(m.root.FS(), name)
 		return err
 	})
 	return entries, err
 }
 
-func (f *rootFS) mkdirAll(absolute string) error {
-	return f.at("mkdir", absolute, true, func(p place) error { return p.root.MkdirAll(p.name, 0o755) })
+func (f rootFS) mkdirAll(absolute string) error {
+	return f.at("mkdir", absolute, true, func(m mount, name string) error { return m.root.MkdirAll(name, 0o755) })
 }
 
 // touch makes a file, or makes it as new as one just made.
-func (f *rootFS) touch(absolute string) error {
-	return f.at("touch", absolute, true, func(p place) error {
-		file, err := p.root.OpenFile(p.name, os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o644)
+func (f rootFS) touch(absolute string) error {
+	return f.at("touch", absolute, true, func(m mount, name string) error {
+		file, err := m.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o644)
 		if err != nil {
 			return err
 		}
 		_ = file.Close()
-		now := time.Now()
-		return p.root.Chtimes(p.name, now, now)
+		return m.root.Chtimes(name, time.Now(), time.Now())
 	})
 }
 
 // remove refuses to remove what is mounted, as the kernel does.
-func (f *rootFS) remove(absolute string, recursive bool) error {
-	return f.at("remove", absolute, true, func(p place) error {
-		if p.isMount || p.name == "." {
+func (f rootFS) remove(absolute string, recursive bool) error {
+	return f.at("remove", absolute, true, func(m mount, name string) error {
+		switch {
+		case name == "." || m.file != "":
 			return syscall.EBUSY
+		case recursive:
+			return m.root.RemoveAll(name)
 		}
-		if recursive {
-			return p.root.RemoveAll(p.name)
-		}
-		return p.root.Remove(p.name)
+		return m.root.Remove(name)
 	})
 }
 

@@ -4,6 +4,7 @@ package runtime
 // interpreter, left with only what cannot reach the real machine.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ var shellBuiltins = []string{
 
 // process is one command in a container, and what it was started with.
 type process struct {
-	files    *rootFS
+	files    rootFS
 	hostname string
 
 	environment []string
@@ -115,24 +116,16 @@ func (p *process) fail(code int, format string, values ...any) int {
 	return code
 }
 
-// script runs a shell script, unless some of it is beyond this shell.
-func (p *process) script(ctx context.Context, from io.Reader, name string) int {
+// parse refuses a script of which some is beyond this shell.
+func parse(from io.Reader) (*syntax.File, error) {
 	text, err := io.ReadAll(io.LimitReader(from, maxScript+1))
+	if err == nil && len(text) > maxScript {
+		err = fmt.Errorf("a script of more than %d KiB is refused", maxScript>>10)
+	}
 	if err != nil {
-		return p.fail(1, "%v", err)
+		return nil, err
 	}
-	if len(text) > maxScript {
-		return p.fail(exitUsage, "a script of more than %d KiB is refused", maxScript>>10)
-	}
-	file, err := parse(string(text), name)
-	if err != nil {
-		return p.fail(exitUsage, "%v", err)
-	}
-	return p.run(ctx, file)
-}
-
-func parse(text, name string) (*syntax.File, error) {
-	file, err := syntax.NewParser().Parse(strings.NewReader(text), name)
+	file, err := syntax.NewParser().Parse(bytes.NewReader(text), "")
 	if err != nil {
 		return nil, err
 	}
@@ -156,43 +149,40 @@ func (p *process) shell(ctx context.Context, argv []string) int {
 	var options []string
 	inArgument := false
 	for len(argv) > 0 && len(argv[0]) > 1 && argv[0][0] == '-' {
-		letters := strings.NewReplacer("c", "", "l", "", "i", "").Replace(argv[0][1:])
 		inArgument = inArgument || strings.Contains(argv[0], "c")
-		if letters != "" {
+		if letters := strings.NewReplacer("c", "", "l", "").Replace(argv[0][1:]); letters != "" {
 			options = append(options, "-"+letters)
 		}
 		argv = argv[1:]
 	}
-	if inArgument && len(argv) == 0 {
-		return p.fail(exitUsage, "-c: a script is needed")
-	}
-	parameters := argv
-	if len(argv) > 0 {
-		parameters = argv[1:]
-	}
-	if inArgument && len(parameters) > 0 {
-		parameters = parameters[1:] // the first is $0
-	}
-	if err := p.newRunner(slices.Concat(options, []string{"--"}, parameters)...); err != nil {
-		return p.fail(exitUsage, "%v", err)
-	}
+	var script io.Reader = strings.NewReader("")
 	switch {
-	case inArgument:
-		return p.script(ctx, strings.NewReader(argv[0]), "")
+	case len(argv) > 0 && inArgument:
+		script = strings.NewReader(argv[0])
+		argv = argv[min(1, len(argv)-1):] // the next is $0
 	case len(argv) > 0:
-		file, err := p.files.open(path.Join(p.directory, argv[0]), os.O_RDONLY, 0)
-		if path.IsAbs(argv[0]) {
-			file, err = p.files.open(argv[0], os.O_RDONLY, 0)
+		if !path.IsAbs(argv[0]) {
+			argv[0] = path.Join(p.directory, argv[0])
 		}
+		file, err := p.files.open(argv[0], os.O_RDONLY, 0)
 		if err != nil {
 			return p.fail(exitNotFound, "%v", err)
 		}
 		defer func() { _ = file.Close() }()
-		return p.script(ctx, file, argv[0])
+		script = file
+	case inArgument:
+		return p.fail(exitUsage, "-c: a script is needed")
 	case p.stdin != nil:
-		return p.script(ctx, p.stdin, "")
+		script = p.stdin
 	}
-	return 0
+	if err := p.newRunner(slices.Concat(options, []string{"--"}, argv[min(1, len(argv)):])...); err != nil {
+		return p.fail(exitUsage, "%v", err)
+	}
+	file, err := parse(script)
+	if err != nil {
+		return p.fail(exitUsage, "%v", err)
+	}
+	return p.run(ctx, file)
 }
 
 // allow is called for each simple command. A builtin that is not let through gets

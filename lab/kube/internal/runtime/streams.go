@@ -155,10 +155,7 @@ func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, err i
 	}
 	ctx, cancel := c.whileRunning(ctx)
 	defer cancel()
-	output, complaints := writers(out, err)
-	if tty {
-		output, complaints = carriageReturns{output}, carriageReturns{complaints}
-	}
+	output, complaints := writers(out, err, tty)
 	if in != nil {
 		go leave(in, tty, cancel)
 	}

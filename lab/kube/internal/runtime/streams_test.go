@@ -123,7 +123,7 @@ func TestATerminalHasAShell(t *testing.T) {
 		ended <- b.stream(context.Background(), address, remotecommand.StreamOptions{Stdin: keys, Stdout: screen, Tty: true})
 	}()
 	typing := func(text string) { _, err := io.WriteString(typed, text); b.must(err) }
-	screen.await(t, "Simulated container main of pod default/web: help lists what works, exit leaves.\r\n")
+	screen.await(t, "This is a simulated container: help lists what works, exit leaves.\r\n")
 	typing("x=kept\r")
 	typing("cd /config\r")
 	typing("cat greeting; echo \"is $x\"\r")
