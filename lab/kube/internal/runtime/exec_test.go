@@ -124,7 +124,7 @@ func TestScriptsAreRealShell(t *testing.T) {
 		`for f in /config/*; do echo $f; done; case a in b) ;; a) echo A;; esac`:           "/config/greeting\nA\n",
 		`echo one > /data/f; echo two >> /data/f; cat < /data/f; rm /data/f; ls /data`:     "one\ntwo\nabsolute\nupwards\n",
 		`if [ -r /config/greeting ] && [ ! -x /etc/shadow ]; then echo yes; fi`:            "yes\n",
-		`cd /config && pwd && cat greeting; cd; ls tmp; pwd`:                                 "/config\nhello\n/\n",
+		`cd /config && pwd && cat greeting; cd; ls tmp; pwd`:                               "/config\nhello\n/\n",
 		`echo lost > /dev/null 2>&1; cat nothing 2>/dev/null || echo $?`:                   "1\n",
 		`export A=1; sh -c 'echo $A $1; exit 3' name arg; echo $?`:                         "1 arg\n3\n",
 		`mkdir -p a/b; printf 'echo %s\n' 'sourced $#' > a/b/s; sh a/b/s one two; rm -r a`: "sourced 2\n",
