@@ -83,7 +83,7 @@ func New(ctx context.Context, o Options, client *restclient.Config, runtime inte
 	deps.HostUtil = hostFiles{hostutil.NewFakeHostUtil(nil)}
 	deps.VolumePlugins = ownedByWhoeverRuns(deps.VolumePlugins)
 	deps.ProbeManager = probes
-	deps.Options = append(deps.Options, probes.attach, ownAddress(o.Address).attach)
+	deps.Options = append(deps.Options, probes.attach, realiseHooks, ownAddress(o.Address).attach)
 	if deps.TLSOptions, err = kubeletapp.InitializeTLS(ctx, flags, config); err != nil {
 		return nil, fmt.Errorf("serving certificate: %w", err)
 	}

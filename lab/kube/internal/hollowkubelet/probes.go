@@ -26,8 +26,8 @@ import (
 
 // Probes is the kubelet's probe manager: upstream's, which dials the realised
 // address (127.x.y.z) of a pod instead of the one in its status (10.x.y.z).
-// HTTP, HTTPS, TCP and gRPC probes are really dialled; exec probes fail, because
-// the simulated runtime has no processes.
+// HTTP, HTTPS, TCP and gRPC probes are really dialled; exec probes run what the
+// simulated runtime has in place of processes.
 //
 // The kubelet calls AddPod for a pod before it creates the pod's containers
 // (Kubelet.SyncPod), and RemovePod when they have ended. So Probes is also what
@@ -117,13 +117,16 @@ func newProber(k *kubeletpkg.Kubelet) (prober.Manager, error) {
 	return prober.NewManager(realisedStatus{statuses}, liveness, readiness, startup, runner, recorder), nil
 }
 
-// readField copies a private field of the kubelet into the variable that into
-// points to, if they are of one type.
-func readField(k *kubeletpkg.Kubelet, name string, into any) error {
-	field := reflect.ValueOf(k).Elem().FieldByName(name)
+// readField copies a private field of a struct, given a pointer to it, into the
+// variable that into points to, if they are of one type.
+func readField(of any, name string, into any) error {
 	target := reflect.ValueOf(into).Elem()
+	var field reflect.Value
+	if pointer := reflect.ValueOf(of); pointer.Kind() == reflect.Pointer && pointer.Elem().Kind() == reflect.Struct {
+		field = pointer.Elem().FieldByName(name)
+	}
 	if !field.IsValid() || field.Type() != target.Type() {
-		return fmt.Errorf("this kubelet has no field %s of type %s", name, target.Type())
+		return fmt.Errorf("this kubelet's %T has no field %s of type %s", of, name, target.Type())
 	}
 	target.Set(reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem())
 	return nil

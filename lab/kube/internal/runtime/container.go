@@ -164,6 +164,7 @@ func (r *Runtime) ended(c *container, code int32, message string) {
 		c.log.close()
 	}
 	close(c.exited)
+	r.removeScratch(c.id)
 	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.name(), "exitCode", code, "message", message)
 }
 

@@ -4,10 +4,10 @@
 // A sandbox is an address out of the node's podCIDR. A container is a server on
 // each of its ports that tells who it is, its environment and its files, and that
 // can be told to misbehave; and a log file. Nothing of the image runs: the command
-// is accepted and ignored, init containers succeed at once, and exec, attach and
-// port-forward are refused. What the kubelet decides about pods (restarts,
-// back-off, probes, termination) stays genuine, because it is genuine kubelet code
-// that decides.
+// is accepted and ignored, init containers succeed at once, and exec runs a few
+// commands of the simulation's own, which see the container's environment and
+// volumes. What the kubelet decides about pods (restarts, back-off, probes,
+// termination) stays genuine, because it is genuine kubelet code that decides.
 //
 // All state is in memory: a restarted process has lost its sandboxes, as a
 // rebooted machine has, and the kubelet creates them again.
@@ -52,7 +52,9 @@ type Options struct {
 	// Pod returns a pod of the node's by its UID, or nil: what its author wrote of
 	// containers, CRI does not tell in full.
 	Pod func(uid string) *v1.Pod
-	// StateDirectory is reported as the place of the (empty) image store.
+	// StateDirectory is reported as the place of the (empty) image store. All that
+	// commands in containers may open lies in it: the kubelet's volumes, and what
+	// containers write. An absolute path.
 	StateDirectory string
 	// Log receives what a runtime's own log would hold.
 	Log *slog.Logger
@@ -72,6 +74,8 @@ type Runtime struct {
 	containers map[string]*container
 	images     map[string]*runtimeapi.Image
 	closed     bool
+
+	streams streamServer
 }
 
 // New returns a runtime without network: the kubelet tells it the node's
@@ -86,13 +90,15 @@ func New(options Options) *Runtime {
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Runtime{
+	r := &Runtime{
 		options:    options,
 		networkErr: fmt.Errorf("the node has no podCIDR yet"),
 		sandboxes:  map[string]*sandbox{},
 		containers: map[string]*container{},
 		images:     map[string]*runtimeapi.Image{},
 	}
+	r.removeScratch("") // of containers that a killed process had
+	return r
 }
 
 // Version names the runtime; the kubelet shows it in the node's status.
@@ -183,6 +189,7 @@ func (r *Runtime) Close(context.Context) error {
 	for _, c := range running {
 		r.kill(c)
 	}
+	r.streams.close()
 	return nil
 }
 

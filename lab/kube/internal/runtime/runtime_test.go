@@ -502,11 +502,3 @@ func TestImagesAreThereOnceTheyWerePulled(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
-
-func TestExecSaysThatItIsNotSupported(t *testing.T) {
-	n := newNode(t, 13)
-	_, _, err := n.ExecSync(t.Context(), "x", []string{"ls"}, time.Second)
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "exec is not supported by the simulated node") {
-		t.Errorf("got %v", err)
-	}
-}

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"context"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,26 +13,6 @@ import (
 
 func unsupported(what string) error {
 	return status.Errorf(codes.Unimplemented, "%s is not supported by the simulated node: its containers have no processes", what)
-}
-
-// ExecSync refuses: exec probes and exec hooks therefore fail, visibly.
-func (r *Runtime) ExecSync(context.Context, string, []string, time.Duration) ([]byte, []byte, error) {
-	return nil, nil, unsupported("exec")
-}
-
-// Exec refuses.
-func (r *Runtime) Exec(context.Context, *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
-	return nil, unsupported("exec")
-}
-
-// Attach refuses.
-func (r *Runtime) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	return nil, unsupported("attach")
-}
-
-// PortForward refuses: the pod's realised address can be dialled directly.
-func (r *Runtime) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	return nil, unsupported("port-forward")
 }
 
 // CheckpointContainer refuses.

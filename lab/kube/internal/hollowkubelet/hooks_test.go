@@ -1,0 +1,50 @@
+package hollowkubelet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
+	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
+)
+
+// The private field that hookClient reads last; the ones before it are read by
+// each hollow node that starts.
+func TestTheHooksClientIsFoundInThePinnedRunner(t *testing.T) {
+	client := &http.Client{}
+	var doer kubetypes.HTTPDoer
+	if err := readField(lifecycle.NewHandlerRunner(client, nil, nil, nil), "httpDoer", &doer); err != nil {
+		t.Fatal(err)
+	}
+	if doer != client {
+		t.Errorf("found %v", doer)
+	}
+}
+
+func TestHooksDialTheRealisedAddress(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host + r.URL.Path })}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+
+	port := listener.Addr().(*net.TCPAddr).Port
+	client := &http.Client{Transport: &http.Transport{DialContext: dialRealised, DisableKeepAlives: true}}
+	runner := lifecycle.NewHandlerRunner(client, nil, nil, nil)
+	handler := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Host: "10.0.0.1", Port: intstr.FromInt(port), Path: "/bye", Scheme: v1.URISchemeHTTP}}
+	if message, err := runner.Run(context.Background(), kubecontainer.ContainerID{}, &v1.Pod{}, &v1.Container{}, handler); err != nil {
+		t.Fatal(message, err)
+	}
+	if got, want := <-asked, fmt.Sprintf("10.0.0.1:%d/bye", port); got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,277 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	remote "k8s.io/cri-client/pkg"
+	utilexec "k8s.io/utils/exec"
+)
+
+// box is a running container with volumes: /config and /config/inner like a
+// ConfigMap's, read-only and with the links that the kubelet makes; /data, which
+// may be written; and the file /etc/hosts.
+type box struct {
+	*node
+	id    string
+	state string
+	// outside is a folder of the real machine, with the file secret in it.
+	outside string
+}
+
+func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
+	t.Helper()
+	b := &box{state: t.TempDir(), outside: t.TempDir()}
+	b.node = newNode(t, subnet, func(o *Options) { o.StateDirectory = b.state })
+	b.must(os.WriteFile(filepath.Join(b.outside, "secret"), []byte("SECRET"), 0o644))
+	config, data := filepath.Join(b.state, "pods", "config"), filepath.Join(b.state, "pods", "data")
+	b.must(os.MkdirAll(filepath.Join(config, "..2026"), 0o755))
+	b.must(os.MkdirAll(data, 0o755))
+	b.must(os.WriteFile(filepath.Join(config, "..2026", "greeting"), []byte("hello\n"), 0o644))
+	b.must(os.Symlink("..2026", filepath.Join(config, "..data")))
+	b.must(os.Symlink("..data/greeting", filepath.Join(config, "greeting")))
+	b.must(os.Symlink(b.outside, filepath.Join(data, "absolute")))
+	b.must(os.Symlink("../../../../../../../..", filepath.Join(data, "upwards")))
+	hosts := filepath.Join(b.state, "pods", "etc-hosts")
+	b.must(os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"), 0o644))
+
+	sandbox, err := b.RunPodSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "uid"}, Hostname: "web",
+	}, "")
+	b.must(err)
+	b.id, err = b.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: "main"},
+		Image:       &runtimeapi.ImageSpec{Image: "app:1"},
+		WorkingDir:  "/work",
+		Envs:        []*runtimeapi.KeyValue{{Key: "GREETING", Value: []byte("good day")}, {Key: "odd.name", Value: []byte("1=2")}},
+		LogPath:     filepath.Join("web", "0.log"),
+		Annotations: map[string]string{annotationPorts: `[{"containerPort":18080}]`},
+		Mounts: append(mounts,
+			&runtimeapi.Mount{ContainerPath: "/config", HostPath: config, Readonly: true},
+			&runtimeapi.Mount{ContainerPath: "/data/", HostPath: data},
+			&runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: hosts},
+			&runtimeapi.Mount{ContainerPath: "/machine", HostPath: b.outside}),
+	}, podConfig("web", b.logs))
+	b.must(err)
+	b.must(b.StartContainer(t.Context(), b.id))
+	return b
+}
+
+// run returns what a command said, on both streams, and its exit code.
+func (b *box) run(argv ...string) (string, int) {
+	b.t.Helper()
+	stdout, stderr, err := b.ExecSync(b.t.Context(), b.id, argv, patience)
+	var exit utilexec.CodeExitError
+	if err != nil && !errors.As(err, &exit) {
+		b.t.Fatalf("%q: %v", argv, err)
+	}
+	return string(stdout) + string(stderr), exit.Code
+}
+
+func (b *box) expect(code int, want string, argv ...string) {
+	b.t.Helper()
+	if said, got := b.run(argv...); got != code || said != want {
+		b.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, said, got, want, code)
+	}
+}
+
+func (b *box) sh(script string) (string, int) { b.t.Helper(); return b.run("sh", "-c", script) }
+
+func TestCommandsSeeWhatTheContainerSees(t *testing.T) {
+	b := newBox(t, 13)
+	b.expect(0, "GREETING=good day\nHOME=/\nHOSTNAME=web\nodd.name=1=2\n", "env")
+	b.expect(0, "web\n", "hostname")
+	b.expect(0, "/work\n", "pwd")
+	b.expect(0, "config\ndata\netc\nmachine\ntmp\nwork\n", "ls", "/")
+	b.expect(0, "greeting\n", "ls", "/config")
+	b.expect(0, "..2026\n..data\ngreeting\n", "ls", "-a", "/config")
+	b.expect(0, "hello\n127.0.0.1 localhost\n", "/bin/cat", "/config/greeting", "/etc/hosts")
+	b.expect(0, "a  b $HOME\n", "/bin/echo", "a  b", "$HOME")
+	b.expect(0, "", "true")
+	b.expect(1, "", "false")
+	b.expect(0, "", "sleep", "0.01")
+	b.expect(0, "", "rm", "-f", "/tmp/none")
+	b.expect(1, "cat: open /nothing: no such file or directory\n", "cat", "/nothing")
+	b.expect(1, "touch: touch /config/new: read-only file system\n", "touch", "/config/new")
+	b.expect(1, "rm: remove /etc/hosts: device or resource busy\n", "rm", "/etc/hosts")
+	b.expect(1, "ls: option -Z is not known to this simulation; -1aAl are\n", "ls", "-Z")
+	if said, code := b.run("help"); code != 0 || !strings.Contains(said, "its image is not run") {
+		t.Errorf("help: %d %q", code, said)
+	}
+	said, code := b.run("curl", "http://localhost")
+	if code != 127 || said != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
+		t.Errorf("curl: %d %q", code, said)
+	}
+	if info, err := os.Stat(filepath.Join(b.state, "pods", "etc-hosts")); err != nil || info.Size() == 0 {
+		t.Errorf("a mounted file was touched: %v", err)
+	}
+}
+
+func TestScriptsAreRealShell(t *testing.T) {
+	b := newBox(t, 14)
+	for script, want := range map[string]string{
+		`echo "$GREETING and $(cat /config/greeting)!" && false || echo no`:                "good day and hello!\nno\n",
+		`x=1; while [ $x -lt 4 ]; do echo -n $x; x=$((x+1)); done`:                         "123",
+		`for f in /config/*; do echo $f; done; case a in b) ;; a) echo A;; esac`:           "/config/greeting\nA\n",
+		`echo one > /data/f; echo two >> /data/f; cat < /data/f; rm /data/f; ls /data`:     "one\ntwo\nabsolute\nupwards\n",
+		`if [ -r /config/greeting ] && [ ! -x /etc/shadow ]; then echo yes; fi`:            "yes\n",
+		`cd /config && pwd && cat greeting; cd; ls tmp; pwd`:                               "/config\nhello\n/\n",
+		`echo lost > /dev/null 2>&1; cat nothing 2>/dev/null || echo $?`:                   "1\n",
+		`export A=1; sh -c 'echo $A $1; exit 3' name arg; echo $?`:                         "1 arg\n3\n",
+		`mkdir -p a/b; printf 'echo %s\n' 'sourced $#' > a/b/s; sh a/b/s one two; rm -r a`: "sourced 2\n",
+		"cat <<E\n$HOSTNAME\nE":           "web\n",
+		`set -e; false; echo not reached`: "",
+	} {
+		if said, _ := b.sh(script); said != want {
+			t.Errorf("%s\nsaid %q, want %q", script, said, want)
+		}
+	}
+	for script, want := range map[string]int{`exit 7`: 7, `false`: 1, `exec false`: 127, `if`: 2, `exit 7; echo`: 7, ``: 0} {
+		if _, code := b.sh(script); code != want {
+			t.Errorf("%s: exited with %d, want %d", script, code, want)
+		}
+	}
+}
+
+// The walk-through of exec probes in Kubernetes' documentation.
+func TestFilesLastFromOneCommandToTheNextAndGoWithTheContainer(t *testing.T) {
+	b := newBox(t, 15)
+	b.expect(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
+	b.expect(0, "", "touch", "/tmp/healthy")
+	b.expect(0, "", "cat", "/tmp/healthy")
+	b.expect(0, "", "/bin/sh", "-c", "touch /tmp/healthy; rm -f /tmp/healthy")
+	b.expect(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
+
+	scratch := filepath.Join(b.state, scratchDirectory, b.id)
+	if _, err := os.Stat(scratch); err != nil {
+		t.Fatal(err)
+	}
+	b.must(b.StopContainer(t.Context(), b.id, 1))
+	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
+		t.Errorf("what the container wrote is still there: %v", err)
+	}
+	if _, _, err := b.ExecSync(t.Context(), b.id, []string{"true"}, 0); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("exec in a container that has ended: %v", err)
+	}
+	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
+		t.Error("a command that was refused made files")
+	}
+}
+
+// None of these may see or change anything of the real machine, and none may end
+// the node.
+func TestNothingReachesTheRealMachine(t *testing.T) {
+	b := newBox(t, 16, &runtimeapi.Mount{ContainerPath: "/dots", HostPath: "/etc/../etc"})
+	secret := filepath.Join(b.outside, "secret")
+	for _, script := range []string{
+		"cat " + secret, "cat < " + secret, "cat /machine/secret", "ls /machine", "touch /machine/new",
+		"cat /data/absolute/secret", "ls /data/upwards/etc", "cat /data/../../../../" + secret, "cd " + b.outside,
+		"cat /dots/passwd", "cat /etc/passwd", "cat /proc/self/environ", "[ -r " + secret + " ]", "test -f " + secret,
+		"[ -e /data -a -w " + secret + " ]", "[ \\( -x /bin/sh \\) ]",
+		"[[ -r " + secret + " ]]", ". " + secret, "source " + secret, "command -v ls", "command cat " + secret, "type cat",
+		"builtin cd /", "eval 'cat <(echo x)'", "cat <(echo x)", "trap 'cat <(echo x)' EXIT", "pushd /", "exec " + secret, secret, "./secret",
+		"echo ~root", "echo x 3>f", "echo x >&7", "echo x >&$HOME", "echo x <>f", "echo {1..99999999}", "echo a{b,c}",
+		"f() { f; }; f", "true & true", "echo a | cat", "(exit 0)", "coproc cat", "printf '%s' \"${x@Q}\"", "alias a=b", "umask 0", "shopt -s globstar",
+		"cat $(echo " + secret + ")", "echo $((", "for ((;;)); do :; done", "select x in a; do :; done", "rm -r /", "rm -r /data", "rm -rf /etc/hosts",
+		"echo x > /etc/hosts/x", "mkdir /config/x", "echo 'sh /data/self' > /data/self; sh /data/self",
+	} {
+		if said, code := b.sh(script); code == 0 || strings.Contains(said, "SECRET") || strings.Contains(said, "root:") {
+			t.Errorf("%s\nexited with %d and said %q", script, code, said)
+		}
+	}
+	if entries, err := os.ReadDir(b.outside); err != nil || len(entries) != 1 {
+		t.Errorf("outside there is now %v (%v)", entries, err)
+	}
+	if said, _ := b.sh("cat /machine/secret"); !strings.Contains(said, "a hostPath volume is not opened") {
+		t.Errorf("no reason is given: %q", said)
+	}
+	if said, _ := b.sh("echo a | cat"); !strings.HasPrefix(said, "sh: 1:1: this simulated container's shell knows") {
+		t.Errorf("no reason is given: %q", said)
+	}
+	b.expect(0, "127.0.0.1 localhost\n", "cat", "/etc/hosts")
+}
+
+func FuzzNoScriptEndsTheNode(f *testing.F) {
+	for _, seed := range []string{"echo $((1/0))", "x=${y:?no}", "${!a}", "$(", "echo ${a:-$(exit 3)} > $b", "read x <<E\na\nE\necho $x", "set -- a; shift 9", "[ ( ]", "test -d", "unset PWD; cd", "echo \x00 '\xff'"} {
+		f.Add(seed)
+	}
+	state := f.TempDir()
+	f.Fuzz(func(t *testing.T, script string) {
+		r := New(Options{StateDirectory: state})
+		c := &container{id: "c", sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}, exited: make(chan struct{}),
+			state: runtimeapi.ContainerState_CONTAINER_RUNNING}
+		r.containers[c.id] = c
+		_, _, err := r.ExecSync(t.Context(), c.id, []string{"sh", "-c", script}, 200*time.Millisecond)
+		var exit utilexec.CodeExitError
+		if err != nil && !errors.As(err, &exit) && !errors.Is(err, remote.ErrCommandTimedOut) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTimeoutsAreToldApartFromFailures(t *testing.T) {
+	b := newBox(t, 17)
+	for _, argv := range [][]string{{"sleep", "1h"}, {"sh", "-c", "while true; do echo x; done"}, {"sh", "-c", "sleep infinity || true"}} {
+		_, _, err := b.ExecSync(t.Context(), b.id, argv, 50*time.Millisecond)
+		if !errors.Is(err, remote.ErrCommandTimedOut) {
+			t.Errorf("%q: %v", argv, err)
+		}
+	}
+	_, _, err := b.ExecSync(t.Context(), b.id, []string{"sh", "-c", "echo why >&2; exit 4"}, time.Minute)
+	var exit utilexec.CodeExitError
+	if !errors.As(err, &exit) || exit.Code != 4 || !strings.Contains(err.Error(), "why") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOutputIsBounded(t *testing.T) {
+	b := newBox(t, 18)
+	b.must(os.WriteFile(filepath.Join(b.state, "pods", "data", "big"), make([]byte, maxOutput+5), 0o644))
+	stdout, _, err := b.ExecSync(t.Context(), b.id, []string{"cat", "/data/big", "/data/big"}, patience)
+	if err != nil || len(stdout) != maxOutput {
+		t.Errorf("%d bytes, %v", len(stdout), err)
+	}
+}
+
+func TestACommandEndsTheContainer(t *testing.T) {
+	b := newBox(t, 19)
+	b.expect(2, "exit: \"300\": a number from 0 to 255 is needed\n", "exit", "300")
+	waiting := make(chan error, 1)
+	go func() {
+		_, _, err := b.ExecSync(context.Background(), b.id, []string{"sleep", "infinity"}, 0)
+		waiting <- err
+	}()
+	b.expect(0, "container main exits with code 3\n", "exit", "3")
+	if got := b.awaitExit(b.id); got.GetExitCode() != 3 || got.GetMessage() != "asked to exit by a command" {
+		t.Errorf("got %v", got)
+	}
+	select {
+	case err := <-waiting:
+		if err == nil {
+			t.Error("a command outlived its container with success")
+		}
+	case <-time.After(patience):
+		t.Fatal("a command outlived its container")
+	}
+}
+
+func TestStateOfAnEarlierProcessIsRemoved(t *testing.T) {
+	state := t.TempDir()
+	left := filepath.Join(state, scratchDirectory, "killed", "tmp")
+	if err := os.MkdirAll(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	New(Options{StateDirectory: state})
+	if _, err := os.Stat(filepath.Dir(left)); !os.IsNotExist(err) {
+		t.Error(fmt.Errorf("still there: %v", err))
+	}
+}

@@ -1,0 +1,225 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	utilexec "k8s.io/utils/exec"
+)
+
+// The streams are spoken to as the kubelet's proxy does, with the client of
+// kubectl.
+
+func (b *box) stream(ctx context.Context, address string, options remotecommand.StreamOptions) error {
+	b.t.Helper()
+	parsed, err := url.Parse(address)
+	b.must(err)
+	executor, err := remotecommand.NewSPDYExecutor(&restclient.Config{}, http.MethodPost, parsed)
+	b.must(err)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return executor.StreamWithContext(ctx, options)
+}
+
+func (b *box) execURL(tty bool, argv ...string) string {
+	b.t.Helper()
+	answer, err := b.Exec(b.t.Context(), &runtimeapi.ExecRequest{ContainerId: b.id, Cmd: argv, Stdin: true, Stdout: true, Stderr: !tty, Tty: tty})
+	b.must(err)
+	return answer.GetUrl()
+}
+
+func TestExecOverTheWire(t *testing.T) {
+	b := newBox(t, 20)
+	var stdout, stderr bytes.Buffer
+	b.must(b.stream(t.Context(), b.execURL(false, "cat"), remotecommand.StreamOptions{Stdin: strings.NewReader("typed"), Stdout: &stdout, Stderr: &stderr}))
+	if stdout.String() != "typed" || stderr.Len() != 0 {
+		t.Errorf("got %q and %q", &stdout, &stderr)
+	}
+	stdout.Reset()
+	err := b.stream(t.Context(), b.execURL(false, "sh"), remotecommand.StreamOptions{
+		Stdin: strings.NewReader("echo out\necho err >&2\nexit 5\n"), Stdout: &stdout, Stderr: &stderr})
+	var exit utilexec.ExitError
+	if exit, _ = err.(utilexec.ExitError); exit == nil || exit.ExitStatus() != 5 || stdout.String() != "out\n" || stderr.String() != "err\n" {
+		t.Errorf("got %q, %q and %v", &stdout, &stderr, err)
+	}
+}
+
+func TestTheURLOfAStreamIsGoodOnce(t *testing.T) {
+	b := newBox(t, 21)
+	address := b.execURL(false, "true")
+	if parsed, err := url.Parse(address); err != nil || parsed.Hostname() != b.options.NodeAddress.String() {
+		t.Errorf("%s is not on the node's address", address)
+	}
+	streams := remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}
+	b.must(b.stream(t.Context(), address, streams))
+	for _, stale := range []string{address, address[:strings.LastIndex(address, "/")] + "/guessed"} {
+		if err := b.stream(t.Context(), stale, streams); err == nil {
+			t.Errorf("%s was answered", stale)
+		}
+	}
+	b.must(b.Close(t.Context()))
+	if err := b.stream(t.Context(), address, streams); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// screen collects what a terminal shows, and lets a test wait for it.
+type screen struct {
+	mu   sync.Mutex
+	text string
+	more chan struct{}
+}
+
+func newScreen() *screen { return &screen{more: make(chan struct{}, 1)} }
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	s.text += string(p)
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (s *screen) await(t *testing.T, wanted string) {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		s.mu.Lock()
+		text := s.text
+		s.mu.Unlock()
+		if strings.Contains(text, wanted) {
+			return
+		}
+		select {
+		case <-s.more:
+		case <-deadline:
+			t.Fatalf("waited for %q; the screen shows %q", wanted, text)
+		}
+	}
+}
+
+func TestATerminalHasAShell(t *testing.T) {
+	b := newBox(t, 22)
+	screen := newScreen()
+	keys, typed := io.Pipe()
+	ended := make(chan error, 1)
+	address := b.execURL(true, "/bin/sh")
+	go func() {
+		ended <- b.stream(context.Background(), address, remotecommand.StreamOptions{Stdin: keys, Stdout: screen, Tty: true})
+	}()
+	typing := func(text string) { _, err := io.WriteString(typed, text); b.must(err) }
+	screen.await(t, "This is a simulated container: help lists what works, exit leaves.\r\n")
+	typing("x=kept\r")
+	typing("cd /config\r")
+	typing("cat greeting; echo \"is $x\"\r")
+	screen.await(t, "hello\r\nis kept\r\n")
+	typing("echo a | cat\r")
+	screen.await(t, "this simulated container's shell knows")
+	typing("echo begun; sleep infinity\r")
+	screen.await(t, "begun\r\n")
+	typing("\x03")
+	typing("this line goes\x03echo \"back ag\"ain\r")
+	screen.await(t, "back again\r\n")
+	typing("exit\r")
+	select {
+	case err := <-ended:
+		b.must(err)
+	case <-time.After(patience):
+		t.Fatal("exit does not leave")
+	}
+}
+
+func TestAttachShowsTheLogFromNowOn(t *testing.T) {
+	b := newBox(t, 23)
+	for _, tty := range []bool{false, true} {
+		answer, err := b.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: b.id, Stdin: tty, Stdout: true, Stderr: !tty, Tty: tty})
+		b.must(err)
+		screen := newScreen()
+		options := remotecommand.StreamOptions{Stdout: screen, Stderr: screen, Tty: tty}
+		keys, typed := io.Pipe()
+		if tty {
+			options.Stdin, options.Stderr = keys, nil
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- b.stream(context.Background(), answer.GetUrl(), options) }()
+		screen.await(t, "nothing reads what you type")
+		get(t, "http://"+realised(b.podIP())+fmt.Sprintf(":18080/seen-%v", tty))
+		screen.await(t, fmt.Sprintf("GET /seen-%v from", tty))
+		if tty { // ^C leaves and the container stays
+			_, err := io.WriteString(typed, "\x03")
+			b.must(err)
+		} else {
+			defer func() {
+				b.must(b.StopContainer(t.Context(), b.id, 1))
+				b.must(<-ended)
+			}()
+			continue
+		}
+		b.must(<-ended)
+	}
+}
+
+func (b *box) podIP() string {
+	b.t.Helper()
+	list, err := b.ListPodSandbox(b.t.Context(), nil)
+	b.must(err)
+	return b.address(list[0].GetId())
+}
+
+func TestPortForwardReachesThePod(t *testing.T) {
+	b := newBox(t, 24)
+	list, err := b.ListPodSandbox(t.Context(), nil)
+	b.must(err)
+	answer, err := b.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: list[0].GetId(), Port: []int32{18080}})
+	b.must(err)
+	address, err := url.Parse(answer.GetUrl())
+	b.must(err)
+	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{})
+	b.must(err)
+	stop, ready := make(chan struct{}), make(chan struct{})
+	forwarder, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address),
+		[]string{b.options.NodeAddress.String()}, []string{"0:18080", "0:18099"}, stop, ready, io.Discard, io.Discard)
+	b.must(err)
+	done := make(chan error, 1)
+	go func() { done <- forwarder.ForwardPorts() }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	ports, err := forwarder.GetPorts()
+	b.must(err)
+	url := func(port uint16) string { return fmt.Sprintf("http://%s:%d/", b.options.NodeAddress, port) }
+	for range 3 {
+		if _, body := get(t, url(ports[0].Local)); !strings.Contains(body, "Hello from pod web") {
+			t.Errorf("got %q", body)
+		}
+	}
+	if response, err := http.Get(url(ports[1].Local)); err == nil {
+		response.Body.Close()
+		t.Error("a port that nobody listens on answered")
+	}
+	close(stop)
+	<-done
+	if err := (streams{b.Runtime}).PortForward(t.Context(), list[0].GetId(), 18099, nil); err == nil || !strings.Contains(err.Error(), "nothing answers port 18099 of the pod") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := b.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "none"}); err == nil {
+		t.Error("a pod that is not there has a URL")
+	}
+}
