@@ -203,12 +203,10 @@ func (u *udpPort) answer(f *flow) {
 			return
 		}
 		err := receiveOne(raw, func(datagram []byte) {
+			u.answered(f)
 			_, _ = u.socket.WriteToUDPAddrPort(datagram, f.client) // One that cannot be sent is lost, as datagrams may be.
 		})
-		switch {
-		case err == nil:
-			u.answered(f)
-		case !errors.Is(err, os.ErrDeadlineExceeded): // refused, or closed
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // refused, or closed
 			return
 		}
 	}

@@ -210,7 +210,7 @@ func TestFlowsAreBounded(t *testing.T) {
 
 func TestFlowEndsInSilence(t *testing.T) {
 	l := newLab(t, 44)
-	l.limits = udpLimits{flows: maxFlows, unreplied: 50 * time.Millisecond, assured: time.Hour}
+	l.limits.unreplied = 50 * time.Millisecond
 	service, at := l.service(udp)
 	l.OnServiceAdd(service)
 	l.serveUDP(l.pod(0), 5353, "")
@@ -226,11 +226,18 @@ func TestFlowEndsInSilence(t *testing.T) {
 	}
 	await(t, "the flow", received)
 	await(t, "the end of a flow without an answer", func() bool { return port.count() == 0 })
+}
 
-	l.serveUDP(l.pod(1), 5353, "pod-1")
-	l.know(onlyUDP, l.endpoint(1, thisNode))
-	client := l.client(78, at)
+func TestAnswerKeepsAFlow(t *testing.T) {
+	l := newLab(t, 49)
+	l.limits.assured = time.Hour
+	service, at := l.service(udp)
+	l.OnServiceAdd(service)
+	l.serveUDP(l.pod(0), 5353, "pod-0")
+	l.know(onlyUDP, l.endpoint(0, thisNode))
+	client := l.client(77, at)
 	exchange(t, client, "hello")
+	port := l.port()
 	port.mu.Lock()
 	f := port.flows[client.LocalAddr().(*net.UDPAddr).AddrPort()]
 	port.mu.Unlock()
