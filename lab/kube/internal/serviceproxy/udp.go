@@ -256,22 +256,24 @@ const maxDatagram = 1 << 16
 // wait have none.
 var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// receiveOne waits for a datagram on a socket and has it handled.
+// receiveOne waits for a datagram on a socket and has it handled: not while the
+// socket is being read, for which its Close would wait.
 func receiveOne(raw syscall.RawConn, handle func([]byte)) error {
+	var buffer *[maxDatagram]byte
+	var n int
 	var err error
 	waitErr := raw.Read(func(fd uintptr) (done bool) {
-		buffer := datagrams.Get().(*[maxDatagram]byte)
-		defer datagrams.Put(buffer)
-		var n int
-		for {
-			if n, err = unix.Read(int(fd), buffer[:]); !errors.Is(err, unix.EINTR) {
-				break
-			}
+		buffer = datagrams.Get().(*[maxDatagram]byte)
+		n, err = unix.Read(int(fd), buffer[:])
+		if err != nil {
+			datagrams.Put(buffer)
 		}
-		if err == nil {
-			handle(buffer[:n])
-		}
-		return !errors.Is(err, unix.EAGAIN)
+		return !errors.Is(err, unix.EAGAIN) // It does not block, and so is not interrupted.
 	})
-	return errors.Join(waitErr, err)
+	if err := errors.Join(waitErr, err); err != nil {
+		return err
+	}
+	defer datagrams.Put(buffer)
+	handle(buffer[:n])
+	return nil
 }
