@@ -26,6 +26,7 @@ func newUp(o *options) *cobra.Command {
 	var (
 		opts  lab.Options
 		quiet bool
+		stay  *foreground
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -45,12 +46,19 @@ There are three kinds of cluster:
   lab up --cluster kind         # the same with real kubelets, in containers
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
-  lab up --without-ccm          # see what waits for a CCM`,
+  lab up --without-ccm          # see what waits for a CCM
+  lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
+			opts.Fleeting = stay.stay // What ends leaves nothing behind, however it ends.
 			if err := checkUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
+			published, err := stay.listen(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = published.Close() }()
 			format := cmd.Flag("output").Value.String()
 			steps := ui.New(os.Stderr, quiet)
 			if format == "table" && !quiet {
@@ -66,15 +74,19 @@ There are three kinds of cluster:
 			if err != nil {
 				return err
 			}
-			if format != "table" {
-				return printAs(cmd.OutOrStdout(), format, st)
+			switch {
+			case format != "table":
+				err = printAs(cmd.OutOrStdout(), format, st)
+			case !quiet:
+				err = closing(cmd, l, st, opts)
 			}
-			if quiet {
-				return nil
+			if err == nil && stay.stay {
+				err = stay.run(cmd.Context(), cmd, l, published)
 			}
-			return closing(cmd, l, st, opts)
+			return err
 		},
 	}
+	stay = addForeground(cmd)
 	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(lab.Kinds, ", ")+" (default "+lab.Embedded+", or as before)")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, "number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)")
 	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.BuiltImage, kind.StockImage))
