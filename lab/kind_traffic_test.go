@@ -34,10 +34,11 @@ import (
 // deploymentOf is the demo's Deployment by another name.
 func deploymentOf(t *testing.T, name string, replicas int32, env ...corev1.EnvVar) *appsv1.Deployment {
 	t.Helper()
-	document, _, ok := bytes.Cut(manifests.Demo, []byte("\n---\n"))
-	require.True(t, ok)
+	documents := bytes.Split(manifests.Demo, []byte("\n---\n"))
+	at := slices.IndexFunc(documents, func(d []byte) bool { return bytes.Contains(d, []byte("kind: Deployment\n")) })
+	require.NotEqual(t, -1, at)
 	var d appsv1.Deployment
-	require.NoError(t, yaml.UnmarshalStrict(bytes.ReplaceAll(document, []byte("web"), []byte(name)), &d))
+	require.NoError(t, yaml.UnmarshalStrict(bytes.ReplaceAll(documents[at], []byte("web"), []byte(name)), &d))
 	d.Spec.Replicas = &replicas
 	c := &d.Spec.Template.Spec.Containers[0]
 	c.Env = append(c.Env, env...)

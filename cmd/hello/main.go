@@ -1,9 +1,11 @@
 // hello is the demo's server: over HTTP and UDP it tells which pod answers. In
 // a real container it says what the simulated containers of an embedded cluster
-// say.
+// say, and can be told to misbehave as they can: GET /help lists how.
 //
 //	PORT            what to listen on, TCP and UDP (8080)
 //	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to tell
+//	GREETING        shown with these to who asks for JSON
+//	SHOW_ENV        names of more variables to show, separated by commas
 //	PROXY_PROTOCOL  1: take the client's address from a PROXY header, v1 or v2, where there is one
 //	DRAIN_SECONDS   how long to serve on after SIGTERM, while balancers still send requests (5)
 package main
@@ -16,12 +18,13 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
 func main() {
-	err := run(os.Getenv)
+	err := run(os.Environ())
 	var asked exitError
 	if errors.As(err, &asked) {
 		os.Exit(int(asked))
@@ -35,14 +38,16 @@ func main() {
 type options struct {
 	identity identity
 	port     uint16
-	proxy    bool
-	drain    time.Duration
+	// env is what to show of the environment.
+	env   map[string]string
+	proxy bool
+	drain time.Duration
 }
 
-func run(getenv func(string) string) error {
+func run(environment []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o, err := optionsFrom(getenv)
+	o, err := optionsFrom(environment)
 	if err != nil {
 		return err
 	}
@@ -62,9 +67,14 @@ func run(getenv func(string) string) error {
 const maxDrain = time.Hour
 
 // optionsFrom says all that is wrong at once.
-func optionsFrom(getenv func(string) string) (options, error) {
+func optionsFrom(environment []string) (options, error) {
+	env := map[string]string{}
+	for _, variable := range environment {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
 	get := func(key, otherwise string) string {
-		if value := getenv(key); value != "" {
+		if value := env[key]; value != "" {
 			return value
 		}
 		return otherwise
@@ -72,20 +82,36 @@ func optionsFrom(getenv func(string) string) (options, error) {
 	host, _ := os.Hostname() // In a pod this is the pod's name.
 	o := options{identity: identity{
 		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),
-		Node: get("NODE_NAME", "an unknown node"), Zone: getenv("ZONE"), Container: "hello", Image: "ccmlab/hello",
-	}}
+		Node: get("NODE_NAME", "an unknown node"), Zone: env["ZONE"], Container: "hello", Image: "ccmlab/hello",
+	}, env: shown(env)}
 	port, portErr := strconv.ParseUint(get("PORT", "8080"), 10, 16)
 	if portErr != nil || port == 0 {
-		portErr = fmt.Errorf("PORT=%q: a number from 1 to 65535 is needed", getenv("PORT"))
+		portErr = fmt.Errorf("PORT=%q: a number from 1 to 65535 is needed", env["PORT"])
 	}
 	proxy, proxyErr := strconv.ParseBool(get("PROXY_PROTOCOL", "0"))
 	if proxyErr != nil {
-		proxyErr = fmt.Errorf("PROXY_PROTOCOL=%q: 0 or 1 is needed", getenv("PROXY_PROTOCOL"))
+		proxyErr = fmt.Errorf("PROXY_PROTOCOL=%q: 0 or 1 is needed", env["PROXY_PROTOCOL"])
 	}
 	seconds, drainErr := strconv.ParseUint(get("DRAIN_SECONDS", "5"), 10, 16)
 	if drainErr != nil || seconds > uint64(maxDrain/time.Second) {
-		drainErr = fmt.Errorf("DRAIN_SECONDS=%q: a number from 0 to %d is needed", getenv("DRAIN_SECONDS"), maxDrain/time.Second)
+		drainErr = fmt.Errorf("DRAIN_SECONDS=%q: a number from 0 to %d is needed", env["DRAIN_SECONDS"], maxDrain/time.Second)
 	}
 	o.port, o.proxy, o.drain = uint16(port), proxy, time.Duration(seconds)*time.Second
 	return o, errors.Join(portErr, proxyErr, drainErr)
+}
+
+// alwaysShown are the demo's own.
+const alwaysShown = "POD_NAME,POD_NAMESPACE,POD_IP,NODE_NAME,ZONE,GREETING"
+
+// shown are the variables to show. A container cannot know which of its variables
+// come from a Secret, and anybody who reaches the port reads them: so only those
+// that were named.
+func shown(env map[string]string) map[string]string {
+	show := map[string]string{}
+	for name := range strings.SplitSeq(alwaysShown+","+env["SHOW_ENV"], ",") {
+		if value, set := env[strings.TrimSpace(name)]; set {
+			show[strings.TrimSpace(name)] = shortened(value)
+		}
+	}
+	return show
 }

@@ -26,13 +26,26 @@ func TestSaysWhatTheSimulatedContainerSays(t *testing.T) {
 	require.NoError(t, err)
 	id := identity{
 		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
+		Env: map[string]string{"GREETING": "Good morning"}, Files: map[string]string{"/etc/demo/config/greeting": "Good morning"},
 		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
 	}
 	early := id.sentence()
 	id.Zone = "nebula-1a"
 	text, err := json.Marshal(id)
 	require.NoError(t, err)
-	assert.Equal(t, string(golden), id.sentence()+early+string(text)+"\n")
+	assert.Equal(t, string(golden), id.sentence()+early+string(text)+"\n"+help+"\n")
+}
+
+// They do the same, too: the files that answer are copies. The two live in
+// modules that do not know each other.
+func TestAnswersAsTheSimulatedContainerDoes(t *testing.T) {
+	for _, name := range []string{"answer.go", "command.go", "files.go"} {
+		here, err := os.ReadFile(name)
+		require.NoError(t, err)
+		there, err := os.ReadFile("../../lab/kube/internal/runtime/" + name)
+		require.NoError(t, err)
+		assert.Equal(t, strings.Replace(string(there), "package runtime\n", "package main\n", 1), string(here), name)
+	}
 }
 
 type running struct {
@@ -85,8 +98,6 @@ func TestAnswersWhoItIs(t *testing.T) {
 	assert.Contains(t, body, `"path":"/x"`)
 	body, _ = r.get(t, "/client")
 	assert.Regexp(t, `^127\.0\.0\.1:\d+\n$`, body)
-	body, _ = r.get(t, "/healthz")
-	assert.Equal(t, "ok\n", body)
 	_, code := r.get(t, "/?delay=1y")
 	assert.Equal(t, http.StatusBadRequest, code)
 }
@@ -165,13 +176,23 @@ func TestExitsWhenAsked(t *testing.T) {
 
 func TestOptionsSayAllThatIsWrong(t *testing.T) {
 	env := map[string]string{"PORT": "99999", "PROXY_PROTOCOL": "maybe", "DRAIN_SECONDS": "-1"}
-	_, err := optionsFrom(func(key string) string { return env[key] })
+	var environment []string
+	for key, value := range env {
+		environment = append(environment, key+"="+value)
+	}
+	_, err := optionsFrom(environment)
 	for key, value := range env {
 		require.ErrorContains(t, err, fmt.Sprintf("%s=%q", key, value))
 	}
-	o, err := optionsFrom(func(string) string { return "" })
+	o, err := optionsFrom(nil)
 	require.NoError(t, err)
 	assert.Equal(t, uint16(8080), o.port)
 	assert.Equal(t, 5*time.Second, o.drain)
 	assert.False(t, o.proxy)
+}
+
+func TestShowsOnlyTheVariablesThatWereNamed(t *testing.T) {
+	o, err := optionsFrom([]string{"GREETING=a=b", "PASSWORD=x", "SHOW_ENV=COLOUR, MISSING", "COLOUR=blue", "NODE_NAME="})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"GREETING": "a=b", "COLOUR": "blue", "NODE_NAME": ""}, o.env)
 }

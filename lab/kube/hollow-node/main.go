@@ -73,18 +73,17 @@ func newCommand() *cobra.Command {
 const long = `hollow-node joins a cluster as one Kubernetes node without Docker and without root.
 
 Its kubelet is Kubernetes' own code. Under it is a simulated runtime: a pod gets
-an address 10.x.y.z from the node's podCIDR, and each TCP port that its
-containers declare is served on 127.x.y.z by an HTTP server that tells which pod,
-node and zone answered. Images are named but never run, volumes are plain
+an address 10.x.y.z from the node's podCIDR, and each port that its containers
+declare is served on 127.x.y.z, TCP by an HTTP server and UDP by an echo, that
+tell which pod, node and zone answered. Images are named but never run, volumes are plain
 directories, and kubectl logs works; exec, attach and port-forward do not.
 
 In place of kube-proxy it serves the node ports and health check node ports of
 Services on its own address.
 
-What a container understands, besides any request whatever:
-  GET  /anything?format=json   its identity as JSON (or send Accept: application/json)
-  GET  /anything?delay=2s      answers late, to watch connections drain
-  POST /exit?code=1            the container exits, to watch it being restarted
+A container can be told to misbehave, to watch what Kubernetes makes of it: to
+fail its probes, to be slow, to exit. Any container with a port answers GET /help
+with all that it understands.
 
 The kubelet registers with the taint node.cloudprovider.kubernetes.io/uninitialized
 and without addresses: a cloud controller manager is expected to finish the node.

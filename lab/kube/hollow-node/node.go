@@ -59,7 +59,7 @@ func run(ctx context.Context, o nodeOptions) error {
 		NodeName:       o.name,
 		NodeAddress:    o.address,
 		Zone:           labels.zone,
-		InitContainer:  probes.InitContainer,
+		Pod:            probes.Pod,
 		StateDirectory: o.rootDirectory,
 		Log:            logger("runtime"),
 	})

@@ -6,6 +6,7 @@ package hollowkubelet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"sync"
 	"unsafe"
@@ -29,50 +30,41 @@ import (
 // the simulated runtime has no processes.
 //
 // The kubelet calls AddPod for a pod before it creates the pod's containers
-// (Kubelet.SyncPod). So Probes is also what knows which containers are init
-// containers, which the runtime cannot learn through CRI.
+// (Kubelet.SyncPod), and RemovePod when they have ended. So Probes is also what
+// knows the pods that the runtime cannot learn of through CRI.
 type Probes struct {
 	prober.Manager
 
-	mu             sync.RWMutex
-	initContainers map[types.UID]sets.Set[string]
+	mu   sync.RWMutex
+	pods map[types.UID]*v1.Pod
 }
 
 // NewProbes returns a probe manager that works once a kubelet has been made with
 // it.
 func NewProbes() *Probes {
-	return &Probes{initContainers: map[types.UID]sets.Set[string]{}}
+	return &Probes{pods: map[types.UID]*v1.Pod{}}
 }
 
-// InitContainer says whether a container has to end before the next one starts.
-// A sidecar (an init container that restarts always) does not.
-func (p *Probes) InitContainer(podUID, container string) bool {
+// Pod returns a pod that has, or is about to have, containers here, or nil. It is
+// the kubelet's own and must not be changed.
+func (p *Probes) Pod(uid string) *v1.Pod {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.initContainers[types.UID(podUID)].Has(container)
+	return p.pods[types.UID(uid)]
 }
 
 // AddPod starts the pod's probes.
 func (p *Probes) AddPod(ctx context.Context, pod *v1.Pod) {
-	names := sets.New[string]()
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways {
-			names.Insert(c.Name)
-		}
-	}
-	if len(names) > 0 {
-		p.mu.Lock()
-		p.initContainers[pod.UID] = names
-		p.mu.Unlock()
-	}
+	p.mu.Lock()
+	p.pods[pod.UID] = pod
+	p.mu.Unlock()
 	p.Manager.AddPod(ctx, pod)
 }
 
 // RemovePod stops the pod's probes.
 func (p *Probes) RemovePod(pod *v1.Pod) {
 	p.mu.Lock()
-	delete(p.initContainers, pod.UID)
+	delete(p.pods, pod.UID)
 	p.mu.Unlock()
 	p.Manager.RemovePod(pod)
 }
@@ -80,11 +72,10 @@ func (p *Probes) RemovePod(pod *v1.Pod) {
 // CleanupPods forgets all pods but those that should run.
 func (p *Probes) CleanupPods(desired map[types.UID]sets.Empty) {
 	p.mu.Lock()
-	for uid := range p.initContainers {
-		if _, keep := desired[uid]; !keep {
-			delete(p.initContainers, uid)
-		}
-	}
+	maps.DeleteFunc(p.pods, func(uid types.UID, _ *v1.Pod) bool {
+		_, keep := desired[uid]
+		return !keep
+	})
 	p.mu.Unlock()
 	p.Manager.CleanupPods(desired)
 }

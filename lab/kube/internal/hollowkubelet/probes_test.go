@@ -24,30 +24,28 @@ func TestProberFindsItsPartsInThePinnedKubelet(t *testing.T) {
 	}
 }
 
-func TestInitContainersAreKnownUntilThePodGoes(t *testing.T) {
-	always := v1.ContainerRestartPolicyAlways
-	pod := &v1.Pod{Spec: v1.PodSpec{
-		InitContainers: []v1.Container{{Name: "init"}, {Name: "sidecar", RestartPolicy: &always}},
-		Containers:     []v1.Container{{Name: "main"}},
-	}}
+func TestPodsAreKnownUntilTheyGo(t *testing.T) {
+	pod := &v1.Pod{}
 	pod.UID = "uid"
 	probes := NewProbes()
 	probes.Manager = probetest.FakeManager{}
-
-	probes.AddPod(context.Background(), pod)
-	for name, want := range map[string]bool{"init": true, "sidecar": false, "main": false} {
-		if got := probes.InitContainer("uid", name); got != want {
-			t.Errorf("InitContainer(%s) = %v", name, got)
+	known := func(want bool) {
+		t.Helper()
+		if got := probes.Pod("uid") == pod; got != want {
+			t.Errorf("known: %v, want %v", got, want)
 		}
 	}
+
+	known(false)
+	probes.AddPod(context.Background(), pod)
+	known(true)
 	probes.CleanupPods(map[types.UID]sets.Empty{"uid": {}})
-	if !probes.InitContainer("uid", "init") {
-		t.Error("a pod that still runs was forgotten")
-	}
+	known(true)
 	probes.CleanupPods(nil)
-	if probes.InitContainer("uid", "init") {
-		t.Error("a pod that has gone is still known")
-	}
+	known(false)
+	probes.AddPod(context.Background(), pod)
+	probes.RemovePod(pod)
+	known(false)
 }
 
 type statusOf struct {

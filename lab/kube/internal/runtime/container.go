@@ -27,6 +27,8 @@ type container struct {
 	sandbox *sandbox
 	config  *runtimeapi.ContainerConfig
 	ports   []port
+	// spec is what the pod's author wrote, as far as the node knows the pod.
+	spec    authored
 	logPath string
 
 	state      runtimeapi.ContainerState
@@ -65,6 +67,7 @@ func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *r
 		sandbox:   s,
 		config:    config,
 		ports:     ports,
+		spec:      authoredOf(r.options.Pod(s.config.GetMetadata().GetUid()), config.GetMetadata().GetName()),
 		state:     runtimeapi.ContainerState_CONTAINER_CREATED,
 		createdAt: time.Now(),
 		exited:    make(chan struct{}),
@@ -95,7 +98,7 @@ func (r *Runtime) StartContainer(_ context.Context, id string) error {
 	}
 	c.log, c.state, c.startedAt = log, runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
 
-	if r.options.InitContainer(c.sandbox.config.GetMetadata().GetUid(), c.name()) {
+	if c.spec.init {
 		log.write(stdout, fmt.Sprintf("simulated init container %s: nothing to do", c.name()))
 		r.ended(c, 0, "")
 		return nil

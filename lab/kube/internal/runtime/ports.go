@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -15,7 +16,10 @@ import (
 // PodSandboxConfig.PortMappings is about host ports.
 const annotationPorts = "io.kubernetes.container.ports"
 
-const protocolTCP = "TCP"
+const (
+	protocolTCP = "TCP"
+	protocolUDP = "UDP"
+)
 
 // port has the JSON names of a core/v1 ContainerPort.
 type port struct {
@@ -46,25 +50,27 @@ func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi
 	return ports, nil
 }
 
-// addresses returns where a container must listen: its TCP ports on the pod's
+// endpoint is one place where a container listens.
+type endpoint struct {
+	protocol string
+	address  netip.AddrPort
+}
+
+// endpoints returns where a container must listen: its ports on the pod's
 // address, and host ports on the node's. A host network pod's host ports are its
 // ports, so they are not listed twice. It needs r.mu.
-func (r *Runtime) addresses(c *container) []netip.AddrPort {
+func (r *Runtime) endpoints(c *container) []endpoint {
 	own := r.realised(c.sandbox)
-	seen := map[netip.AddrPort]bool{}
-	var list []netip.AddrPort
-	add := func(address netip.Addr, number uint16) {
-		at := netip.AddrPortFrom(address, number)
-		if number != 0 && address.IsValid() && !seen[at] {
-			seen[at] = true
+	var list []endpoint
+	add := func(protocol string, address netip.Addr, number uint16) {
+		at := endpoint{protocol, netip.AddrPortFrom(address, number)}
+		if number != 0 && address.IsValid() && !slices.Contains(list, at) {
 			list = append(list, at)
 		}
 	}
 	for _, p := range c.ports {
-		if p.protocol() == protocolTCP {
-			add(own, p.ContainerPort)
-			add(r.options.NodeAddress, p.HostPort)
-		}
+		add(p.protocol(), own, p.ContainerPort)
+		add(p.protocol(), r.options.NodeAddress, p.HostPort)
 	}
 	return list
 }

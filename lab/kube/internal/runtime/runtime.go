@@ -1,12 +1,13 @@
 // Package runtime answers the kubelet's calls to a container runtime (CRI)
 // without any containers.
 //
-// A sandbox is an address out of the node's podCIDR. A container is an HTTP
-// server on each of its TCP ports that tells who it is, and a log file. Nothing
-// of the image runs: command, environment and volumes are accepted and ignored,
-// init containers succeed at once, and exec, attach and port-forward are
-// refused. What the kubelet decides about pods (restarts, back-off, probes,
-// termination) stays genuine, because it is genuine kubelet code that decides.
+// A sandbox is an address out of the node's podCIDR. A container is a server on
+// each of its ports that tells who it is, its environment and its files, and that
+// can be told to misbehave; and a log file. Nothing of the image runs: the command
+// is accepted and ignored, init containers succeed at once, and exec, attach and
+// port-forward are refused. What the kubelet decides about pods (restarts,
+// back-off, probes, termination) stays genuine, because it is genuine kubelet code
+// that decides.
 //
 // All state is in memory: a restarted process has lost its sandboxes, as a
 // rebooted machine has, and the kubelet creates them again.
@@ -26,6 +27,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
@@ -47,9 +49,9 @@ type Options struct {
 	NodeAddress netip.Addr
 	// Zone returns the node's zone now, or "" while it has none.
 	Zone func() string
-	// InitContainer says whether a container of a pod must end before the next
-	// one starts. CRI does not tell. Nil means that none does.
-	InitContainer func(podUID, container string) bool
+	// Pod returns a pod of the node's by its UID, or nil: what its author wrote of
+	// containers, CRI does not tell in full.
+	Pod func(uid string) *v1.Pod
 	// StateDirectory is reported as the place of the (empty) image store.
 	StateDirectory string
 	// Log receives what a runtime's own log would hold.
@@ -78,8 +80,8 @@ func New(options Options) *Runtime {
 	if options.Zone == nil {
 		options.Zone = func() string { return "" }
 	}
-	if options.InitContainer == nil {
-		options.InitContainer = func(string, string) bool { return false }
+	if options.Pod == nil {
+		options.Pod = func(string) *v1.Pod { return nil }
 	}
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -235,6 +237,7 @@ func TestSaysWhatTheRealContainerSays(t *testing.T) {
 	}
 	id := identity{
 		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
+		Env: map[string]string{"GREETING": "Good morning"}, Files: map[string]string{"/etc/demo/config/greeting": "Good morning"},
 		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
 	}
 	early := id.sentence()
@@ -243,7 +246,7 @@ func TestSaysWhatTheRealContainerSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := id.sentence() + early + string(text) + "\n"; said != string(golden) {
+	if said := id.sentence() + early + string(text) + "\n" + help + "\n"; said != string(golden) {
 		t.Errorf("got %q, want %q", said, golden)
 	}
 }
@@ -267,7 +270,7 @@ func TestContainerTellsWhoItIs(t *testing.T) {
 			Pod: "web-abc", Namespace: "default", Node: "node-1", Zone: "nebula-1a", PodIP: address,
 			Container: "main", Image: "app:1", Request: requestSeen{Method: "GET", Path: "/x"},
 		}
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
@@ -407,17 +410,33 @@ func TestContainerExitsWhenAskedAndCanBeStartedAgain(t *testing.T) {
 	}
 }
 
-func TestInitContainerEndsAndOthersRun(t *testing.T) {
+func TestInitContainersEndAndOthersRun(t *testing.T) {
+	always := v1.ContainerRestartPolicyAlways
 	n := newNode(t, 9, func(o *Options) {
-		o.InitContainer = func(uid, name string) bool { return uid == "uid-init" && name == "main" }
+		o.Pod = func(uid string) *v1.Pod {
+			main := []v1.Container{{Name: "main"}}
+			return map[string]*v1.Pod{
+				"uid-init":    {Spec: v1.PodSpec{InitContainers: main}},
+				"uid-sidecar": {Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "main", RestartPolicy: &always}}}},
+				"uid-plain":   {Spec: v1.PodSpec{Containers: main}},
+			}[uid]
+		}
 	})
 	withInit, _ := n.sandbox("init")
 	if got := n.awaitExit(n.start(withInit, "init")); got.GetExitCode() != 0 {
 		t.Errorf("init container: %v", got)
 	}
-	plain, _ := n.sandbox("plain")
-	if got := n.state(n.start(plain, "plain")).GetState(); got != running {
-		t.Errorf("a container without ports is %s", got)
+	for _, pod := range []string{"sidecar", "plain", "unknown"} {
+		sandbox, _ := n.sandbox(pod)
+		id := n.start(sandbox, pod)
+		if got := n.state(id).GetState(); got != running {
+			t.Errorf("the container of %s, without ports, is %s", pod, got)
+		}
+		// A process that does nothing has nothing to finish.
+		n.must(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
+		if got := n.state(id); got.GetState() != exited || got.GetExitCode() != 0 {
+			t.Errorf("after SIGTERM the container of %s is %v", pod, got)
+		}
 	}
 }
 

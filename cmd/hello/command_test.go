@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// container is an answerer that is asked without a network, so that its time can
+// be a bubble's.
+type container struct {
+	*answerer
+	t   *testing.T
+	log []string
+	// exits are the codes it was told to exit with.
+	exits chan uint8
+}
+
+func newContainer(t *testing.T, probes map[string]probe) *container {
+	c := &container{t: t, exits: make(chan uint8, 1)}
+	c.answerer = &answerer{
+		identity: func() identity { return identity{Pod: "web-1", Container: "web"} },
+		files:    func() map[string]string { return nil },
+		probes:   probes,
+		log:      func(line string) { c.log = append(c.log, line) },
+		exit:     func(code uint8, _ string) { c.exits <- code },
+	}
+	return c
+}
+
+func (c *container) ask(method, url string, header ...string) *httptest.ResponseRecorder {
+	local := context.WithValue(c.t.Context(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}))
+	r := httptest.NewRequestWithContext(local, method, url, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return w
+}
+
+// tell requires that a command is obeyed, and returns what is said to it.
+func (c *container) tell(url string) string {
+	c.t.Helper()
+	w := c.ask(http.MethodPost, url)
+	require.Equal(c.t, http.StatusOK, w.Code, w.Body)
+	return w.Body.String()
+}
+
+func (c *container) probe(path string) int {
+	return c.ask(http.MethodGet, path, "User-Agent", "kube-probe/1.36").Code
+}
+
+func probesApart() map[string]probe {
+	return map[string]probe{
+		startup: {port: 8080, uri: "/startupz"}, liveness: {port: 8080, uri: "/livez"}, readiness: {port: 8080, uri: "/readyz?full=1"},
+	}
+}
+
+func TestProbesFailAsTold(t *testing.T) {
+	c := newContainer(t, probesApart())
+	said := c.tell("/fail?probe=readiness")
+	assert.Contains(t, said, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.")
+	assert.Contains(t, said, "Now: the readiness probe fails, until POST /recover\n")
+	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/readyz?full=1"))
+	assert.Equal(t, http.StatusOK, c.probe("/livez"))
+	assert.Equal(t, http.StatusOK, c.probe("/readyz"), "not where the probe asks")
+	assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
+
+	c.tell("/fail?probe=all")
+	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
+	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/startupz"))
+	c.tell("/recover?probe=liveness")
+	assert.Equal(t, http.StatusOK, c.probe("/livez"))
+	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/startupz"))
+	assert.NotContains(t, c.tell("/recover"), "Now:")
+	assert.Equal(t, http.StatusOK, c.probe("/startupz"))
+	assert.Equal(t, http.StatusOK, c.probe("/readyz?full=1"))
+}
+
+func TestProbesThatAskAtOnePlaceFailTogether(t *testing.T) {
+	same := probe{port: 8080, uri: "/healthz"}
+	c := newContainer(t, map[string]probe{liveness: same, readiness: same, startup: {port: 8080, uri: "/startupz"}})
+	said := c.tell("/fail?probe=readiness")
+	assert.Contains(t, said, "The liveness probe (GET /healthz on port 8080) fails")
+	assert.Contains(t, said, "so they fail together")
+	assert.Equal(t, []string{"the liveness probe fails, until POST /recover", "the readiness probe fails, until POST /recover"}, c.now().lines())
+	c.tell("/recover?probe=liveness")
+	assert.Empty(t, c.now().lines())
+}
+
+func TestWhatIsToldForAWhileEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newContainer(t, probesApart())
+		c.tell("/fail?probe=liveness&for=30s")
+		c.tell("/slow?delay=2s&for=10s")
+		asked := time.Now()
+		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
+		assert.Equal(t, 2*time.Second, time.Since(asked), "probes wait, too")
+		c.tell("/help?format=text")
+		assert.Equal(t, 2*time.Second, time.Since(asked), "commands do not wait")
+		assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/?delay=1s").Code)
+		assert.Equal(t, 5*time.Second, time.Since(asked), "both delays")
+
+		time.Sleep(5 * time.Second)
+		asked = time.Now()
+		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
+		assert.Zero(t, time.Since(asked))
+		time.Sleep(20 * time.Second)
+		assert.Equal(t, http.StatusOK, c.probe("/livez"))
+		assert.Empty(t, c.now().lines())
+
+		c.tell("/slow?delay=5m")
+		c.tell("/slow?delay=0")
+		asked = time.Now()
+		c.ask(http.MethodGet, "/")
+		assert.Zero(t, time.Since(asked))
+	})
+}
+
+func TestExitsWhenToldAndNotBeforeTheAnswerIsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newContainer(t, nil)
+		told := time.Now()
+		assert.Contains(t, c.tell("/exit?code=3&after=2s"), "Container web exits with code 3 in 2s.")
+		assert.Equal(t, uint8(3), <-c.exits)
+		assert.Equal(t, 2*time.Second, time.Since(told))
+		assert.Contains(t, c.tell("/exit"), "Container web exits with code 0 now.")
+		assert.Equal(t, uint8(0), <-c.exits)
+	})
+}
+
+// Whatever is wrong is answered with what is right, and changes nothing.
+func TestWrongCommandsTeach(t *testing.T) {
+	c := newContainer(t, map[string]probe{
+		liveness: {unfit: "cannot be told to fail, because it is a tcpSocket probe."}, readiness: {port: 8080, uri: "/readyz"},
+	})
+	c.tell("/fail?probe=readiness")
+	c.tell("/slow?delay=1ns")
+	before := c.now()
+	for _, test := range []struct {
+		method, url, says string
+		code              int
+	}{
+		{"GET", "/fail?probe=readiness", "/fail is a command: it needs POST, and this was GET.", 405},
+		{"PUT", "/exit", "it needs POST", 405},
+		{"POST", "/fail", `probe="": readiness, liveness, startup or all is needed.`, 400},
+		{"POST", "/fail?probe=Readiness", `probe="Readiness"`, 400},
+		{"POST", "/fail?prob=readiness", `/fail has no parameter "prob".`, 400},
+		{"POST", "/fail?probe=readiness&probe=liveness", "probe is there 2 times.", 400},
+		{"POST", "/fail?probe=readiness&for=1", `for="1": a duration from 0s to 24h0m0s is needed`, 400},
+		{"POST", "/fail?probe=readiness&for=-1s", `for="-1s"`, 400},
+		{"POST", "/fail?probe=readiness&for=25h", `for="25h"`, 400},
+		{"POST", "/fail?probe=%zz", "The query cannot be read", 400},
+		{"POST", "/fail?probe=startup", "The container has no startup probe: add a startupProbe with httpGet", 409},
+		{"POST", "/fail?probe=liveness", "The liveness probe cannot be told to fail, because it is a tcpSocket probe.", 409},
+		{"POST", "/recover?probe=liveness", "The liveness probe cannot be told", 409},
+		{"POST", "/recover?probe=", `probe=""`, 400},
+		{"POST", "/slow", "delay is missing", 400},
+		{"POST", "/slow?delay=", `delay=""`, 400},
+		{"POST", "/slow?delay=6m", `delay="6m"`, 400},
+		{"POST", "/exit?code=256", `code="256": a number from 0 to 255 is needed.`, 400},
+		{"POST", "/exit?code=-1", `code="-1"`, 400},
+		{"POST", "/exit?after=1h", `after="1h"`, 400},
+		{"GET", "/?delay=1y", `delay="1y"`, 400},
+	} {
+		w := c.ask(test.method, test.url)
+		assert.Equal(t, test.code, w.Code, test.url)
+		assert.Contains(t, w.Body.String(), test.says, test.url)
+		assert.Contains(t, w.Body.String(), help, test.url)
+		assert.Equal(t, test.code == 405, w.Header().Get("Allow") == "POST", test.url)
+
+		w = c.ask(test.method, test.url, "Accept", "application/json")
+		assert.Equal(t, test.code, w.Code, test.url)
+		var said answered
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &said), test.url)
+		assert.Contains(t, said.Message, test.says, test.url)
+		assert.Equal(t, help, strings.Join(said.Help, "\n"), test.url)
+		assert.Len(t, said.Told, 2, test.url)
+		assert.Equal(t, before, c.now(), test.url)
+	}
+	assert.Empty(t, c.exits)
+}
+
+func TestWithoutHTTPProbesThereIsNoneToFail(t *testing.T) {
+	c := newContainer(t, map[string]probe{liveness: {unfit: "is a tcpSocket probe."}})
+	w := c.ask(http.MethodPost, "/fail?probe=all")
+	assert.Equal(t, http.StatusConflict, w.Code)
+	for _, says := range []string{"no startup probe", "The liveness probe is a tcpSocket probe.", "no readiness probe"} {
+		assert.Contains(t, w.Body.String(), says)
+	}
+}
+
+func TestHelpTellsWhatThereIs(t *testing.T) {
+	c := newContainer(t, probesApart())
+	c.tell("/fail?probe=startup&for=1h")
+	text := c.ask(http.MethodGet, "/help").Body.String()
+	assert.True(t, strings.HasPrefix(text, help+"\nNow: the startup probe fails, until "), text)
+	for _, path := range []string{"/fail", "/recover", "/slow", "/exit"} {
+		obey, parameters := c.obeys(path)
+		assert.NotNil(t, obey)
+		for _, p := range parameters {
+			assert.Regexp(t, `(?m)^  POST `+path+`[?[].*`+p+`=`, help)
+		}
+	}
+}
+
+func TestProbesThatSucceedAreNotLogged(t *testing.T) {
+	c := newContainer(t, probesApart())
+	c.probe("/livez")
+	assert.Empty(t, c.log)
+	c.tell("/fail?probe=liveness")
+	c.probe("/livez")
+	assert.Equal(t, `GET /livez: the liveness probe fails, as it was told to`, c.log[len(c.log)-1])
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// volume is laid out as the kubelet's AtomicWriter does.
+func volume(t *testing.T, files map[string]string) string {
+	dir := t.TempDir()
+	for name, text := range files {
+		write(t, filepath.Join(dir, "..2026_1", name), text)
+		top, _, _ := strings.Cut(name, "/")
+		if err := os.Symlink(filepath.Join("..data", top), filepath.Join(dir, top)); !os.IsExist(err) {
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, os.Symlink("..2026_1", filepath.Join(dir, "..data")))
+	return dir
+}
+
+func TestFilesAreReadThroughTheKubeletsLinks(t *testing.T) {
+	dir := volume(t, map[string]string{"greeting": "Good morning", "deep/a": "1", "deep/b": "2"})
+	at := []mounted{{path: "/etc/config", host: dir}, {path: "/etc/one", host: filepath.Join(dir, "greeting")}, {path: "/gone", host: filepath.Join(dir, "none")}}
+	want := map[string]string{"/etc/config/greeting": "Good morning", "/etc/config/deep/a": "1", "/etc/config/deep/b": "2", "/etc/one": "Good morning"}
+	assert.Equal(t, want, contents(at))
+
+	// The kubelet swaps all files at once.
+	write(t, filepath.Join(dir, "..2026_2", "greeting"), "Good night")
+	require.NoError(t, os.Symlink("..2026_2", filepath.Join(dir, "..data_tmp")))
+	require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	assert.Equal(t, map[string]string{"/etc/config/greeting": "Good night", "/etc/one": "Good night"}, contents(at))
+}
+
+func TestNothingOutsideAVolumeIsRead(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "token")
+	write(t, outside, "secret")
+	dir := volume(t, map[string]string{"a": "1"})
+	for name, to := range map[string]string{
+		"absolute": outside, "relative": "../../" + filepath.Base(filepath.Dir(outside)) + "/token", "folder": filepath.Dir(outside), "loop": ".", "broken": "none",
+	} {
+		require.NoError(t, os.Symlink(to, filepath.Join(dir, name)))
+	}
+	for path, text := range contents([]mounted{{path: "/v", host: dir}}) {
+		assert.Equal(t, "1", text, path)
+	}
+	assert.Empty(t, contents([]mounted{{path: "/v", host: filepath.Join(dir, "absolute")}}))
+}
+
+func TestFilesAreToldInPart(t *testing.T) {
+	files := map[string]string{"a-big": strings.Repeat("é", maxTold), "a-binary": "\xff\x00", "a-odd": "x" + strings.Repeat("é", maxTold)}
+	for i := range 2 * maxFiles {
+		files["file-"+strconv.Itoa(i)] = ""
+	}
+	found := contents([]mounted{{path: "/v", host: volume(t, files)}})
+	assert.Equal(t, strings.Repeat("é", maxTold/2)+"... (only the first 4096 bytes)", found["/v/a-big"])
+	assert.Equal(t, "x"+strings.Repeat("é", maxTold/2-1)+"... (only the first 4096 bytes)", found["/v/a-odd"])
+	assert.Equal(t, "(not text)", found["/v/a-binary"])
+	assert.Equal(t, notToldHere, found[andMore])
+	assert.Len(t, found, maxFiles+1)
+}

@@ -1,0 +1,259 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
+	ports := []v1.ContainerPort{{Name: "http", ContainerPort: 8080}, {ContainerPort: 9090}}
+	httpGet := func(path string, port intstr.IntOrString) v1.ProbeHandler {
+		return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: port}}
+	}
+	for name, test := range map[string]struct {
+		handler v1.ProbeHandler
+		want    probe
+		unfit   string
+	}{
+		"number":       {handler: httpGet("/healthz", intstr.FromInt32(9090)), want: probe{port: 9090, uri: "/healthz"}},
+		"name":         {handler: httpGet("/healthz", intstr.FromString("http")), want: probe{port: 8080, uri: "/healthz"}},
+		"query":        {handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/healthz?verbose=1"}},
+		"no slash":     {handler: httpGet("healthz", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/healthz"}},
+		"empty":        {handler: httpGet("", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/"}},
+		"bad escape":   {handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/a%25zz"}},
+		"other port":   {handler: httpGet("/", intstr.FromInt32(1)), unfit: "it asks on port 1, which this container does not declare"},
+		"unknown name": {handler: httpGet("/", intstr.FromString("grpc")), unfit: "it asks on port grpc"},
+		"https": {handler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080), Scheme: v1.URISchemeHTTPS}},
+			unfit: "it asks by HTTPS"},
+		"tcp":  {handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}}, unfit: "it is a tcpSocket probe"},
+		"grpc": {handler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}}, unfit: "it is a grpc probe"},
+		"exec": {handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := probesOf(&v1.Container{Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}})
+			if len(got) != 1 {
+				t.Fatalf("got %v", got)
+			}
+			p := got[liveness]
+			if test.unfit != "" {
+				if !strings.Contains(p.unfit, "because "+test.unfit) || !strings.Contains(p.unfit, "Probe with httpGet") {
+					t.Errorf("unfit: %q", p.unfit)
+				}
+			} else if p != test.want {
+				t.Errorf("got %+v, want %+v", p, test.want)
+			}
+		})
+	}
+}
+
+func keyValues(env map[string]string) []*runtimeapi.KeyValue {
+	var list []*runtimeapi.KeyValue
+	for key, value := range env {
+		list = append(list, &runtimeapi.KeyValue{Key: key, Value: []byte(value)})
+	}
+	return list
+}
+
+func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
+	secretKey := &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{Key: "k"}}
+	optional := true
+	for name, test := range map[string]struct {
+		container v1.Container
+		// resolved is what the kubelet passes on, besides the services.
+		resolved, want map[string]string
+	}{
+		"plain, downward and ConfigMap": {
+			container: v1.Container{Env: []v1.EnvVar{
+				{Name: "COLOUR", Value: "blue"}, {Name: "NODE", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{}}},
+				{Name: "GREETING", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{}}},
+				{Name: "WEB_PORT", Value: "1"}, {Name: "GONE", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{}}},
+			}},
+			resolved: map[string]string{"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1", "OF_THE_IMAGE": "x"},
+			want:     map[string]string{"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1"},
+		},
+		"a Secret, and references to it": {
+			container: v1.Container{Env: []v1.EnvVar{
+				{Name: "PASSWORD", ValueFrom: secretKey}, {Name: "USER", Value: "u"},
+				{Name: "URL", Value: "db://$(USER):$(PASSWORD)@db"}, {Name: "AGAIN", Value: "$(URL)"}, {Name: "WHO", Value: "$(USER)"},
+			}},
+			resolved: map[string]string{"PASSWORD": "p", "USER": "u", "URL": "db://u:p@db", "AGAIN": "db://u:p@db", "WHO": "u"},
+			want:     map[string]string{"PASSWORD": fromSecret, "USER": "u", "URL": fromSecret, "AGAIN": fromSecret, "WHO": "u"},
+		},
+		"one name twice": {
+			container: v1.Container{Env: []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", ValueFrom: secretKey}}},
+			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": fromSecret},
+		},
+		"a file": {
+			container: v1.Container{Env: []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}}},
+			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": fromFile},
+		},
+		"all of a ConfigMap": {
+			container: v1.Container{EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}}},
+			resolved:  map[string]string{"A": "1", "DB_PORT": "5432"}, want: map[string]string{"A": "1", "DB_PORT": "5432"},
+		},
+		"all of a Secret beside it": {
+			container: v1.Container{
+				EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}, {Prefix: "S_", SecretRef: &v1.SecretEnvSource{}}},
+				Env: []v1.EnvVar{
+					{Name: "REFERS", Value: "$(S_A)"}, {Name: "S_B", Value: "mine"}, {Name: "LATER", Value: "$(S_B)"},
+					{Name: "S_C", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{Optional: &optional}}},
+				},
+			},
+			resolved: map[string]string{"A": "1", "S_A": "s", "REFERS": "s", "S_B": "mine", "LATER": "mine", "S_C": "s"},
+			want:     map[string]string{"A": "1", "S_A": fromSecret, "REFERS": fromSecret, "S_B": "mine", "LATER": "mine", "S_C": fromSecret},
+		},
+		"a reference to what is redefined only later": {
+			container: v1.Container{
+				EnvFrom: []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{}}},
+				Env:     []v1.EnvVar{{Name: "EARLY", Value: "$(X)"}, {Name: "X", Value: "plain"}},
+			},
+			resolved: map[string]string{"EARLY": "s", "X": "plain"}, want: map[string]string{"EARLY": fromSecret, "X": "plain"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for key, value := range map[string]string{
+				"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_PORT": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_ADDR": "10.0.0.1",
+				"WEB_SERVICE_HOST": "10.0.0.2", "WEB_SERVICE_PORT_HTTP": "80",
+			} {
+				test.resolved[key] = value
+			}
+			if got := (authored{container: test.container}).env(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+	if got := (authored{}).env(keyValues(map[string]string{"A": "1"})); len(got) != 0 {
+		t.Errorf("of a pod that is not known: %v", got)
+	}
+}
+
+func TestOnlyOpenVolumesAreRead(t *testing.T) {
+	sources := map[string]v1.VolumeSource{
+		"config": {ConfigMap: &v1.ConfigMapVolumeSource{}}, "downward": {DownwardAPI: &v1.DownwardAPIVolumeSource{}},
+		"secret": {Secret: &v1.SecretVolumeSource{}}, "token": {Projected: &v1.ProjectedVolumeSource{}},
+		"scratch": {EmptyDir: &v1.EmptyDirVolumeSource{}}, "host": {HostPath: &v1.HostPathVolumeSource{Path: "/"}},
+	}
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
+	var mounts []*runtimeapi.Mount
+	for name, source := range sources {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "mnt/" + name})
+		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: "/mnt/" + name, HostPath: "/var/" + name})
+	}
+	mounts = append(mounts, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: "/var/hosts"})
+	found := map[mounted]bool{}
+	for _, v := range authoredOf(pod, "main").volumesIn(mounts) {
+		found[v] = true
+	}
+	want := map[mounted]bool{{path: "/mnt/config", host: "/var/config"}: true, {path: "/mnt/downward", host: "/var/downward"}: true}
+	if !reflect.DeepEqual(found, want) {
+		t.Errorf("got %v, want %v", found, want)
+	}
+}
+
+// What a container was told reaches its probes over a network, and is forgotten
+// when it is restarted; what its author gave it is in the answer.
+func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
+	volume := t.TempDir()
+	pod := &v1.Pod{Spec: v1.PodSpec{
+		Volumes: []v1.Volume{{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}}},
+		Containers: []v1.Container{{
+			Name: "main", Env: []v1.EnvVar{{Name: "COLOUR", Value: "blue"}},
+			VolumeMounts: []v1.VolumeMount{{Name: "config", MountPath: "/config"}},
+			Ports:        []v1.ContainerPort{{ContainerPort: 18080}},
+			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{
+				HTTPGet: &v1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(18080)},
+			}},
+		}},
+	}}
+	n := newNode(t, 14, func(o *Options) { o.Pod = func(string) *v1.Pod { return pod } })
+	sandbox, address := n.sandbox("web")
+	run := func() string {
+		id, err := n.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app:1"},
+			Envs: keyValues(map[string]string{"COLOUR": "blue"}), Mounts: []*runtimeapi.Mount{{ContainerPath: "/config", HostPath: volume}},
+			Annotations: map[string]string{annotationPorts: `[{"containerPort":18080},{"containerPort":18080,"protocol":"SCTP"}]`},
+		}, podConfig("web", n.logs))
+		n.must(err)
+		n.must(n.StartContainer(t.Context(), id))
+		return id
+	}
+	base := "http://" + realised(address) + ":18080"
+	probed := func() int {
+		t.Helper()
+		code, _ := get(t, base+"/readyz", "User-Agent", "kube-probe/1.36")
+		return code
+	}
+
+	id := run()
+	if code := probed(); code != http.StatusOK {
+		t.Errorf("probed before: %d", code)
+	}
+	if code, said := request(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
+		t.Fatalf("told: %d %s", code, said)
+	}
+	if code := probed(); code != http.StatusServiceUnavailable {
+		t.Errorf("probed after: %d", code)
+	}
+	for _, greeting := range []string{"Good morning", "Good night"} {
+		n.must(os.WriteFile(filepath.Join(volume, "greeting"), []byte(greeting), 0o600))
+		_, body := get(t, base+"/?format=json")
+		var got identity
+		n.must(json.Unmarshal([]byte(body), &got))
+		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 || !reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
+			t.Errorf("env %v, files %v", got.Env, got.Files)
+		}
+	}
+	request(t, http.MethodPost, base+"/exit?code=2&after=1ms")
+	if got := n.awaitExit(id); got.GetExitCode() != 2 {
+		t.Errorf("got %v", got)
+	}
+	run()
+	if code := probed(); code != http.StatusOK {
+		t.Errorf("probed after the restart: %d", code)
+	}
+}
+
+func TestDatagramsAreAnsweredUntilTheContainerEnds(t *testing.T) {
+	n := newNode(t, 15)
+	sandbox, address := n.sandbox("dns")
+	id := n.start(sandbox, "dns", port{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
+	for _, at := range []string{realised(address) + ":5353", n.options.NodeAddress.String() + ":15353"} {
+		connection, err := net.Dial("udp4", at)
+		n.must(err)
+		n.must(connection.SetDeadline(time.Now().Add(patience)))
+		_, err = connection.Write([]byte("ping"))
+		n.must(err)
+		buffer := make([]byte, 1<<10)
+		size, err := connection.Read(buffer)
+		n.must(err)
+		n.must(connection.Close())
+		if want := "Hello from pod dns (" + address + ") on node-1 in zone nebula-1a\nping"; string(buffer[:size]) != want {
+			t.Errorf("got %q, want %q", buffer[:size], want)
+		}
+	}
+	// Another one cannot have the same ports, and says so.
+	rival := n.start(sandbox, "dns", port{ContainerPort: 5353, Protocol: "UDP"})
+	if got := n.awaitExit(rival); got.GetExitCode() != 1 || !strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
+		t.Errorf("got %v", got)
+	}
+	n.must(n.StopContainer(context.Background(), id, int64(patience/time.Second)))
+	if got := n.state(id); got.GetExitCode() != 0 {
+		t.Errorf("got %v", got)
+	}
+	udp, err := net.ListenPacket("udp4", realised(address)+":5353")
+	n.must(err)
+	n.must(udp.Close())
+}
