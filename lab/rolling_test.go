@@ -1,0 +1,296 @@
+package lab_test
+
+// Traffic of Services on an embedded cluster: through balancers, through node
+// ports, and while the pods behind them are replaced.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab"
+)
+
+// The demo's pods, web, are behind three Services: its own, one with session
+// affinity, and one that has each node send to its own pod only. Beside them is
+// one single pod with ports of several kinds.
+func TestServiceTraffic(t *testing.T) {
+	f := newFixture(t)
+	f.lab("up")
+	f.createService(withLocalPolicy(serviceOf("web", "near")))
+	sticky := serviceOf("web", "sticky")
+	sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	f.createService(sticky)
+	f.startSingle()
+
+	t.Run("a node port is every node's", func(t *testing.T) { f.in(t).nodePortAnswers() })
+	t.Run("each port of a Service leads to its own, TCP and UDP", func(t *testing.T) { f.in(t).severalPorts() })
+	t.Run("with externalTrafficPolicy Local a node answers if it has a pod, and tells", func(t *testing.T) { f.in(t).localNodes() })
+	t.Run("with session affinity a client has one pod", func(t *testing.T) { f.in(t).clientStays() })
+	t.Run("no request fails while pods are replaced, go and come", func(t *testing.T) { f.in(t).rollingUpdate() })
+}
+
+func withLocalPolicy(s *corev1.Service) *corev1.Service {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	return s
+}
+
+// startSingle has two Services for one pod: any node leads to it, or its own.
+func (f *fixture) startSingle() {
+	f.t.Helper()
+	d := deploymentOf(f.t, "single", 1)
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: 9090}, corev1.ContainerPort{ContainerPort: 8080, Protocol: corev1.ProtocolUDP})
+	f.deploy(d)
+	ports := append(serviceOf("", "").Spec.Ports,
+		corev1.ServicePort{Name: "other", Port: 9000, TargetPort: intstr.FromInt32(9090)},
+		corev1.ServicePort{Name: "udp", Port: 8080, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(8080)})
+	for _, s := range []*corev1.Service{serviceOf("single", "single"), withLocalPolicy(serviceOf("single", "single-near"))} {
+		s.Spec.Ports = ports
+		f.expose(s)
+	}
+}
+
+// nodePorts are a Service's, by its ports' names.
+func (f *fixture) nodePorts(service string) map[string]int32 {
+	f.t.Helper()
+	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).Get(f.t.Context(), service, metav1.GetOptions{})
+	require.NoError(f.t, err)
+	ports := map[string]int32{"health": svc.Spec.HealthCheckNodePort}
+	for _, p := range svc.Spec.Ports {
+		ports[p.Name] = p.NodePort
+	}
+	return ports
+}
+
+func at(address string, port int32) string {
+	return net.JoinHostPort(address, strconv.Itoa(int(port)))
+}
+
+func (f *fixture) nodePortAnswers() {
+	number := f.nodePorts("single")["tcp"]
+	for _, n := range f.status().Nodes {
+		f.await("an answer on "+n.Name, func(context.Context) error {
+			answer, err := fetch("http://" + at(n.Addresses[0], number))
+			if err == nil && !strings.HasPrefix(answer, "Hello from pod single-") {
+				err = fmt.Errorf("the answer is %q", answer)
+			}
+			return err
+		})
+	}
+}
+
+func (f *fixture) severalPorts() {
+	s := f.served("single")
+	node, ports := f.status().Nodes[0].Addresses[0], f.nodePorts("single")
+	host := func(address string) string { return `"host":"` + address + `"` }
+	for _, address := range []string{at(s.Address, 8080), at(s.Address, 9000), at(node, ports["tcp"]), at(node, ports["other"])} {
+		answer, err := fetch("http://" + address + "/?format=json")
+		require.NoError(f.t, err)
+		assert.Contains(f.t, strings.ReplaceAll(answer, " ", ""), host(address))
+	}
+	// Which of the pod's ports was asked is in its log only.
+	out, err := f.kubectl("logs", "deployment/single")
+	require.NoError(f.t, err)
+	assert.Contains(f.t, out, ":9090/TCP")
+
+	before := f.stats(s, api.ProtocolUDP)
+	for _, address := range []string{at(s.Address, 8080), at(node, ports["udp"])} {
+		answer, err := datagram(address, "hello")
+		require.NoError(f.t, err, address)
+		assert.Regexp(f.t, `^Hello from pod single-.*\nhello$`, answer, address)
+	}
+	assert.Equal(f.t, int64(1), f.stats(s, api.ProtocolUDP).Connections-before.Connections, "the balancer carried its own, and no other")
+}
+
+// kubectl is for what users do with it.
+func (f *fixture) kubectl(args ...string) (string, error) {
+	cmd := f.command("kube/kubectl", args...)
+	cmd.Args = append(cmd.Args, "--kubeconfig", f.dir("kubeconfig", "operator.yaml"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (f *fixture) localNodes() {
+	here, ports := f.pods("app=single")[0].Spec.NodeName, f.nodePorts("single-near")
+	for _, n := range f.status().Nodes {
+		node := n.Addresses[0]
+		code, weight, body := f.health(at(node, ports["health"]))
+		answer, err := fetch("http://" + at(node, ports["tcp"]))
+		text := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"single-near\"\n\t},\n\t\"localEndpoints\": %s,\n\t\"serviceProxyHealthy\": true\n}", weight)
+		assert.Equal(f.t, text, body)
+		if n.Name == here {
+			assert.Equal(f.t, []string{"200", "1"}, []string{code, weight}, n.Name)
+			assert.Contains(f.t, answer, "on "+here)
+			assert.NoError(f.t, err)
+		} else {
+			assert.Equal(f.t, []string{"503", "0"}, []string{code, weight}, n.Name)
+			assert.Error(f.t, err, "%s has no pod, but answers", n.Name)
+		}
+	}
+	s := f.served("single-near")
+	answer, err := fetch(url(s, "/?format=json"))
+	require.NoError(f.t, err)
+	assert.NotContains(f.t, answer, nodeNamed(f.status(), here).Addresses[0]+":", "the pod sees who asked, and not the node")
+	echoed, err := datagram(at(s.Address, 8080), "hello")
+	require.NoError(f.t, err)
+	assert.Contains(f.t, echoed, "on "+here)
+}
+
+// health asks a health check node port.
+func (f *fixture) health(address string) (code, weight, body string) {
+	f.t.Helper()
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + address)
+	require.NoError(f.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(f.t, err)
+	return strconv.Itoa(resp.StatusCode), resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), string(data)
+}
+
+func (f *fixture) clientStays() {
+	s := f.answering("sticky")
+	node, number := f.status().Nodes[0].Addresses[0], f.nodePorts("sticky")["tcp"]
+	for _, address := range []string{at(s.Address, s.Port), at(node, number)} {
+		pods := map[string]bool{}
+		for range 9 { // Three of each, were they asked in turn.
+			answer, err := fetch("http://" + address)
+			require.NoError(f.t, err)
+			pods[answer] = true
+		}
+		assert.Len(f.t, pods, 1, "%v", pods)
+	}
+}
+
+// rollingUpdate does to the demo what users do, while requests come without
+// pause: by connections of their own, and by one that is kept.
+func (f *fixture) rollingUpdate() {
+	services := []lab.Service{f.served("web"), f.answering("near")}
+	f.awaitBalanced(services[1], 3)
+	before := map[string]api.ListenerStats{}
+	ctx, stop := context.WithTimeout(f.t.Context(), 2*bound)
+	defer stop()
+	var load load
+	for _, s := range services {
+		before[s.Name] = f.stats(s, api.ProtocolTCP)
+		load.start(ctx, s.Name+", a new connection each time", url(s, "/"), true)
+		load.start(ctx, s.Name+", one connection", url(s, "/"), false)
+	}
+	for _, step := range [][]string{
+		{"rollout", "restart", "deployment/web"},
+		{"rollout", "restart", "deployment/web"},
+		{"scale", "deployment/web", "--replicas", "1"},
+		{"scale", "deployment/web", "--replicas", "3"},
+	} {
+		sofar := load.count()
+		out, err := f.kubectl(step...)
+		require.NoError(f.t, err, out)
+		f.await(strings.Join(step, " "), f.rolledOut("web"))
+		f.await("requests after it", func(context.Context) error {
+			for name, n := range load.count() {
+				if n <= sofar[name] {
+					return fmt.Errorf("%s: %d so far", name, n)
+				}
+			}
+			return nil
+		})
+	}
+	stop()
+	load.running.Wait()
+	assert.Empty(f.t, load.failed)
+	for _, s := range services {
+		after := f.stats(s, api.ProtocolTCP)
+		assert.Equal(f.t, before[s.Name].FailedConnections, after.FailedConnections, s.Name)
+	}
+	f.t.Logf("requests, none lost: %v", load.count())
+}
+
+// awaitBalanced awaits so many nodes that a Service's balancer sends to.
+func (f *fixture) awaitBalanced(s lab.Service, nodes int) {
+	f.t.Helper()
+	f.await("the targets of "+s.Name, func(ctx context.Context) error {
+		health, err := f.api().LoadBalancerHealth(ctx, s.BalancerID)
+		if err != nil {
+			return err
+		}
+		well := slices.DeleteFunc(health.Targets, func(h api.TargetHealth) bool { return h.Health != api.TargetHealthy })
+		return equal(nodes, len(well))
+	})
+}
+
+// load asks without pause, and notes what fails.
+type load struct {
+	running sync.WaitGroup
+	mu      sync.Mutex
+	asked   map[string]int
+	failed  []string
+}
+
+// pace keeps the load from being all that the machine does.
+const pace = 20 * time.Millisecond
+
+func (l *load) start(ctx context.Context, name, url string, anew bool) {
+	c := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: anew}}
+	l.running.Go(func() {
+		defer c.CloseIdleConnections()
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			began := time.Now()
+			err := askOnce(c, url)
+			l.note(name, began, err)
+			<-tick.C
+		}
+	})
+}
+
+func (l *load) note(name string, began time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked == nil {
+		l.asked = map[string]int{}
+	}
+	l.asked[name]++
+	if err != nil {
+		l.failed = append(l.failed, fmt.Sprintf("%s, number %d, asked at %s: %v", name, l.asked[name], began.Format(time.StampMilli), err))
+	}
+}
+
+func (l *load) count() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := map[string]int{}
+	for name, n := range l.asked {
+		counts[name] = n
+	}
+	return counts
+}
+
+func askOnce(c *http.Client, url string) error {
+	resp, err := c.Get(url)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && !strings.HasPrefix(string(body), "Hello from pod web-") {
+		err = fmt.Errorf("%s, and the answer is %q", resp.Status, body)
+	}
+	return errors.Join(err, resp.Body.Close())
+}
