@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -114,9 +115,11 @@ func wantsJSON(r *http.Request) bool {
 }
 
 func writeJSON(w http.ResponseWriter, code int, value any) {
+	text, _ := json.Marshal(value) // All are structs of strings.
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(value)
+	_, _ = w.Write(append(text, '\n'))
 }
 
 // duration is a parameter of a request, and zero when it is not there.

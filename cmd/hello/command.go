@@ -216,10 +216,11 @@ func parametersOf(r *http.Request, known []string) (url.Values, error) {
 // reply is complete once it has been flushed, with its length known, whatever
 // then becomes of a container that was told to exit.
 func (a *answerer) reply(w http.ResponseWriter, r *http.Request, message string) {
+	lines := a.now().lines()
 	if wantsJSON(r) {
-		writeJSON(w, http.StatusOK, answered{Message: message, Told: a.now().lines()})
+		writeJSON(w, http.StatusOK, answered{Message: message, Told: lines})
 	} else {
-		for _, line := range a.now().lines() {
+		for _, line := range lines {
 			message += "\nNow: " + line
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -243,7 +244,7 @@ func (a *answerer) refuse(w http.ResponseWriter, r *http.Request, why refusal) {
 // fail makes probes fail. Those that ask at one place fail together.
 func (a *answerer) fail(query url.Values) (obeyed, error) {
 	kind := query.Get("probe")
-	lasts, err := duration(query, "for", maxFor)
+	end, err := endOf(query)
 	if err != nil {
 		return obeyed{}, err
 	}
@@ -251,7 +252,6 @@ func (a *answerer) fail(query url.Values) (obeyed, error) {
 	if err != nil {
 		return obeyed{}, err
 	}
-	end := endOf(lasts)
 	var said []string
 	for _, k := range chosen {
 		said = append(said, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.probes[k], until(end), consequence[k]))
@@ -325,11 +325,10 @@ func (a *answerer) slow(query url.Values) (obeyed, error) {
 	if err != nil {
 		return obeyed{}, err
 	}
-	lasts, err := duration(query, "for", maxFor)
+	end, err := endOf(query)
 	if err != nil {
 		return obeyed{}, err
 	}
-	end := endOf(lasts)
 	a.tell(func(t *told) { t.delay, t.delayEnd = delay, end })
 	if delay == 0 {
 		return obeyed{text: "Every answer comes at once."}, nil
@@ -362,11 +361,13 @@ func (a *answerer) end(query url.Values) (obeyed, error) {
 	}, nil
 }
 
-func endOf(lasts time.Duration) time.Time {
-	if lasts == 0 {
-		return time.Time{}
+// endOf is the end of a command that is to last for=.
+func endOf(query url.Values) (time.Time, error) {
+	lasts, err := duration(query, "for", maxFor)
+	if err != nil || !query.Has("for") {
+		return time.Time{}, err
 	}
-	return time.Now().Add(lasts)
+	return time.Now().Add(lasts), nil
 }
 
 func until(end time.Time) string {

@@ -76,6 +76,12 @@ func TestProbesFailAsTold(t *testing.T) {
 	assert.Equal(t, http.StatusOK, c.probe("/readyz"), "not where the probe asks")
 	assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
 
+	var asJSON answered
+	require.NoError(t, json.Unmarshal(c.ask(http.MethodPost, "/fail?probe=readiness&for=1h&format=json").Body.Bytes(), &asJSON))
+	assert.Contains(t, asJSON.Message, "The readiness probe")
+	assert.Len(t, asJSON.Told, 1)
+	assert.Regexp(t, `^the readiness probe fails, until \d\d:\d\d:\d\d UTC or POST /recover$`, asJSON.Told[0])
+
 	c.tell("/fail?probe=all")
 	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
 	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/startupz"))
@@ -112,6 +118,8 @@ func TestWhatIsToldForAWhileEnds(t *testing.T) {
 		assert.Equal(t, 5*time.Second, time.Since(asked), "both delays")
 
 		time.Sleep(5 * time.Second)
+		c.tell("/fail?probe=readiness&for=0s")
+		assert.Equal(t, http.StatusOK, c.probe("/readyz?full=1"), "for no time at all")
 		asked = time.Now()
 		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
 		assert.Zero(t, time.Since(asked))
