@@ -1,10 +1,10 @@
 // Package serviceproxy answers how connections to a node's ports reach pods
 // where there is no netfilter: by accepting and forwarding them.
 //
-// It serves what can be served on a loopback address as an ordinary user: TCP
-// node ports and health check node ports, on the node's own address. Cluster
-// IPs, external IPs and load balancer addresses are not served, and UDP node
-// ports are not yet. Which endpoints a port leads to is decided by upstream's
+// It serves what can be served on a loopback address as an ordinary user: node
+// ports, TCP and UDP, and health check node ports, on the node's own address.
+// Cluster IPs, external IPs and load balancer addresses are not served. Which
+// endpoints a port leads to is decided by upstream's
 // k8s.io/kubernetes/pkg/proxy.
 package serviceproxy
 
@@ -46,6 +46,7 @@ type Proxy struct {
 	// changed has room for one: a change that finds it full is covered by the
 	// sync that is due.
 	changed chan struct{}
+	limits  udpLimits
 
 	mu             sync.Mutex
 	servicesSynced bool
@@ -53,7 +54,7 @@ type Proxy struct {
 	closed         bool
 	serviceMap     upstream.ServicePortMap
 	endpointsMap   upstream.EndpointsMap
-	nodePorts      map[uint16]*nodePort
+	nodePorts      map[portKey]*nodePort
 	healthPorts    map[types.NamespacedName]*healthPort
 	unserved       map[upstream.ServicePortName]bool
 	bindFailures   map[string]bool
@@ -67,9 +68,10 @@ func New(options Options) *Proxy {
 		services:     upstream.NewServiceChangeTracker(v1.IPv4Protocol, nil, nil),
 		endpoints:    upstream.NewEndpointsChangeTracker(v1.IPv4Protocol, options.NodeName, nil, nil),
 		changed:      make(chan struct{}, 1),
+		limits:       conntrackLimits,
 		serviceMap:   upstream.ServicePortMap{},
 		endpointsMap: upstream.EndpointsMap{},
-		nodePorts:    map[uint16]*nodePort{},
+		nodePorts:    map[portKey]*nodePort{},
 		healthPorts:  map[types.NamespacedName]*healthPort{},
 		unserved:     map[upstream.ServicePortName]bool{},
 		bindFailures: map[string]bool{},
@@ -106,9 +108,9 @@ func (p *Proxy) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for number, port := range p.nodePorts {
+	for key, port := range p.nodePorts {
 		port.close()
-		delete(p.nodePorts, number)
+		delete(p.nodePorts, key)
 	}
 	for name, port := range p.healthPorts {
 		port.close()

@@ -86,6 +86,12 @@ func local(service *v1.Service) {
 	service.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 }
 
+func sticky(service *v1.Service) {
+	seconds := int32(60)
+	service.Spec.SessionAffinity = v1.ServiceAffinityClientIP
+	service.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
+}
+
 // backend is a pod: it serves on 127.x.y.z what EndpointSlices know as 10.x.y.z.
 type backend struct {
 	address string
@@ -297,11 +303,7 @@ func TestHalfCloseIsPassedOn(t *testing.T) {
 
 func TestClientStaysWithItsEndpointIfTheServiceSaysSo(t *testing.T) {
 	l := newLab(t, 8)
-	seconds := int32(60)
-	service, at := l.service(func(s *v1.Service) {
-		s.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
-	})
+	service, at := l.service(sticky)
 	l.serve(l.pod(0), 8080, says("first"))
 	l.serve(l.pod(1), 8080, says("second"))
 	l.OnServiceAdd(service)
@@ -370,9 +372,9 @@ func TestPortThatIsTakenIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestUDPIsLeftOut(t *testing.T) {
+func TestSCTPIsLeftOut(t *testing.T) {
 	l := newLab(t, 11)
-	service, at := l.service(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP })
+	service, at := l.service(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP })
 	l.OnServiceAdd(service)
 	l.sync()
 	if len(l.unserved) != 1 || l.shouldRetry() {
@@ -380,7 +382,7 @@ func TestUDPIsLeftOut(t *testing.T) {
 	}
 	if connection, err := net.Dial("tcp4", at); err == nil {
 		connection.Close()
-		t.Error("TCP is served on a UDP node port")
+		t.Error("TCP is served on an SCTP node port")
 	}
 }
 
