@@ -68,7 +68,7 @@ const statusBound = 5 * time.Second
 // Status looks at everything; what does not answer becomes a problem in it.
 func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	st := &Status{
-		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), State: cluster.StateRunning, CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
+		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
 		Nodes: []Node{}, Services: []Service{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
@@ -77,15 +77,7 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	if st.Components, err = l.components(ctx); err != nil {
 		return nil, err
 	}
-	anything := false
-	for _, c := range st.Components {
-		anything = anything || c.State == cluster.StateRunning
-		if c.Wanted && c.State != cluster.StateRunning {
-			st.State = "incomplete"
-		}
-	}
-	if !anything {
-		st.State = cluster.StateStopped
+	if st.State = stateOf(st.Components); st.State == cluster.StateStopped {
 		return st, nil
 	}
 	kube, err := l.Cluster.Observer()
@@ -94,7 +86,9 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	}
 	if err != nil {
 		st.Problems = strings.Split(err.Error(), "\n")
-		st.State = "incomplete"
+	}
+	if st.Problems = append(l.paused(), st.Problems...); len(st.Problems) > 0 {
+		st.State = StateIncomplete
 	}
 	return st, nil
 }
