@@ -7,14 +7,20 @@ import (
 	"syscall"
 )
 
-// Mine tells whether the process is this user's: root sees those of others, too.
+// Mine tells whether the process is this user's, and sees the same folders: root
+// sees those of others, too, and one in a container has paths of its own.
 func (p *Process) Mine() bool {
 	info, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID))
 	if err != nil {
 		return false
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Getuid()
+	if !ok || int(stat.Uid) != os.Getuid() {
+		return false
+	}
+	theirs, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", p.PID))
+	ours, err2 := os.Readlink("/proc/self/ns/mnt")
+	return err1 == nil && err2 == nil && theirs == ours
 }
 
 // Paused tells whether a signal or a debugger has stopped the process (state T
