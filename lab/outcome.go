@@ -74,23 +74,39 @@ func (u *up) poll(ctx context.Context, what string, try func(context.Context) er
 
 // started names what runs now and did not when this was asked last.
 func (u *up) started(ctx context.Context) ([]string, error) {
-	all, err := u.components(ctx)
+	now, err := u.running(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := map[string]int{}
 	var names []string
-	for _, c := range all {
-		if c.State != cluster.StateRunning {
-			continue
-		}
-		now[c.Name] = c.PID
-		if pid, ran := u.seen[c.Name]; !ran || pid != c.PID {
-			names = append(names, c.Name)
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if pid, ran := u.seen[name]; !ran || pid != now[name] {
+			short, _, _ := strings.Cut(name, "@")
+			names = append(names, short)
 		}
 	}
 	u.seen = now
 	return names, nil
+}
+
+// running is what runs, with its process ID if it is a process here: then one
+// look at /proc tells all.
+func (l *Lab) running(ctx context.Context) (map[string]int, error) {
+	now := map[string]int{}
+	if l.State.Cluster != Kind {
+		processes, err := l.host.Running()
+		for name, p := range processes {
+			now[name] = p.PID
+		}
+		return now, err
+	}
+	all, err := l.components(ctx)
+	for _, c := range all {
+		if c.State == cluster.StateRunning {
+			now[c.Name] = c.PID
+		}
+	}
+	return now, err
 }
 
 // concluded fills in the result, and has the timeline tell what was completed.
