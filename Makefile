@@ -39,6 +39,10 @@ build: ## Build everything: our programs into bin/, upstream Kubernetes into bin
 images: ## Build the images of fakecloud, ccm and hello, FROM scratch and offline, as archives for `docker load`
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build images
 
+.PHONY: lab-image
+lab-image: ## Build the image of a whole embedded lab into bin/lab-image.tar, for a container on any system; says how to run it
+	@$(GO) run ./scripts/build lab-image
+
 .PHONY: node-image
 node-image: ## Build the image of kind nodes into bin/node-image.tar; no image registry is needed
 	@$(GO) run ./scripts/node-image
@@ -58,7 +62,7 @@ test: build ## Run all tests with the race detector, the integration tests on an
 	cd lab/kube && $(GO) test -race -timeout 20m ./...
 
 .PHONY: test-kind
-test-kind: build node-image ## Run the tests that bring up a kind cluster; they need Docker
+test-kind: build node-image lab-image ## Run the tests that need Docker: a kind cluster from end to end, and a lab in a container
 	LAB_TEST_KIND=1 $(GO) test -race -timeout 30m -run 'TestKind' -v ./lab
 
 .PHONY: conformance

@@ -134,7 +134,7 @@ func Pause(ctx context.Context, name string) (ended int, err error) {
 		ended += n
 	}
 	if err == nil && ended > 0 {
-		err = l.Timeline().Add(timeline.Change{Subject: "lab/" + name, What: "stopped", Detail: "its state is kept"})
+		err = l.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + name, What: "stopped", Detail: "its state is kept"})
 	}
 	return ended, interrupted(ctx, st, err)
 }

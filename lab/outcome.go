@@ -118,7 +118,7 @@ func (u *up) concluded() error {
 		u.Outcome.Result = Unchanged
 	default:
 		u.Outcome.Result = Completed
-		return u.Timeline().Add(timeline.Change{Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.Outcome.Did, "; ")})
+		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.Outcome.Did, "; ")})
 	}
 	return nil
 }

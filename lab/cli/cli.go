@@ -85,11 +85,13 @@ of containers (kind), or is one that you have already.`,
 		name = v
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
+	_ = root.RegisterFlagCompletionFunc("name", completeLabs(1))
 	root.AddCommand(
 		newUp(o),
 		newDown(o),
 		newStatus(o),
 		newList(o),
+		newCompare(),
 		newWatch(o),
 		newLogs(o),
 		newDoctor(o),

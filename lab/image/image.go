@@ -27,6 +27,7 @@ type Spec struct {
 	Names      []string // With their tags, such as ccmlab/ccm:dev.
 	Tree       Tree
 	Entrypoint []string
+	Cmd        []string // The arguments, unless others are given.
 	Env        []string
 	User       string
 	StopSignal string
@@ -121,6 +122,7 @@ func build(layerFile string, spec Spec) (v1.Image, error) {
 		RootFS:       v1.RootFS{Type: "layers"},
 		Config: v1.Config{
 			Entrypoint: spec.Entrypoint,
+			Cmd:        spec.Cmd,
 			Env:        append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, spec.Env...),
 			User:       spec.User,
 			StopSignal: spec.StopSignal,

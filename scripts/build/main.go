@@ -3,7 +3,8 @@
 // it, from the root of a clone.
 // LAB_KUBE_BIN names a folder that has upstream's already; then only the
 // project's own are made. With the word "images" (`make images`) it makes those
-// alone and says which they are.
+// alone and says which they are; with "lab-image" (`make lab-image`) it also
+// makes the image of a whole lab.
 package main
 
 import (
@@ -37,17 +38,28 @@ func run() error {
 	if err := steps.Do("images", func(note func(string)) (string, error) { return images("bin", note) }); err != nil {
 		return err
 	}
-	if len(os.Args) > 1 && os.Args[1] == "images" {
+	word := ""
+	if len(os.Args) > 1 {
+		word = os.Args[1]
+	}
+	if word == "images" {
 		return list(os.Stdout, filepath.Join("bin", "images"))
 	}
-	if os.Getenv("LAB_KUBE_BIN") != "" {
-		return nil
+	kube := os.Getenv("LAB_KUBE_BIN")
+	if kube == "" {
+		kube = filepath.Join("bin", "kube")
+		upstream, err := build.Kubernetes(".")
+		if err != nil {
+			return err
+		}
+		if err := module(ctx, steps, "build upstream", upstream, kube); err != nil {
+			return err
+		}
 	}
-	kube, err := build.Kubernetes(".")
-	if err != nil {
-		return err
+	if word == "lab-image" {
+		return labImage(steps, "bin", kube, os.Stdout)
 	}
-	return module(ctx, steps, "build upstream", kube, "bin/kube")
+	return nil
 }
 
 func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {

@@ -1,0 +1,117 @@
+package cli
+
+// This file answers what `lab up --foreground` does once the lab is up.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/publish"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// foreground are the flags of a lab that lives as long as its command, which is
+// what a container wants.
+type foreground struct {
+	stay  bool
+	ports []string
+}
+
+func addForeground(cmd *cobra.Command) *foreground {
+	f := &foreground{}
+	cmd.Flags().BoolVar(&f.stay, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM)")
+	cmd.Flags().StringArrayVar(&f.ports, "publish", nil, "with --foreground: `[ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]` of this machine that leads to the Service's load balancer (default address 127.0.0.1, default Service "+publish.Default+"); can be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("publish", cobra.NoFileCompletions)
+	return f
+}
+
+// listen takes the ports before anything is started: a port that is taken is
+// told at once.
+func (f *foreground) listen(ctx context.Context) (*publish.Listeners, error) {
+	if len(f.ports) > 0 && !f.stay {
+		return nil, usagef("--publish works as long as the command does: give --foreground too")
+	}
+	var ports []publish.Port
+	for _, text := range f.ports {
+		p, err := publish.Parse(text)
+		if err != nil {
+			return nil, usagef("--publish %w", err)
+		}
+		ports = append(ports, p)
+	}
+	return publish.Listen(ctx, ports)
+}
+
+// run stays until ctx ends, which takes the lab down, or the lab goes down by
+// another command.
+func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, published *publish.Listeners) error {
+	kube, err := l.Cluster.Observer()
+	if err != nil {
+		return err
+	}
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- published.Serve(serving, kube, slog.New(slog.NewTextHandler(os.Stderr, nil))) }()
+	for _, text := range f.ports {
+		_, _ = fmt.Fprintf(cmd.OutOrStdout(), "  Published     %s\n", text)
+	}
+	_, _ = fmt.Fprintln(cmd.OutOrStdout())
+	following := show(ctx, cmd.OutOrStdout(), l.Timeline())
+	stop()
+	if err := <-served; err != nil && !errors.Is(err, os.ErrClosed) {
+		following = errors.Join(following, err)
+	}
+	if ctx.Err() == nil {
+		return following
+	}
+	return takeDown(context.WithoutCancel(ctx), l.State.Name)
+}
+
+// showEvery is how often the timeline is looked at.
+const showEvery = 200 * time.Millisecond
+
+// show prints what comes after what the closing screen has shown, until ctx ends
+// or the lab is gone.
+func show(ctx context.Context, w io.Writer, log timeline.Log) error {
+	r, err := log.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	tick := time.NewTicker(showEvery)
+	defer tick.Stop()
+	_, err = r.Next()
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		var entries []timeline.Entry
+		entries, err = r.Next()
+		printTimeline(w, entries)
+	}
+	if errors.Is(err, timeline.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+func takeDown(ctx context.Context, name string) error {
+	_, _ = fmt.Fprintln(os.Stderr, "Taking the lab down.")
+	_, err := lab.Down(ctx, name)
+	if errors.Is(err, state.ErrNone) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package main
+
+// This file answers how a whole lab, control plane and all, becomes one image
+// that an ordinary container runs.
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+const (
+	programsDir = "usr/local/bin"
+	// labHome is where the lab keeps its state; a volume or a tmpfs may be there.
+	labHome = "/home/lab"
+	// labPort is the one to publish: not the demo's own, which its balancer is to
+	// have.
+	labPort = "8000"
+)
+
+// labImage makes bin/lab-image.tar, where a program of it is newer.
+func labImage(steps *ui.Steps, bin, kube string, out io.Writer) error {
+	archive := filepath.Join(bin, "lab-image.tar")
+	err := steps.Do("lab image", func(func(string)) (string, error) {
+		sources := labPrograms(bin, kube)
+		stale, err := older(archive, sources)
+		if err != nil {
+			return "", err
+		}
+		if !stale {
+			return archive + " is up to date", nil
+		}
+		spec, err := labSpec(sources)
+		if err == nil {
+			err = image.WriteFile(archive, spec)
+		}
+		return archive, err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, `
+    docker load --input %[1]s
+    docker run --init --rm --name ccmlab --publish 127.0.0.1:8080:%[2]s %[3]s
+    curl http://127.0.0.1:8080/                # in another terminal
+    docker exec ccmlab kubectl get nodes
+`, archive, labPort, imageName("lab"))
+	return err
+}
+
+// labPrograms maps paths in the image to the machine's files.
+func labPrograms(bin, kube string) map[string]string {
+	files := map[string]string{}
+	for _, name := range append([]string{"lab"}, embedded.OwnPrograms...) {
+		files[path.Join(programsDir, name)] = filepath.Join(bin, name)
+	}
+	for _, name := range embedded.KubePrograms {
+		files[path.Join(programsDir, "kube", name)] = filepath.Join(kube, name)
+	}
+	return files
+}
+
+func older(archive string, sources map[string]string) (bool, error) {
+	have, err := os.Stat(archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, source := range sources {
+		info, err := os.Stat(source)
+		if err != nil || info.ModTime().After(have.ModTime()) {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// labSpec runs as an ordinary user. In a container of its own a lab always has
+// the first slot and its usual ports, so that kubectl and fakecloud need not be
+// told where it is.
+func labSpec(programs map[string]string) (image.Spec, error) {
+	tree := image.Tree{}
+	var errs []error
+	for name, source := range programs {
+		errs = append(errs, tree.File(name, source, 0o755))
+	}
+	const anybodys = 0o777 | fs.ModeSticky
+	errs = append(errs,
+		tree.Link(path.Join(programsDir, "kubectl"), "kube/kubectl"),
+		tree.Dir("tmp", anybodys), tree.Dir(labHome[1:], anybodys),
+		// The kubelet looks for a user of its own name, and fails where it cannot look.
+		tree.Text("etc/passwd", "lab:x:65532:65532::"+labHome+":/\n", 0o644),
+		tree.Text("etc/group", "lab:x:65532:\n", 0o644),
+	)
+	return image.Spec{
+		Names: []string{imageName("lab")}, Tree: tree, User: "65532:65532",
+		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
+		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
+		Env: []string{
+			"HOME=" + labHome, "CCMLAB_HOME=" + labHome,
+			"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml",
+			"FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token",
+		},
+	}, errors.Join(errs...)
+}
