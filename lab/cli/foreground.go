@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -66,7 +65,11 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 		_, _ = fmt.Fprintf(cmd.OutOrStdout(), "  Published     %s\n", text)
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
-	following := show(ctx, cmd.OutOrStdout(), l.Timeline())
+	// The closing screen has shown what was before.
+	watched := lab.WatchOptions{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
+	following := l.Watch(ctx, watched, printer(cmd.OutOrStdout()), func(text string) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
+	})
 	stop()
 	if err := <-served; err != nil && !errors.Is(err, os.ErrClosed) {
 		following = errors.Join(following, err)
@@ -75,36 +78,6 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 		return following
 	}
 	return takeDown(context.WithoutCancel(ctx), l.State.Name)
-}
-
-// showEvery is how often the timeline is looked at.
-const showEvery = 200 * time.Millisecond
-
-// show prints what comes after what the closing screen has shown, until ctx ends
-// or the lab is gone.
-func show(ctx context.Context, w io.Writer, log timeline.Log) error {
-	r, err := log.Open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Close() }()
-	tick := time.NewTicker(showEvery)
-	defer tick.Stop()
-	_, err = r.Next()
-	for err == nil {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		var entries []timeline.Entry
-		entries, err = r.Next()
-		printTimeline(w, entries)
-	}
-	if errors.Is(err, timeline.ErrGone) {
-		return nil
-	}
-	return err
 }
 
 func takeDown(ctx context.Context, name string) error {
