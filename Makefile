@@ -14,6 +14,9 @@ MUTANTS ?=
 MINORS ?=
 BENCH ?=
 SOAK ?=
+CYCLES ?=
+LABS ?=
+PARALLEL ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
 .PHONY: help
@@ -99,6 +102,14 @@ generate: ## Regenerate all generated code
 .PHONY: bench-up
 bench-up: build ## Measure bringing the lab up and down, and its memory (CLUSTER=embedded|kind ROUNDS=5)
 	@CLUSTER=$(CLUSTER) scripts/bench-up
+
+.PHONY: bench-labs
+bench-labs: build ## Measure many small labs side by side: memory, processes, seconds, idle CPU (LABS=20 NODES=1 PARALLEL=1)
+	@LABS=$(LABS) NODES=$(NODES) PARALLEL=$(PARALLEL) scripts/bench-labs
+
+.PHONY: soak-up
+soak-up: build ## Bring a lab up and down again and again, and say what is left: nothing must be (CYCLES=50 NODES=3)
+	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up
 
 .PHONY: bench-cloud
 bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; two minutes (BENCH="-quick -rows get,list -o json")

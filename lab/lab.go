@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -51,6 +50,8 @@ var Kinds = []string{Embedded, Kind, External}
 type Lab struct {
 	State   *state.Lab
 	Cluster cluster.Cluster
+	// Outcome is what Up did, of a lab that Up returned.
+	Outcome Outcome
 	bin     local.Binaries
 	host    process.Host
 }
@@ -148,11 +149,7 @@ const DefaultProfile = "fast"
 
 // create records a new lab and claims what it needs for itself. The hold must
 // be passed on to the agent or closed; it may be nil.
-func create(ctx context.Context, o Options) (*Lab, cluster.Hold, error) {
-	st, err := state.Create(o.Name)
-	if err != nil {
-		return nil, nil, err
-	}
+func create(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {
 	l, hold, err := claim(ctx, st, o)
 	if err != nil {
 		if hold != nil {
@@ -211,11 +208,11 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, 
 	if err := sameAs(st, o); err != nil {
 		return nil, nil, err
 	}
-	if err := st.Lock(); err != nil {
-		return nil, nil, err
-	}
 	l, err := attach(st)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.awake(); err != nil {
 		return nil, nil, err
 	}
 	st.Nodes = max(0, cmp.Or(o.Nodes, st.Nodes))
@@ -228,7 +225,8 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, 
 	}
 	hold, err := l.Cluster.Reclaim(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("lab %q cannot come back to its addresses: %w; `lab down --name %s` removes it, then `lab up` makes it anew elsewhere", st.Name, err, st.Name)
+		return nil, nil, fmt.Errorf("lab %q cannot come back to its addresses%s: %w; `lab up --name %s` again when they are free, or `lab down --name %s` removes it and what it kept, and `lab up` makes it anew elsewhere",
+			st.Name, tenant(st), err, st.Name, st.Name)
 	}
 	return l, hold, nil
 }
@@ -256,74 +254,6 @@ func sameAs(st *state.Lab, o Options) error {
 		}
 	}
 	return nil
-}
-
-// remains is a lab of which only the name is known: all that carries its mark,
-// whatever its cluster was.
-func remains(name string) (*Lab, error) {
-	st, err := state.Blank(name)
-	return &Lab{State: st, Cluster: remnants{lab: st}, host: process.Host{Lab: st.Path()}}, err
-}
-
-type remnants struct {
-	cluster.Cluster // None: such a lab can do nothing but go down.
-	lab             *state.Lab
-}
-
-func (r remnants) Down(ctx context.Context) (ended int, err error) {
-	processes, err1 := local.NewSite(r.lab, local.Binaries{}).Down(ctx)
-	containers, err2 := kind.Clear(ctx, r.lab)
-	return processes + containers, errors.Join(err1, err2)
-}
-
-// Down ends everything of the lab and deletes its folder. It also works on
-// what a crash left, and on a lab that is not there (then it says so).
-func Down(ctx context.Context, name string) (ended int, err error) {
-	l, err := remains(name)
-	if err != nil {
-		return 0, err
-	}
-	dir := l.State.Path()
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		if ended, err = l.down(ctx); err == nil && ended == 0 {
-			err = fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, name, dir)
-		}
-		return ended, err
-	}
-	// What cannot be read, damaged or cut short, is to go all the same.
-	if recorded, err := state.OpenDir(dir); err == nil {
-		if whole, err := attach(recorded); err == nil {
-			l = whole
-		}
-	}
-	if err := l.State.Lock(); err != nil {
-		return 0, err
-	}
-	defer l.State.Unlock()
-	if ended, err = l.down(ctx); err != nil {
-		return ended, err
-	}
-	return ended, l.State.Remove()
-}
-
-// down ends the agent first: it would boot again what ends. The cluster keeps
-// its claim until all has ended.
-func (l *Lab) down(ctx context.Context) (ended int, err error) {
-	for {
-		running, err := l.host.Running()
-		if err != nil {
-			return ended, err
-		}
-		if running[componentAgent] == nil {
-			break
-		}
-		if err := errors.Join(process.Stop(ctx, downGrace, running[componentAgent]), ctx.Err()); err != nil {
-			return ended, err
-		}
-		ended++
-	}
-	n, err := l.Cluster.Down(ctx)
-	return ended + n, err
 }
 
 // StartCCM has the CCM run from now on, and returns when it serves.

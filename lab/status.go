@@ -71,7 +71,7 @@ const statusBound = 5 * time.Second
 // Status looks at everything; what does not answer becomes a problem in it.
 func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	st := &Status{
-		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), State: cluster.StateRunning, CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
+		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
 		Nodes: []Node{}, Services: []Service{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
@@ -80,15 +80,7 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	if st.Components, err = l.components(ctx); err != nil {
 		return nil, err
 	}
-	anything := false
-	for _, c := range st.Components {
-		anything = anything || c.State == cluster.StateRunning
-		if c.Wanted && c.State != cluster.StateRunning {
-			st.State = "incomplete"
-		}
-	}
-	if !anything {
-		st.State = cluster.StateStopped
+	if st.State = stateOf(st.Components); st.State == cluster.StateStopped {
 		return st, nil
 	}
 	kube, err := l.Cluster.Observer()
@@ -97,7 +89,9 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	}
 	if err != nil {
 		st.Problems = strings.Split(err.Error(), "\n")
-		st.State = "incomplete"
+	}
+	if st.Problems = append(l.paused(), st.Problems...); len(st.Problems) > 0 {
+		st.State = StateIncomplete
 	}
 	if dir := l.State.Path(); process.Full(dir) {
 		st.Problems = append(st.Problems, "the disk of "+dir+" is full: free some space, then `lab up` completes the lab")

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -53,6 +54,12 @@ type up struct {
 	kube  *kubernetes.Clientset
 	hold  cluster.Hold
 	fresh bool
+	// seen is what ran when it was looked at last, with its process ID; waited
+	// says that a step did not find at once what it looked for.
+	seen   map[string]int
+	waited bool
+	// asleep says that somebody has scaled the demo to nothing.
+	asleep bool
 	// prepared says that all is there that the first start needs.
 	prepared bool
 	nodes    int    // that should be Ready
@@ -94,18 +101,21 @@ func begin(ctx context.Context, o Options, steps *ui.Steps) (*up, error) {
 	if err := o.unpack(ctx, steps); err != nil {
 		return nil, err
 	}
-	u := &up{opts: o, steps: steps}
-	st, err := state.Open(o.Name)
-	switch {
-	case errors.Is(err, state.ErrNone):
-		u.fresh = true
-		u.Lab, u.hold, err = create(ctx, o)
-	case err == nil:
-		u.Lab, u.hold, err = resume(ctx, st, o)
-	}
+	st, fresh, err := state.Enter(o.Name)
 	if err != nil {
 		return nil, err
 	}
+	u := &up{opts: o, steps: steps, fresh: fresh}
+	take := resume
+	if fresh {
+		take = create
+	}
+	began := time.Now()
+	if u.Lab, u.hold, err = take(ctx, st, o); err != nil {
+		st.Unlock()
+		return nil, err
+	}
+	u.Outcome.Began = began
 	return u, nil
 }
 
@@ -132,6 +142,11 @@ func (u *up) run(ctx context.Context) error {
 	without := u.Cluster.Traits().NoCloudProvider
 	ccm := !u.opts.WithoutCCM && !without
 	u.prepared = !preparing
+	if !u.fresh {
+		if _, err := u.started(ctx); err != nil {
+			return err
+		}
+	}
 	for _, s := range []step{
 		{title: "images", do: u.prepare, skip: !preparing, bound: prepareBound},
 		{title: "cloud", do: u.startCloud},
@@ -151,13 +166,13 @@ func (u *up) run(ctx context.Context) error {
 			bound := cmp.Or(u.opts.StepTimeout, s.bound, stepBound+time.Duration(u.State.Nodes)*nodeBound)
 			ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 			defer cancel()
-			return u.watched(ctx, note, s.do)
+			return u.told(ctx, s.title, func() (string, error) { return u.watched(ctx, note, s.do) })
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.title, err)
+			return errors.Join(fmt.Errorf("%s: %w", s.title, err), u.awake())
 		}
 	}
-	return nil
+	return u.concluded()
 }
 
 func (u *up) prepare(ctx context.Context, note func(string)) (string, error) {
@@ -216,6 +231,9 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	}
 	if err := u.startAgent(u.hold); err != nil {
 		return "", err
+	}
+	if len(made) > 0 {
+		u.did("created " + strings.Join(made, ", "))
 	}
 	if len(made) == 0 {
 		return fmt.Sprintf("%d there already", len(have)), nil
@@ -282,7 +300,7 @@ func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
 // awaitNodes waits for a Ready node on each instance that runs or is about to.
 func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
 	var tainted, ready int
-	err := cluster.Poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
+	err := u.poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
 		instances, err := u.liveInstances(ctx)
 		if err != nil {
 			return err
@@ -337,17 +355,40 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 		renewed[l.Name] = l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil &&
 			time.Since(l.Spec.RenewTime.Time) < time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
 	}
+	if u.embedded() { // A machine that has ended just now has renewed it, too.
+		machines, err := u.Cluster.Machines(ctx)
+		if err != nil {
+			return nil, err
+		}
+		runs := map[string]bool{}
+		for m := range machines {
+			runs[m.Name] = true
+		}
+		maps.DeleteFunc(renewed, func(name string, _ bool) bool { return !runs[name] })
+	}
 	return slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !renewed[n.Name] }), nil
 }
 
 func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
-	if err := cluster.Poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
-		return apply.Manifests(ctx, u.Cluster.Kubeconfig(), u.demo())
+	if err := u.poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
+		// What somebody has made of the demo since stays.
+		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), u.demo())
+		if len(made) > 0 {
+			u.did("created " + strings.Join(made, ", "))
+		}
+		return err
 	}); err != nil {
 		return "", err
 	}
+	demo, err := u.kube.AppsV1().Deployments(demoNamespace).Get(ctx, demoName, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if u.asleep = demo.Spec.Replicas != nil && *demo.Spec.Replicas == 0; u.asleep {
+		return asleep, nil
+	}
 	var said string
-	err := cluster.Poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
+	err = u.poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
 		pods, err := u.demoPods(ctx)
 		if err != nil {
 			return err
@@ -413,7 +454,7 @@ func (u *up) startController(ctx context.Context, note func(string)) (string, er
 		return "", err
 	}
 	var initialized int
-	err := cluster.Poll(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
+	err := u.poll(ctx, "the CCM to initialise the nodes; `lab logs ccm` says what it does", func(ctx context.Context) error {
 		nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -438,9 +479,15 @@ func (u *up) startController(ctx context.Context, note func(string)) (string, er
 	return fmt.Sprintf("taints lifted from %d nodes; provider IDs, zones and addresses set", initialized), err
 }
 
+// asleep is what is said of a demo that somebody has scaled to nothing.
+const asleep = "none: deployment web is scaled to 0"
+
 func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
+	if u.asleep {
+		return asleep, nil
+	}
 	var nodes []string
-	err := cluster.Poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
+	err := u.poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
 		pods, err := u.demoPods(ctx)
 		if err != nil {
 			return err
@@ -470,7 +517,7 @@ func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
 	var svc *corev1.Service
 	note("waiting for the Service's address")
-	err := cluster.Poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
+	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
 		var err error
 		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
 			return err
@@ -496,8 +543,11 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 }
 
 func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
+	if u.asleep {
+		return asleep, nil
+	}
 	var body string
-	err := cluster.Poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
+	err := u.poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
 		var err error
 		body, err = get(ctx, u.answer)
 		return err
@@ -505,7 +555,12 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + demoName, What: "first-answer", Detail: body})
+	const first = "first-answer"
+	entries, err := u.Timeline().Read()
+	if err != nil || slices.ContainsFunc(entries, func(e timeline.Entry) bool { return e.What == first }) {
+		return body, err
+	}
+	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + demoName, What: first, Detail: body})
 }
 
 // get fetches a page once, over a connection of its own, as curl would.

@@ -32,6 +32,21 @@ func Manifests(ctx context.Context, kubeconfig string, files ...[]byte) error {
 	return Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}.Apply(ctx, files...)
 }
 
+// Missing applies those documents whose object is not there, and names them as
+// Kind name. What is there stays as it is.
+func Missing(ctx context.Context, kubeconfig string, files ...[]byte) (made []string, err error) {
+	o := Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}
+	err = each(ctx, kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+		_, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		made = append(made, obj.GetKind()+" "+obj.GetName())
+		return o.apply(ctx, target, obj)
+	}, files...)
+	return made, err
+}
+
 // Owner applies in a name of its own, which the API server keeps with every
 // field that it sets.
 type Owner struct {
@@ -56,18 +71,22 @@ func (o Owner) Apply(ctx context.Context, files ...[]byte) error {
 				return nil
 			}
 		}
-		labels := obj.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[labelManagedBy] = fieldManager // So that there is a field to own.
-		obj.SetLabels(labels)
-		_, err := target.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: o.name, Force: o.force})
-		if apierrors.IsConflict(err) {
-			err = fmt.Errorf("somebody has one by that name that says something else, and it is left alone: %w", err)
-		}
-		return err
+		return o.apply(ctx, target, obj)
 	}, files...)
+}
+
+func (o Owner) apply(ctx context.Context, target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	labels := obj.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[labelManagedBy] = fieldManager // So that there is a field to own.
+	obj.SetLabels(labels)
+	_, err := target.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: o.name, Force: o.force})
+	if apierrors.IsConflict(err) {
+		err = fmt.Errorf("somebody has one by that name that says something else, and it is left alone: %w", err)
+	}
+	return err
 }
 
 // Withdraw deletes the objects named in the files that are this owner's alone.

@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 const maxNodes = 100
@@ -76,7 +77,7 @@ There are three kinds of cluster:
 			}
 			switch {
 			case format != "table":
-				err = printAs(cmd.OutOrStdout(), format, st)
+				err = printAs(cmd.OutOrStdout(), format, upResult{st, l.Outcome})
 			case !o.quiet:
 				err = closing(cmd, l, st, opts)
 			}
@@ -161,7 +162,13 @@ func checkUp(o lab.Options, nodesGiven bool) error {
 	return errors.Join(errs...)
 }
 
-// closing is the last screen: what to do now.
+// upResult is what `up -o json` prints: the lab's status, and what was done.
+type upResult struct {
+	*lab.Status
+	Up lab.Outcome `json:"up"`
+}
+
+// closing is the last screen: what happened in this run, and what to do now.
 func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
@@ -174,9 +181,18 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 	if o.Name != "lab" {
 		nameFlag = " --name " + o.Name
 	}
-	p("\nTimeline (seconds since start)")
-	printTimeline(w, entries)
-	p("")
+	switch l.Outcome.Result {
+	case lab.Unchanged:
+		p("\nNothing was missing.\n")
+	case lab.Completed:
+		entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return e.Time.Before(l.Outcome.Began) })
+		p("\nCompleted: %s.", strings.Join(l.Outcome.Did, "; "))
+		fallthrough
+	default:
+		p("\nTimeline (seconds since start)")
+		printTimeline(w, entries)
+		p("")
+	}
 	for _, s := range st.Services {
 		if s.Address != "" {
 			p("  Try it        curl http://%s:%d/", s.Address, s.Port)
@@ -210,29 +226,6 @@ func sameFile(a, b string) bool {
 	ia, err1 := os.Stat(a)
 	ib, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(ia, ib)
-}
-
-func newDown(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "down",
-		Short: "Stop everything of the lab and delete its folder",
-		Long: `down ends every process and container of the lab and deletes all that it
-kept, networks and volumes among it. It also clears away what a crash left. Where there is no lab it says so, and is content.`,
-		Example: `  lab down
-  lab down --name second`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := state.Dir(o.name); err != nil {
-				return usageError{err}
-			}
-			return o.steps().Do("down", func(func(string)) (string, error) {
-				n, err := lab.Down(cmd.Context(), o.name)
-				if errors.Is(err, state.ErrNone) {
-					return fmt.Sprintf("there is no lab %q; nothing to do", o.name), nil
-				}
-				return fmt.Sprintf("%d processes and containers ended, folder deleted", n), err
-			})
-		},
-	}
 }
 
 func newCCM(o *options) *cobra.Command {

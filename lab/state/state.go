@@ -152,7 +152,10 @@ func Create(name string) (*Lab, error) {
 		return nil, err
 	}
 	l := blank(name, dir)
-	return l, l.Lock()
+	if err := l.Lock(); !errors.Is(err, fs.ErrNotExist) {
+		return l, err
+	}
+	return Create(name) // A `down` was faster.
 }
 
 // In is a lab that has this folder, which is there and its alone, instead of one
@@ -188,9 +191,13 @@ func (l *Lab) Lock() error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("another command is working on lab %q; wait for it to end", l.Name)
+			return fmt.Errorf("another command is working on lab %q%s; wait for it to end", l.Name, holder(l.dir))
 		}
 		return fmt.Errorf("locking %s: %w", l.dir, err)
+	}
+	if !isStill(f, l.dir) { // A `down` has deleted it since it was opened.
+		_ = f.Close()
+		return l.Lock()
 	}
 	l.lock = f
 	return nil
@@ -207,6 +214,9 @@ func (l *Lab) Unlock() {
 // Remove deletes the lab's folder, and the folder of all labs if this was the
 // last one and nobody but us made it.
 func (l *Lab) Remove() error {
+	if err := l.clear(); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(l.dir); err != nil {
 		return err
 	}
@@ -219,6 +229,9 @@ func (l *Lab) Remove() error {
 // Path is a file or folder of the lab.
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
 
+// newFile begins the name of a file that is not written to its end yet.
+const newFile = ".new-"
+
 // WriteFile replaces a file as a whole, readable by the owner alone.
 func WriteFile(file string, data []byte) error { return remedy.With(replaceFile(file, data)) }
 
@@ -226,7 +239,7 @@ func replaceFile(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600 by CreateTemp
+	tmp, err := os.CreateTemp(filepath.Dir(file), newFile+"*") // 0600 by CreateTemp
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,11 @@ func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
 
 // Claim takes a free slot for a new lab.
 func (s Site) Claim(context.Context) (cluster.Hold, error) {
-	slot, err := ClaimSlot()
+	kept, err := keptSlots()
+	if err != nil {
+		return nil, err
+	}
+	slot, err := ClaimSlot(kept...)
 	if err != nil {
 		return nil, err
 	}

@@ -84,13 +84,17 @@ func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bo
 // HoldSlot takes the lock of a lab's own slot, while its processes still run.
 func HoldSlot(slot int, ports map[string]int) (*Slot, error) { return claim(slot, ports, true) }
 
-// ClaimSlot finds a free slot by binding.
-func ClaimSlot() (*Slot, error) {
+// ClaimSlot finds a free slot by binding, and leaves out those that are kept for
+// labs which do not run.
+func ClaimSlot(kept ...int) (*Slot, error) {
 	ports, err := freePorts()
 	if err != nil {
 		return nil, err
 	}
 	for x := firstSlot; x <= lastSlot; x++ {
+		if slices.Contains(kept, x) {
+			continue
+		}
 		s, err := claim(x, ports, false)
 		if err == nil {
 			return s, nil
@@ -99,7 +103,7 @@ func ClaimSlot() (*Slot, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken; `lab doctor` says which labs there are, `lab down --name NAME` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
+	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken or kept; `lab list` says which labs there are, `lab down --name NAME` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
 }
 
 var errTaken = errors.New("slot is taken")

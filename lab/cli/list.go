@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/ccmlab/ccmlab/lab"
+)
+
+func newList(_ *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List your labs, and what is left of those that are gone",
+		Long: `list shows each lab of yours: one that runs, one of which something is missing
+(incomplete; lab up completes it), one that is stopped (lab up brings it back),
+and what is left of one whose folder is gone (lab down --all ends it).`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			labs, err := lab.List(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, labs)
+			}
+			return printLabs(cmd.OutOrStdout(), labs, time.Now())
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func printLabs(w io.Writer, labs []lab.Listed, now time.Time) error {
+	if len(labs) == 0 {
+		_, err := fmt.Fprintln(w, "There is no lab; `lab up` makes one.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "NAME\tCLUSTER\tSTATE\tNETWORK\tPROCESSES\tAGE")
+	for _, l := range labs {
+		age := ""
+		if l.StartedAt != nil {
+			age = duration.HumanDuration(now.Sub(*l.StartedAt))
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dash(l.Cluster), l.State, dash(l.Network), l.Processes, dash(age))
+	}
+	for _, l := range labs {
+		if l.Problem != "" {
+			_, _ = fmt.Fprintf(t, "\nproblem: %s: %s\n", l.Name, l.Problem)
+		}
+	}
+	return t.Flush()
+}

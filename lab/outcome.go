@@ -1,0 +1,152 @@
+package lab
+
+// What an `up` changed of a lab that was there: what each step started, made or
+// had to wait for. A step that found everything did nothing.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// Results of an `up`.
+const (
+	Created   = "created"   // There was no lab.
+	Completed = "completed" // Something was missing, and now is not.
+	Unchanged = "unchanged" // Nothing was missing.
+)
+
+// Outcome is what an `up` did.
+type Outcome struct {
+	// Result is Created, Completed or Unchanged.
+	Result string `json:"result"`
+	// Did says what a completed lab lacked, in the order of the steps.
+	Did []string `json:"did,omitempty"`
+	// Began is when.
+	Began time.Time `json:"began"`
+}
+
+// asItWas is what a step says that changed nothing.
+const asItWas = "as it was"
+
+// told runs one step of an `up` that found a lab, and says what was changed.
+func (u *up) told(ctx context.Context, title string, step func() (string, error)) (string, error) {
+	if u.fresh {
+		return step()
+	}
+	began := len(u.Outcome.Did)
+	u.waited = false
+	detail, err := step()
+	if err != nil {
+		return detail, err
+	}
+	started, err := u.started(ctx)
+	if len(started) > 0 {
+		u.did("started " + strings.Join(started, ", "))
+	}
+	switch did := u.Outcome.Did[began:]; {
+	case len(did) > 0:
+		return strings.Join(did, "; "), err
+	case u.waited:
+		u.did("waited for " + title)
+		return detail, err
+	}
+	return asItWas, err
+}
+
+func (u *up) did(what string) { u.Outcome.Did = append(u.Outcome.Did, what) }
+
+// poll is cluster.Poll, and remembers that there was something to wait for.
+func (u *up) poll(ctx context.Context, what string, try func(context.Context) error) error {
+	return cluster.Poll(ctx, what, func(ctx context.Context) error {
+		err := try(ctx)
+		u.waited = u.waited || err != nil
+		return err
+	})
+}
+
+// started names what runs now and did not when this was asked last.
+func (u *up) started(ctx context.Context) ([]string, error) {
+	now, err := u.running(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if pid, ran := u.seen[name]; !ran || pid != now[name] {
+			short, _, _ := strings.Cut(name, "@")
+			names = append(names, short)
+		}
+	}
+	u.seen = now
+	return names, nil
+}
+
+// running is what runs, with its process ID if it is a process here: then one
+// look at /proc tells all.
+func (l *Lab) running(ctx context.Context) (map[string]int, error) {
+	now := map[string]int{}
+	if l.State.Cluster != Kind {
+		processes, err := l.host.Running()
+		for name, p := range processes {
+			now[name] = p.PID
+		}
+		return now, err
+	}
+	all, err := l.components(ctx)
+	for _, c := range all {
+		if c.State == cluster.StateRunning {
+			now[c.Name] = c.PID
+		}
+	}
+	return now, err
+}
+
+// concluded fills in the result, and has the timeline tell what was completed.
+func (u *up) concluded() error {
+	switch {
+	case u.fresh:
+		u.Outcome.Result, u.Outcome.Did = Created, nil
+	case len(u.Outcome.Did) == 0:
+		u.Outcome.Result = Unchanged
+	default:
+		u.Outcome.Result = Completed
+		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.Outcome.Did, "; ")})
+	}
+	return nil
+}
+
+// awake is an error when something of the lab is there and stopped by a signal:
+// nothing starts it anew, and whoever asks it would wait for long.
+func (l *Lab) awake() error {
+	if paused := l.paused(); len(paused) > 0 {
+		return fmt.Errorf("lab %q: %s", l.State.Name, strings.Join(paused, "; "))
+	}
+	return nil
+}
+
+// paused says of each such process what to do.
+func (l *Lab) paused() []string {
+	running, err := l.host.Running()
+	if err != nil {
+		return nil
+	}
+	var said []string
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		if p := running[name]; p.Paused() {
+			short, _, _ := strings.Cut(name, "@")
+			said = append(said, fmt.Sprintf("%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID, p.PID))
+		}
+	}
+	return said
+}
+
+// embedded tells of a lab whose machines are this machine's processes.
+func (l *Lab) embedded() bool { return cmp.Or(l.State.Cluster, Embedded) == Embedded }

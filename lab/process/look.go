@@ -1,0 +1,36 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// Mine tells whether the process is this user's, and sees the same folders: root
+// sees those of others, too, and one in a container has paths of its own.
+func (p *Process) Mine() bool {
+	info, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID))
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) != os.Getuid() {
+		return false
+	}
+	theirs, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", p.PID))
+	ours, err2 := os.Readlink("/proc/self/ns/mnt")
+	return err1 == nil && err2 == nil && theirs == ours
+}
+
+// Paused tells whether a signal or a debugger has stopped the process (state T
+// or t of proc(5)): it is there, and answers nobody.
+func (p *Process) Paused() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may hold anything.
+	rest := bytes.TrimLeft(stat[bytes.LastIndexByte(stat, ')')+1:], " ")
+	return len(rest) > 0 && (rest[0] == 'T' || rest[0] == 't')
+}

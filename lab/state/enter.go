@@ -1,0 +1,123 @@
+package state
+
+// Who comes to a lab's folder: several commands at once, and one after another
+// that a crash has ended half-way.
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// removing is what lab.json is called while the folder is being deleted: from
+// then on there is no lab, and whoever comes next deletes what is left.
+const removing = "removing.json"
+
+// Enter locks the lab of this name, whose folder it makes if need be, and reads
+// what is recorded. It is fresh when nothing is. Only what is read under the
+// lock is what another command has left.
+func Enter(name string) (l *Lab, fresh bool, err error) {
+	empty, err := Create(name)
+	if err != nil {
+		return nil, false, err
+	}
+	l, err = OpenDir(empty.dir)
+	if errors.Is(err, ErrNone) {
+		if err = empty.Ours(); err == nil {
+			err = empty.clear()
+		}
+		l, fresh = empty, true
+	}
+	if err != nil {
+		empty.Unlock()
+		return nil, false, err
+	}
+	l.lock = empty.lock
+	return l, fresh, nil
+}
+
+// Ours is an error when the folder holds things and nothing says that they are
+// a lab's: CCMLAB_HOME may name a folder that has others, too.
+func (l *Lab) Ours() error {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	stranger := ""
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case name == "lab.json" || name == removing:
+			return nil
+		case !strings.HasPrefix(name, newFile): // A crash may have left one of those.
+			stranger = name
+		}
+	}
+	if stranger != "" {
+		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, stranger)
+	}
+	return nil
+}
+
+// clear deletes what is in the folder, so that a crash half-way leaves no record
+// of a lab that is there in part.
+func (l *Lab) clear() error {
+	if err := os.Rename(l.Path("lab.json"), l.Path(removing)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	entries, err := os.ReadDir(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.Name() != removing {
+			err = errors.Join(err, os.RemoveAll(l.Path(e.Name())))
+		}
+	}
+	if err == nil {
+		err = os.RemoveAll(l.Path(removing))
+	}
+	return err
+}
+
+// isStill tells whether the path names the open folder.
+func isStill(f *os.File, path string) bool {
+	opened, err1 := f.Stat()
+	there, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(opened, there)
+}
+
+// holder says who has locked the folder, as far as the kernel tells
+// (/proc/locks, proc(5)); "" if it does not.
+func holder(dir string) string {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	locks, err := os.Open("/proc/locks")
+	if !ok || err != nil {
+		return ""
+	}
+	defer func() { _ = locks.Close() }()
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		// 1: FLOCK ADVISORY WRITE 1234 fd:00:5678 0 EOF
+		f := strings.Fields(lines.Text())
+		if len(f) < 6 || f[1] != "FLOCK" || !strings.HasSuffix(f[5], fmt.Sprintf(":%d", stat.Ino)) {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + f[4] + "/cmdline")
+		args := strings.Fields(string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+		if err != nil || len(args) == 0 {
+			continue // It has ended, or is an inode of that number elsewhere.
+		}
+		args[0] = filepath.Base(args[0])
+		return fmt.Sprintf(": `%s` (pid %s)", strings.Join(args, " "), f[4])
+	}
+	return ""
+}
