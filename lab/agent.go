@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/agent"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 )
 
 // RunAgent is the lab's background process: machines for instances, what the
@@ -50,9 +51,20 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 		return node.Spec.ProviderID, nil
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
+	machines.Tell = recorder.Tell
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return recorder.Components(ctx, l.host.Running, l.expected()...) })
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
+}
+
+// expected are the components that may start at any time: somebody may want the
+// CCM only later.
+func (l *Lab) expected() []string {
+	if l.State.Cluster == Kind { // It is a Deployment there.
+		return nil
+	}
+	return []string{local.ComponentCCM}
 }

@@ -115,6 +115,9 @@ type Options struct {
 	// Cluster is the kind of cluster; "" is the one that the lab has, or
 	// Embedded.
 	Cluster string
+	// CloudProvider is one of cluster.Providers; "" is the one that the lab has,
+	// or external. None is for Embedded alone.
+	CloudProvider string
 	// Nodes is the number of instances to begin with; 0 is as many as the lab
 	// was brought up with before, or as its kind of cluster begins with;
 	// NoNodes is none.
@@ -166,6 +169,10 @@ func create(ctx context.Context, o Options) (*Lab, cluster.Hold, error) {
 
 func claim(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {
 	st.Cluster, st.Profile, st.StartedAt = cmp.Or(o.Cluster, Embedded), cmp.Or(o.Profile, DefaultProfile), time.Now()
+	var err error
+	if st.CloudProvider, err = o.provider(); err != nil {
+		return nil, nil, err
+	}
 	if st.Bin = o.bin; st.Bin != "" {
 		st.KubeBin = filepath.Join(st.Bin, "kube")
 	}
@@ -237,6 +244,7 @@ func sameAs(st *state.Lab, o Options) error {
 	}
 	for _, p := range []struct{ what, have, want string }{
 		{"cluster", cmp.Or(st.Cluster, Embedded), o.Cluster},
+		{"cloud provider", cmp.Or(st.CloudProvider, cluster.ProviderExternal), o.CloudProvider},
 		{"profile", st.Profile, o.Profile},
 		{"node image", kindState.Image, o.NodeImage},
 		{"pod network", kindState.PodNetwork, o.PodNetwork},
@@ -320,6 +328,9 @@ func (l *Lab) down(ctx context.Context) (ended int, err error) {
 
 // StartCCM has the CCM run from now on, and returns when it serves.
 func (l *Lab) StartCCM(ctx context.Context) error {
+	if err := l.wantsCCM(); err != nil {
+		return err
+	}
 	running, err := l.host.Running()
 	if err != nil {
 		return err

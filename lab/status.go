@@ -27,6 +27,8 @@ type Status struct {
 	Name string `json:"name"`
 	// Cluster is the kind of cluster: embedded, kind or external.
 	Cluster string `json:"cluster"`
+	// CloudProvider is external or none.
+	CloudProvider string `json:"cloudProvider"`
 	// State is "running", "incomplete" (something that should run does not)
 	// or "stopped" (nothing runs, the folder is there).
 	State      string              `json:"state"`
@@ -69,7 +71,7 @@ const statusBound = 5 * time.Second
 // Status looks at everything; what does not answer becomes a problem in it.
 func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	st := &Status{
-		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), State: cluster.StateRunning, CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
+		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), State: cluster.StateRunning, CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
 		Nodes: []Node{}, Services: []Service{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)

@@ -129,6 +129,8 @@ func (u *up) run(ctx context.Context) error {
 	}
 	_, preparing := u.Cluster.(cluster.Preparer)
 	demo := u.Cluster.Traits().Demo && !u.opts.WithoutDemo
+	without := u.Cluster.Traits().NoCloudProvider
+	ccm := !u.opts.WithoutCCM && !without
 	u.prepared = !preparing
 	for _, s := range []step{
 		{title: "images", do: u.prepare, skip: !preparing, bound: prepareBound},
@@ -137,10 +139,10 @@ func (u *up) run(ctx context.Context) error {
 		{title: "instances", do: u.createInstances},
 		{title: "nodes", do: u.awaitNodes},
 		{title: "demo", do: u.deployDemo, skip: !demo},
-		{title: "ccm", do: u.startController, skip: u.opts.WithoutCCM},
-		{title: "pods", do: u.awaitPods, skip: u.opts.WithoutCCM || !demo},
-		{title: "load balancer", do: u.awaitBalancer, skip: u.opts.WithoutCCM || !demo},
-		{title: "first answer", do: u.awaitAnswer, skip: u.opts.WithoutCCM || !demo},
+		{title: "ccm", do: u.startController, skip: !ccm},
+		{title: "pods", do: u.awaitPods, skip: !demo || !ccm && !without},
+		{title: "load balancer", do: u.awaitBalancer, skip: !ccm || !demo},
+		{title: "first answer", do: u.awaitAnswer, skip: !ccm || !demo},
 	} {
 		if s.skip {
 			continue
@@ -312,6 +314,9 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 		}
 		return nil
 	})
+	if u.Cluster.Traits().NoCloudProvider {
+		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", ready), err
+	}
 	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", ready, tainted), err
 }
 
@@ -500,7 +505,7 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return body, u.Timeline().Add(timeline.Change{Subject: "service/" + demoName, What: "first-answer", Detail: body})
+	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + demoName, What: "first-answer", Detail: body})
 }
 
 // get fetches a page once, over a connection of its own, as curl would.

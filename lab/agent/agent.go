@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // restartDelay keeps a machine that dies at once from being booted again in a
@@ -40,6 +41,7 @@ const tagMachine, noMachine = "ccmlab-machine", "none"
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
 	ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error)
+	ListInstanceTypes(context.Context) ([]api.InstanceSize, error)
 	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), filter ...client.EventFilter) error
 }
 
@@ -54,13 +56,16 @@ type Agent struct {
 	nodes    nodes
 	tag      string // key=value that marks the cluster's instances and routes
 	log      *slog.Logger
+	// Tell, if it is set before Run, is told of machines that boot, halt and end.
+	Tell func(...timeline.Change)
 
 	seq int64 // of the newest event seen
 
 	mu       sync.Mutex
 	known    map[string]api.Instance // by ID, newest version
 	routes   map[string]api.Route    // by ID, newest version
-	listedAt time.Time               // when known and routes were last complete lists
+	sizes    map[api.InstanceType]cluster.Size
+	listedAt time.Time // when known and routes were last complete lists
 	running  map[cluster.Machine]cluster.Running
 	busy     map[string]bool // names of machines that are booting or halting
 	routed   map[cluster.Machine][]cluster.Route
@@ -72,6 +77,7 @@ func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Ag
 	return &Agent{
 		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
 		busy: map[string]bool{}, routed: map[cluster.Machine][]cluster.Route{},
+		Tell: func(...timeline.Change) {},
 	}
 }
 
@@ -138,9 +144,17 @@ func (a *Agent) relist(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	types, err := a.cloud.ListInstanceTypes(ctx)
+	if err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.known, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
+	a.sizes = map[api.InstanceType]cluster.Size{}
+	for _, t := range types {
+		a.sizes[t.Name] = cluster.Size{CPUs: t.Vcpus, MemoryMiB: t.MemoryMiB}
+	}
 	for _, i := range instances {
 		if a.ours(i.Tags) {
 			a.known[i.ID] = i
@@ -304,19 +318,27 @@ func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
-	r, err := a.machines.Boot(bounded, m)
+	r, err := a.machines.Boot(bounded, m, a.size(m))
 	if err != nil {
 		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
 		a.later(ctx, func() { a.idle(m) })
 		return
 	}
 	a.log.Info("booted machine", "name", m.Name, "address", m.Address, "seconds", time.Since(began).Seconds())
+	a.tell(m, "booted", "for instance "+m.ID+" at "+m.Address, false)
 	a.mu.Lock()
 	a.running[m] = r
 	delete(a.routed, m)
 	a.mu.Unlock()
 	go a.reap(ctx, m, r)
 	a.idle(m)
+}
+
+// size is what the type of the machine's instance gives it.
+func (a *Agent) size(m cluster.Machine) cluster.Size {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sizes[a.known[m.ID].Type]
 }
 
 // reap notices the end of a machine. One that should run is booted again, as a
@@ -336,10 +358,21 @@ func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) 
 func (a *Agent) ended(m cluster.Machine, r cluster.Running) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.running[m] == r {
-		delete(a.running, m)
-		delete(a.routed, m)
+	if a.running[m] != r {
+		return
 	}
+	delete(a.running, m)
+	delete(a.routed, m)
+	if a.busy[m.Name] {
+		a.tell(m, "halted", "", false)
+	} else {
+		a.tell(m, "ended", "nobody had halted it", true)
+	}
+}
+
+// tell says what has become of a machine.
+func (a *Agent) tell(m cluster.Machine, what, detail string, failed bool) {
+	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: "machine/" + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
 }
 
 func (a *Agent) sweep(ctx context.Context, keep map[string]bool) {

@@ -37,6 +37,10 @@ func (c *fakeCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route
 	return c.routes, nil
 }
 
+func (c *fakeCloud) ListInstanceTypes(context.Context) ([]api.InstanceSize, error) {
+	return []api.InstanceSize{{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096}, {Name: api.InstanceTypeLarge, Vcpus: 8, MemoryMiB: 16384}}, nil
+}
+
 func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter) error {
 	for {
 		select {
@@ -56,15 +60,22 @@ type sleepers struct {
 	mu   sync.Mutex
 	last map[string]*process.Process
 
+	sizes  map[string][]cluster.Size // of each boot
 	kept   map[string]bool
 	routes map[string][]cluster.Route
 }
 
-func (s *sleepers) Boot(_ context.Context, m cluster.Machine) (cluster.Running, error) {
+func newSleepers(t *testing.T) *sleepers {
+	t.Helper()
+	return &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{}, routes: map[string][]cluster.Route{}}
+}
+
+func (s *sleepers) Boot(_ context.Context, m cluster.Machine, size cluster.Size) (cluster.Running, error) {
 	p, err := s.host.Start(process.Spec{Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(s.host.Lab, m.Name+".log")})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last[m.Name] = p
+	s.sizes[m.Name] = append(s.sizes[m.Name], size)
 	return p, err
 }
 
@@ -141,7 +152,7 @@ func TestInstancesAreMachines(t *testing.T) {
 	listedStandIn, standIn := inst("i-7", "seven", 1, api.InstanceRunning), inst("i-8", "eight", 1, api.InstanceRunning)
 	listedStandIn.Tags["ccmlab-machine"], standIn.Tags["ccmlab-machine"] = "none", "none"
 	cloud := &fakeCloud{listed: []api.Instance{listedStandIn, inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
-	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, routes: map[string][]cluster.Route{}}
+	s := newSleepers(t)
 	var mu sync.Mutex
 	nodeObjects := map[string]string{}
 	providerID := func(_ context.Context, name string) (string, error) {
@@ -229,7 +240,7 @@ func TestMachinesGetTheCloudsRoutes(t *testing.T) {
 		return api.Route{ID: id, Destination: destination, InstanceID: hop, Version: version, State: state, Tags: api.Tags{"cluster": "lab"}}
 	}
 	cloud := &fakeCloud{listed: []api.Instance{one, two}, routes: []api.Route{route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)}, events: make(chan api.Event)}
-	s := &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, routes: map[string][]cluster.Route{}}
+	s := newSleepers(t)
 	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
 	run(t, a, s)
 	until := func(what string, want []cluster.Route, of string) {

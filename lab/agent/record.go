@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -21,22 +23,36 @@ type Recorder struct {
 	serviceTag string
 	slog       *slog.Logger
 
-	seq   int64           // newest event of the cloud that is told
-	known map[string]bool // subjects of an earlier run
+	seq int64 // newest event of the cloud that is told
+	// Of an earlier run: subjects of watches, Events by their keys, and what was
+	// last told of each component.
+	known, events map[string]bool
+	components    map[string]timeline.Change
 }
 
 // NewRecorder reads what is there.
 func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Recorder, error) {
-	r := &Recorder{log: log, serviceTag: serviceTag, slog: logger, known: map[string]bool{}}
+	r := &Recorder{
+		log: log, serviceTag: serviceTag, slog: logger,
+		known: map[string]bool{}, events: map[string]bool{}, components: map[string]timeline.Change{},
+	}
 	entries, err := log.Read()
 	for _, e := range entries {
 		r.seq = max(r.seq, e.CloudSeq)
-		r.known[e.Subject] = true
+		switch e.Source {
+		case timeline.SourceEvent:
+			r.events[e.EventKey] = true
+		case timeline.SourceLab:
+			r.components[e.Subject] = e.Change
+		default:
+			r.known[e.Subject] = true
+		}
 	}
 	return r, err
 }
 
-func (r *Recorder) add(changes []timeline.Change) {
+// Tell records what happens now.
+func (r *Recorder) Tell(changes ...timeline.Change) {
 	for _, c := range changes {
 		r.check(r.log.Add(c))
 	}
@@ -55,18 +71,26 @@ func (r *Recorder) Event(ev api.Event) {
 	}
 	r.seq = ev.Seq
 	for _, c := range timeline.Cloud(ev, r.serviceTag) {
-		r.check(r.log.AddAt(ev.Time, ev.Seq, c))
+		r.check(r.log.AddAt(ev.Time, c))
 	}
 }
 
-// Watch follows Nodes and Services until ctx ends. Before the API server is
-// there it waits, as informers do.
+// Watch follows Nodes, Services, Pods and Events until ctx ends. Before the API
+// server is there it waits, as informers do.
 func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactory(client, 0)
-	err1 := watch(r, factory.Core().V1().Nodes().Informer(), func(n *corev1.Node) string { return "node/" + n.Name }, timeline.Node)
-	err2 := watch(r, factory.Core().V1().Services().Informer(), timeline.ServiceSubject, timeline.Service)
-	if err1 != nil || err2 != nil {
-		return fmt.Errorf("watching the cluster: %w, %w", err1, err2)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim))
+	core := factory.Core().V1()
+	node := func(n *corev1.Node) bool { return r.known["node/"+n.Name] }
+	service := func(s *corev1.Service) bool { return r.known[timeline.ServiceSubject(s)] }
+	pod := func(p *corev1.Pod) bool { return r.known[timeline.PodSubject(p)] }
+	event := func(e *corev1.Event) bool { return r.events[timeline.EventKey(e)] }
+	if err := errors.Join(
+		watch(r, core.Nodes().Informer(), node, timeline.Node),
+		watch(r, core.Services().Informer(), service, timeline.Service),
+		watch(r, core.Pods().Informer(), pod, timeline.Pod),
+		watch(r, core.Events().Informer(), event, timeline.Event),
+	); err != nil {
+		return fmt.Errorf("watching the cluster: %w", err)
 	}
 	factory.StartWithContext(ctx)
 	<-ctx.Done()
@@ -74,18 +98,26 @@ func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-func watch[T *corev1.Node | *corev1.Service](r *Recorder, informer cache.SharedIndexInformer, subject func(T) string, diff func(before, after T) []timeline.Change) error {
+// slim keeps what nobody looks at out of memory.
+func slim(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+func watch[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Event](r *Recorder, informer cache.SharedIndexInformer, known func(T) bool, diff func(before, after T) []timeline.Change) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			if o, ok := obj.(T); ok && (!initial || !r.known[subject(o)]) {
-				r.add(diff(nil, o))
+			if o, ok := obj.(T); ok && (!initial || !known(o)) {
+				r.Tell(diff(nil, o)...)
 			}
 		},
 		UpdateFunc: func(before, after any) {
 			b, ok1 := before.(T)
 			a, ok2 := after.(T)
 			if ok1 && ok2 {
-				r.add(diff(b, a))
+				r.Tell(diff(b, a)...)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -93,7 +125,7 @@ func watch[T *corev1.Node | *corev1.Service](r *Recorder, informer cache.SharedI
 				obj = gone.Obj
 			}
 			if o, ok := obj.(T); ok {
-				r.add(diff(o, nil))
+				r.Tell(diff(o, nil)...)
 			}
 		},
 	})

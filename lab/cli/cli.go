@@ -114,13 +114,12 @@ never printed.`,
 	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
 	root.PersistentFlags().BoolVarP(&o.quiet, "quiet", "q", false, "print problems, and what was asked for, only")
 	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "say which programs are started, and what is waited for")
-	_ = root.RegisterFlagCompletionFunc("name", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return labNames(), cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = root.RegisterFlagCompletionFunc("name", completeLabs(1))
 	root.AddCommand(
 		newUp(o),
 		newDown(o),
 		newStatus(o),
+		newCompare(),
 		newWatch(o),
 		newLogs(o),
 		newDoctor(o),

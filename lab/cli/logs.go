@@ -1,61 +1,250 @@
 package cli
 
+// This file answers: what do the lab's components say? One's log is printed as
+// it is; several together have the component's name before each line.
+
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
+// relistInterval is how soon a log that is new is followed, too.
+const relistInterval = time.Second
+
+type logsFlags struct {
+	follow, all bool
+	tail        int
+	since       string
+}
+
 func newLogs(o *options) *cobra.Command {
-	var (
-		follow bool
-		lines  int
-	)
+	var f logsFlags
 	cmd := &cobra.Command{
-		Use:   "logs [COMPONENT]",
-		Short: "Print a component's log; without one, list them",
-		Example: `  lab logs            # which logs there are
-  lab logs ccm -f
-  lab logs node-node-1 --tail 50`,
-		Args: cobra.MaximumNArgs(1),
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		Use:   "logs [COMPONENT...]",
+		Short: "Print components' logs; without one, list them",
+		Long: `logs prints what components have written, by their names in lab status. Of
+several, or with --all, each line begins with the component's name. With -f it
+goes on through restarts until Ctrl-C, or until the lab goes down.
+
+--since goes by the time at the beginning of each line; a line without one
+belongs to the line before.`,
+		Example: `  lab logs                          # which logs there are
+  lab logs ccm -f                   # what the CCM does, as it does it
+  lab logs node/node-1 --tail 50
+  lab logs ccm kube-controller-manager -f --since 1m
+  lab logs -f                       # everything at once, new machines too
+  lab logs --all | grep -i error`,
+		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			l, err := o.open()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
 			logs, _ := l.Cluster.Logs(cmd.Context())
-			return logNames(logs), cobra.ShellCompDirectiveNoFileComp
+			return slices.DeleteFunc(logNames(logs), func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			since, err := f.check(args)
+			if err != nil {
+				return err
+			}
 			l, err := o.open()
 			if err != nil {
 				return err
 			}
-			logs, err := l.Cluster.Logs(cmd.Context())
-			if err != nil {
-				return err
+			p := &logPrinter{lab: l, flags: f, since: since, out: screenOf(cmd.OutOrStdout()), say: func(text string) {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
+			}}
+			if len(args) == 0 && !f.all && !f.follow {
+				return p.list(cmd.Context())
 			}
-			if len(args) == 0 {
-				for _, log := range logs {
-					_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-26s %s\n", log.Name, log.Where)
-				}
-				return nil
-			}
-			name := strings.ReplaceAll(args[0], "/", "-")
-			i := slices.IndexFunc(logs, func(l cluster.Log) bool { return l.Name == name })
-			if i < 0 {
-				return usagef("no component %q has a log; there are: %s", args[0], strings.Join(logNames(logs), ", "))
-			}
-			return logs[i].Copy(cmd.Context(), cmd.OutOrStdout(), lines, follow)
+			return p.print(cmd.Context(), args)
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for what comes")
-	cmd.Flags().IntVar(&lines, "tail", 0, "only the last so many lines (0: all)")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for what comes")
+	cmd.Flags().BoolVar(&f.all, "all", false, "all components")
+	cmd.Flags().IntVar(&f.tail, "tail", 0, "only the last so many lines of each (0: all)")
+	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
+	_ = cmd.RegisterFlagCompletionFunc("tail", cobra.FixedCompletions([]string{"20", "100", "1000"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{sinceStart, "30s", "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+func (f logsFlags) check(args []string) (since time.Time, err error) {
+	switch {
+	case f.tail < 0:
+		return since, usagef("--tail %d: want 0 or more", f.tail)
+	case f.all && len(args) > 0:
+		return since, usagef("--all is every component; leave out %s, or --all", strings.Join(args, " "))
+	}
+	if since, err = sinceFlag(f.since, time.Now()); err != nil {
+		err = usageError{err}
+	}
+	return since, err
+}
+
+type logPrinter struct {
+	lab   *lab.Lab
+	flags logsFlags
+	since time.Time
+	out   screen
+	say   func(string)
+}
+
+func (p *logPrinter) list(ctx context.Context) error {
+	logs, err := p.lab.Cluster.Logs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, log := range logs {
+		_, _ = fmt.Fprintf(p.out.w, "%-26s %s\n", log.Name, log.Where)
+	}
+	return nil
+}
+
+func (p *logPrinter) print(ctx context.Context, args []string) error {
+	logs, err := p.lab.Cluster.Logs(ctx)
+	if err != nil {
+		return err
+	}
+	components, err := p.lab.Cluster.Components(ctx)
+	if err != nil && len(args) > 0 {
+		components = nil // Those that have a log are known all the same.
+	}
+	names, err := chooseLogs(args, logNames(logs), components, p.flags.follow)
+	if err != nil {
+		return err
+	}
+	lines := newLines(p.out, names, len(args) != 1, p.since)
+	if p.flags.follow {
+		return p.followAll(ctx, lines, logs, names, len(args) == 0)
+	}
+	for _, log := range logs {
+		if !slices.Contains(names, log.Name) {
+			continue
+		}
+		if err := p.copy(ctx, lines, log, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *logPrinter) copy(ctx context.Context, lines *lines, log cluster.Log, isNew bool) error {
+	last := p.flags.tail
+	if isNew { // All of it has come since.
+		last = 0
+	}
+	w := lines.of(log.Name)
+	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.end()); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("log of %s: %w", log.Name, err)
+	}
+	return nil
+}
+
+// followOne says what keeps a log from being followed, its machine's end
+// perhaps, and lets the others go on.
+func (p *logPrinter) followOne(ctx context.Context, lines *lines, log cluster.Log, isNew bool) error {
+	err := p.copy(ctx, lines, log, isNew)
+	if out := (writeError{}); err == nil || errors.As(err, &out) {
+		return err
+	}
+	if _, gone := os.Stat(p.lab.State.Path()); gone == nil { // Else all logs end, and that is said.
+		p.say(err.Error())
+	}
+	return nil
+}
+
+// followAll follows what there is, and what comes to be if any log is wanted or
+// one that is not there yet.
+func (p *logPrinter) followAll(ctx context.Context, lines *lines, logs []cluster.Log, names []string, anyNew bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if how := p.lab.AwaitEnd(ctx); how != "" {
+			p.say(how)
+		}
+		cancel()
+		return nil
+	})
+	group.Go(func() error {
+		followed := map[string]bool{}
+		tick := time.NewTicker(relistInterval)
+		defer tick.Stop()
+		for isNew := false; ; isNew = true {
+			for _, log := range logs {
+				if !followed[log.Name] && (anyNew || slices.Contains(names, log.Name)) {
+					followed[log.Name] = true
+					group.Go(func() error { return p.followOne(ctx, lines, log, isNew) })
+				}
+			}
+			if !anyNew && len(followed) == len(names) {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			var err error
+			if logs, err = p.lab.Cluster.Logs(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	})
+	if err := group.Wait(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// chooseLogs are the names to print, all without args. One that has no log yet
+// can be waited for, if it is a component's.
+func chooseLogs(args, have []string, components []cluster.Component, follow bool) ([]string, error) {
+	if len(args) == 0 {
+		return have, nil
+	}
+	var names []string
+	for _, arg := range args {
+		name := arg
+		if machine, ok := strings.CutPrefix(arg, "node-"); ok && !slices.Contains(have, arg) {
+			name = "node/" + machine
+		}
+		known := slices.ContainsFunc(components, func(c cluster.Component) bool { return c.Name == name })
+		switch {
+		case slices.Contains(names, name):
+			continue
+		case slices.Contains(have, name), known && follow:
+			names = append(names, name)
+		case known:
+			return nil, fmt.Errorf("%s has no log yet: it has not been started; `lab logs %s -f` waits for it", name, name)
+		default:
+			return nil, usagef("no component %q has a log%s; there are: %s", arg, similar(arg, have), strings.Join(have, ", "))
+		}
+	}
+	return names, nil
+}
+
+// similar asks whether one of the names was meant.
+func similar(arg string, names []string) string {
+	for _, name := range names {
+		if strings.Contains(name, arg) || strings.Contains(arg, name) || strings.HasSuffix(name, "/"+arg) {
+			return fmt.Sprintf(" (did you mean %s?)", name)
+		}
+	}
+	return ""
 }
 
 func logNames(logs []cluster.Log) []string {

@@ -7,14 +7,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -77,21 +74,6 @@ func didYouMean(word string, choices []string) string {
 		return "; did you mean " + strings.Join(like, " or ") + "?"
 	}
 	return ""
-}
-
-// labNames are the labs that have a folder, running or not.
-func labNames() []string {
-	root, err := state.Root()
-	if err != nil {
-		return nil
-	}
-	records, _ := filepath.Glob(filepath.Join(root, "*", "lab.json"))
-	names := make([]string, len(records))
-	for i, record := range records {
-		names[i] = filepath.Base(filepath.Dir(record))
-	}
-	slices.Sort(names)
-	return names
 }
 
 // explainCompletion says how each shell is told, where cobra says it at length, and

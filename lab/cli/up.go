@@ -37,7 +37,8 @@ There are three kinds of cluster:
   embedded  upstream's control plane and simulated nodes as plain processes: no
             Docker, no root; seconds. The default.
   kind      real kubelets, pods and kube-proxy in containers, the cloud in one
-            beside them, the CCM as a Deployment. Needs Docker or Podman.
+            beside them, the CCM as a Deployment. Needs Docker or Podman. Each
+            node reports all that the computer has, whatever its instance's type.
   external  a cluster you have (--kubeconfig): only a cloud and the CCM are
             added, no demo. Its nodes that wait for a CCM become instances.`,
 		Example: `  lab up --nodes 5 --profile realistic
@@ -45,6 +46,7 @@ There are three kinds of cluster:
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
   lab up --without-ccm          # see what waits for a CCM
+  lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
@@ -90,12 +92,14 @@ There are three kinds of cluster:
 	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.BuiltImage, kind.StockImage))
 	cmd.Flags().StringVar(&opts.PodNetwork, "pod-network", "", "kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)")
 	cmd.Flags().StringVar(&opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig file")
+	cmd.Flags().StringVar(&opts.CloudProvider, "cloud-provider", "", "embedded: external, or none for a cluster that waits for no CCM and has no use for one (default external, or as before)")
 	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().DurationVar(&opts.StepTimeout, "step-timeout", 0, "how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)")
 	addOutput(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -137,6 +141,10 @@ func checkUp(o lab.Options, nodesGiven bool) error {
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})
 	oneOf("cluster", o.Cluster, lab.Kinds)
 	oneOf("pod-network", o.PodNetwork, kind.PodNetworks)
+	oneOf("cloud-provider", o.CloudProvider, cluster.Providers)
+	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && o.Cluster != lab.Embedded {
+		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
+	}
 	// Without --cluster, a lab that is there may be of any kind: it will say
 	// what it cannot take.
 	if _, err := state.Open(o.Name); o.Cluster != "" || errors.Is(err, state.ErrNone) {
@@ -175,7 +183,10 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 		}
 	}
 	p("  Your shell    eval \"$(%s env%s)\"      # KUBECONFIG, kubectl, fakecloud", self, nameFlag)
-	if o.WithoutCCM {
+	switch {
+	case l.Cluster.Traits().NoCloudProvider:
+		closingWithoutProvider(p, self, o.Name)
+	case o.WithoutCCM:
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)

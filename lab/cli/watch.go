@@ -1,21 +1,32 @@
 package cli
 
+// This file answers: how is a lab's timeline shown, and which of it?
+
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
+// printTimeline prints what the closing screen of `lab up` shows of it: what
+// became of nodes, services and the cloud.
 func printTimeline(w io.Writer, entries []timeline.Entry) {
 	for _, e := range entries {
-		_, _ = fmt.Fprintln(w, timelineLine(e))
+		if (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/") {
+			_, _ = fmt.Fprintln(w, timelineLine(e))
+		}
 	}
 }
 
@@ -23,26 +34,62 @@ func timelineLine(e timeline.Entry) string {
 	return strings.TrimRight(fmt.Sprintf("%8.2f  %-22s %-16s %s", e.Seconds, e.Subject, e.What, e.Detail), " ")
 }
 
+const watchHelp = `watch shows in one stream, ordered by time, what happens in the lab, and what
+has happened so far. Each line has the seconds since the lab's start, the
+source, the subject, what happened, and details. The sources are
+  cloud    what became of instances, load balancers and routes
+  cluster  what became of Nodes, Services and Pods
+  event    what controllers say: Kubernetes Events that are Warnings, that are
+           about Services, or that take Nodes and Pods away
+  call     who called the cloud's API, and what the cloud answered
+  lab      components that start and end, machines that boot and halt
+
+Of the calls, those that changed something or failed are shown (--calls
+changes): every CCM reads all the time.
+
+With -o json, each line is an object:
+  time, seconds, source, subject (kind/name), what   always
+  detail     in words
+  caller     who called, or which controller tells
+  failed     true for a refused call, a Warning, a balancer in error, a Node
+             that is not ready
+  id         the cloud's ID of the subject
+  call       of a call: method, path, status (0: broken off), code, fault,
+             milliseconds, requestId; what is the operation
+  cloudSeq   the number of the cloud's event
+  eventKey   the Event's UID, and how often it came
+
+What is not recorded for the moment is said on standard error. watch ends with
+Ctrl-C, or when the lab goes down.`
+
 func newWatch(o *options) *cobra.Command {
-	var follow bool
+	var f watchFlags
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Show what happened, and what happens, to nodes, services and the cloud",
-		Example: `  lab watch
-  lab watch --follow=false -o json   # what happened so far, one JSON object per line`,
+		Long:  watchHelp,
+		Example: `  lab watch                              # in another terminal: kubectl expose …, and see it become a balancer
+  lab watch --since 30s --subject '*/node-4'   # all that is called node-4: instance, machine, Node
+  lab watch --only call --caller ccm --calls all   # what the CCM asks, reads too
+  lab watch --failed                     # only what is refused, warned of, or broken
+  lab watch --only cluster,event --calls none
+  lab watch --follow=false -o json | jq -r 'select(.call.fault) | .call.path'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter, err := f.filter(time.Now())
+			if err != nil {
+				return err
+			}
 			l, err := o.open()
 			if err != nil {
 				return err
 			}
-			asJSON := cmd.Flag("output").Value.String() == "json"
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			err = l.Timeline().Follow(cmd.Context(), follow, func(e timeline.Entry) error {
-				if asJSON {
-					return enc.Encode(e)
-				}
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), timelineLine(e))
-				return err
+			show := printer(cmd.OutOrStdout())
+			if cmd.Flag("output").Value.String() == "json" {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				show = func(e timeline.Entry) error { return enc.Encode(e) }
+			}
+			err = l.Watch(cmd.Context(), lab.WatchOptions{Filter: filter, Follow: f.follow}, show, func(text string) {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 			})
 			if errors.Is(err, context.Canceled) {
 				return nil // Ctrl-C is how one ends it.
@@ -50,7 +97,140 @@ func newWatch(o *options) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", true, "wait for what comes")
+	f.add(cmd)
 	addOutput(cmd, "table", "json")
 	return cmd
+}
+
+// watchFlags are as they were given.
+type watchFlags struct {
+	follow, failed          bool
+	only, subjects, callers []string
+	calls, since            string
+}
+
+const sinceStart = "start"
+
+func (f *watchFlags) add(cmd *cobra.Command) {
+	sources, calls := texts(timeline.Sources), texts(timeline.CallChoices)
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", true, "wait for what comes")
+	cmd.Flags().StringSliceVar(&f.only, "only", nil, "only these sources: "+strings.Join(sources, ", "))
+	cmd.Flags().StringSliceVar(&f.subjects, "subject", nil, "only these subjects, e.g. node/node-4, 'service/*'")
+	cmd.Flags().StringSliceVar(&f.callers, "caller", nil, "only what these called or told, e.g. ccm, operator, service-controller")
+	cmd.Flags().BoolVar(&f.failed, "failed", false, "only what failed")
+	cmd.Flags().StringVar(&f.calls, "calls", calls[0], "which calls of the cloud: "+strings.Join(calls, ", "))
+	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
+	offer := func(flag string, values ...string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	offer("only", sources...)
+	offer("calls", calls...)
+	offer("since", sinceStart, "30s", "5m", "1h")
+	offer("caller", "ccm", "lab", "operator", "service-controller", "default-scheduler")
+	offer("subject", "'node/*'", "'instance/*'", "'machine/*'", "'service/*'", "'balancer/*'", "'pod/*'", "'component/*'")
+}
+
+func (f *watchFlags) filter(now time.Time) (timeline.Filter, error) {
+	filter := timeline.Filter{Subjects: f.subjects, Callers: f.callers, Failed: f.failed, Calls: timeline.Calls(f.calls)}
+	for _, s := range f.only {
+		if !slices.Contains(timeline.Sources, timeline.Source(s)) {
+			return filter, usagef("--only %q: want some of %s", s, strings.Join(texts(timeline.Sources), ", "))
+		}
+		filter.Sources = append(filter.Sources, timeline.Source(s))
+	}
+	if !slices.Contains(timeline.CallChoices, filter.Calls) {
+		return filter, usagef("--calls %q: want one of %s", f.calls, strings.Join(texts(timeline.CallChoices), ", "))
+	}
+	if filter.Calls == timeline.CallsNone && slices.Equal(filter.Sources, []timeline.Source{timeline.SourceCall}) {
+		return filter, usagef("--only call --calls none leaves nothing to show")
+	}
+	var err error
+	if filter.Since, err = sinceFlag(f.since, now); err == nil {
+		err = filter.Check()
+	}
+	if err != nil {
+		return filter, usageError{err}
+	}
+	return filter, nil
+}
+
+// sinceFlag is when a duration before now was; zero for the start.
+func sinceFlag(since string, now time.Time) (time.Time, error) {
+	if since == sinceStart || since == "" {
+		return time.Time{}, nil
+	}
+	d, err := time.ParseDuration(since)
+	if err != nil || d < 0 {
+		return time.Time{}, fmt.Errorf("--since %q: want a duration such as 30s or 5m, or %s", since, sinceStart)
+	}
+	return now.Add(-d), nil
+}
+
+func texts[T ~string](values []T) []string {
+	all := make([]string, len(values))
+	for i, v := range values {
+		all[i] = string(v)
+	}
+	return all
+}
+
+// screen is where lines go; one that is no terminal has neither width nor
+// colour.
+type screen struct {
+	w     io.Writer
+	width func() int
+	color bool
+}
+
+func screenOf(w io.Writer) screen {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return screen{w: w, width: func() int { return 0 }}
+	}
+	return screen{
+		w: w, color: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		width: func() int {
+			width, _, err := term.GetSize(int(f.Fd())) // Asked each time: it changes.
+			if err != nil {
+				return 0
+			}
+			return width
+		},
+	}
+}
+
+// line prints one, cut to the width, in a colour ("" for none).
+func (s screen) line(color, text string) error {
+	if width := s.width(); width > 1 {
+		if runes := []rune(text); len(runes) > width {
+			text = string(runes[:width-1]) + "…"
+		}
+	}
+	_, err := fmt.Fprintln(s.w, s.paint(color, text))
+	return err
+}
+
+func (s screen) paint(color, text string) string {
+	if !s.color || color == "" {
+		return text
+	}
+	return "\033[" + color + "m" + text + "\033[0m"
+}
+
+// colors of sources on a terminal; what failed is red.
+var colors = map[timeline.Source]string{timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2"}
+
+func printer(w io.Writer) func(timeline.Entry) error {
+	s := screenOf(w)
+	return func(e timeline.Entry) error {
+		color := colors[e.Source]
+		if e.Failed {
+			color = "31"
+		}
+		what := e.What
+		if e.Call != nil {
+			what = e.Caller // Its request says what.
+		}
+		return s.line(color, strings.TrimRight(fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " "))
+	}
 }

@@ -77,7 +77,19 @@ type Traits struct {
 	DemoPort int
 	// Summary says in a few words what the control plane is.
 	Summary string
+	// NoCloudProvider is a cluster without an external cloud provider: its nodes
+	// wait for no CCM, and it has none.
+	NoCloudProvider bool
 }
+
+// What a lab's cluster has for a cloud provider.
+const (
+	ProviderExternal = "external"
+	ProviderNone     = "none"
+)
+
+// Providers are all of them, the default first.
+var Providers = []string{ProviderExternal, ProviderNone}
 
 // Machine is an instance that is to run a node. Its ID is what makes it one
 // machine: a new instance may have an old one's name and address.
@@ -85,6 +97,10 @@ type Machine struct{ ID, Name, Address string }
 
 // ProviderID is what the CCM writes on the machine's Node.
 func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
+
+// Size is what an instance's type gives a machine. The type of an instance never
+// changes, so that a machine has one size for life.
+type Size struct{ CPUs, MemoryMiB int }
 
 // Running is a machine that runs.
 type Running interface {
@@ -105,7 +121,7 @@ type Machines interface {
 	// its disk, and a Node of its name, are its own.
 	Booted(ctx context.Context, m Machine) (bool, error)
 	// Boot starts a machine, a new one or one that was halted.
-	Boot(ctx context.Context, m Machine) (Running, error)
+	Boot(ctx context.Context, m Machine, s Size) (Running, error)
 	// Halt shuts a machine down; what is on its disk stays.
 	Halt(ctx context.Context, m Machine, r Running) error
 	// Sweep deletes what is left of machines that do not run and whose
@@ -203,3 +219,16 @@ type CCMCommand struct {
 	// ClusterCIDR is the range of the cluster's pods.
 	ClusterCIDR string
 }
+
+// Flagged is a cluster whose components' command lines can be read.
+type Flagged interface {
+	// ProviderFlags are the values of --cloud-provider, by component, of those
+	// that run: of the kubelets and of kube-controller-manager.
+	ProviderFlags() (map[string]string, error)
+}
+
+// Components whose flags matter.
+const (
+	ComponentKubelet = "kubelet"
+	ComponentKCM     = "kube-controller-manager"
+)

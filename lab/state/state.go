@@ -26,6 +26,9 @@ type Lab struct {
 	Name string `json:"name"`
 	// Cluster is the kind of cluster: embedded, kind or external.
 	Cluster string `json:"cluster"`
+	// CloudProvider is external or none, as the cluster has it; a record without
+	// one is of a cluster with an external provider.
+	CloudProvider string `json:"cloudProvider,omitempty"`
 	// Slot X gives the lab 127.X.0.0/16 for everything of its own; 0 for one
 	// that lives in containers.
 	Slot int `json:"slot,omitempty"`

@@ -13,9 +13,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// Change is an entry without its time.
-type Change struct{ Subject, What, Detail string }
-
 const (
 	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 	taintShutdown      = "node.cloudprovider.kubernetes.io/shutdown"
@@ -25,10 +22,12 @@ const (
 // nil for one that was deleted.
 func Node(before, after *corev1.Node) []Change {
 	if after == nil {
-		return []Change{{"node/" + before.Name, "removed", "the Node object was deleted"}}
+		return []Change{{Source: SourceCluster, Subject: "node/" + before.Name, What: "removed", Detail: "the Node object was deleted"}}
 	}
 	var out []Change
-	add := func(what, detail string) { out = append(out, Change{"node/" + after.Name, what, detail}) }
+	add := func(what, detail string) {
+		out = append(out, Change{Source: SourceCluster, Subject: "node/" + after.Name, What: what, Detail: detail, Failed: what == "not-ready"})
+	}
 	if before == nil {
 		add("registered", "by its kubelet")
 		before = &corev1.Node{}
@@ -75,28 +74,34 @@ func Service(before, after *corev1.Service) []Change {
 		if before.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			return nil
 		}
-		return []Change{{ServiceSubject(before), "deleted", ""}}
+		return []Change{service(before, "deleted", "")}
 	}
 	if after.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
 	}
 	var out []Change
 	if before == nil {
-		out = append(out, Change{ServiceSubject(after), "created", "type LoadBalancer, address pending"})
+		out = append(out, service(after, "created", "type LoadBalancer, address pending"))
 		before = &corev1.Service{}
 	}
 	if was, is := IngressIP(before), IngressIP(after); was != is && is != "" {
-		out = append(out, Change{ServiceSubject(after), "address", is})
+		out = append(out, service(after, "address", is))
 	}
 	return out
 }
 
+func service(s *corev1.Service, what, detail string) Change {
+	return Change{Source: SourceCluster, Subject: ServiceSubject(s), What: what, Detail: detail}
+}
+
 // ServiceSubject names a Service, with its namespace unless it is "default".
-func ServiceSubject(s *corev1.Service) string {
-	if s.Namespace == corev1.NamespaceDefault || s.Namespace == "" {
-		return "service/" + s.Name
+func ServiceSubject(s *corev1.Service) string { return subject("service", s.Namespace, s.Name) }
+
+func subject(kind, namespace, name string) string {
+	if namespace == corev1.NamespaceDefault || namespace == "" {
+		return kind + "/" + name
 	}
-	return "service/" + s.Namespace + "/" + s.Name
+	return kind + "/" + namespace + "/" + name
 }
 
 // IngressIP is the balancer's address in a Service's status, or "".
@@ -110,6 +115,11 @@ func IngressIP(s *corev1.Service) string {
 // Cloud tells what an event of the cloud means. serviceTag is the tag that
 // names the Service a balancer belongs to.
 func Cloud(ev api.Event, serviceTag string) []Change {
+	tell := func(kind, what, detail string, failed bool) []Change {
+		return []Change{{
+			Source: SourceCloud, Subject: kind + "/" + ev.Name, What: what, Detail: detail, Failed: failed, ID: ev.ID, CloudSeq: ev.Seq,
+		}}
+	}
 	switch {
 	case ev.LoadBalancer != nil:
 		what := map[string]string{
@@ -132,30 +142,35 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 		if r := deref(ev.LoadBalancer.StateReason); r != "" {
 			detail += ": " + r
 		}
-		return []Change{{"balancer/" + ev.Name, what, detail}}
+		return tell("balancer", what, detail, what == "error")
 	case ev.Instance != nil && deref(ev.From) != deref(ev.To):
-		return []Change{{"instance/" + ev.Name, deref(ev.To), ev.ID + " in " + ev.Instance.Zone}}
+		detail := ev.ID + " in " + ev.Instance.Zone
+		if ev.Instance.State == api.InstanceError {
+			detail += ": " + deref(ev.Instance.StateReason)
+		}
+		return tell("instance", deref(ev.To), detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:
-		return route(ev)
+		if what, detail := route(ev); what != "" {
+			return tell("route", what, detail, what == string(api.RouteBlackhole))
+		}
 	}
 	return nil
 }
 
 // route tells of a route that is there, is gone, or has changed its state: a
-// blackhole drops what is sent to it.
-func route(ev api.Event) []Change {
-	detail := ev.Route.Destination + " via " + ev.Route.InstanceID
+// blackhole drops what is sent to it. what is "" if none of that is new.
+func route(ev api.Event) (what, detail string) {
+	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
 	if r := deref(ev.Route.StateReason); r != "" {
 		detail += ": " + r
 	}
-	what := deref(ev.To)
-	switch {
+	switch what = deref(ev.To); {
 	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
 		what = string(ev.Type)
 	case what == deref(ev.From):
-		return nil
+		what = ""
 	}
-	return []Change{{"route/" + ev.Name, what, detail}}
+	return what, detail
 }
 
 func deref[T any](p *T) T {

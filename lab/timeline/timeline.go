@@ -1,35 +1,86 @@
 // Package timeline records what happened to each Node and Service, in seconds
 // since the lab's start: an append-only file of JSON lines that one process
 // writes for the cluster and the cloud, and `lab up` for what it saw itself.
+// What is asked of the cloud is in the cloud's own audit; Merge puts both in one
+// order.
 package timeline
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
-// Entry is one thing that happened.
-type Entry struct {
-	Time time.Time `json:"time"`
-	// Seconds since the lab's start.
-	Seconds float64 `json:"seconds"`
+// Source is who told what happened.
+type Source string
+
+// All sources.
+const (
+	// SourceCloud is the cloud's event stream.
+	SourceCloud Source = "cloud"
+	// SourceCluster are the API server's watches of Nodes, Services and Pods.
+	SourceCluster Source = "cluster"
+	// SourceEvent are Kubernetes Events: what a controller says of what it does.
+	SourceEvent Source = "event"
+	// SourceCall is the cloud's audit: who called what.
+	SourceCall Source = "call"
+	// SourceLab is the lab: its components and its machines.
+	SourceLab Source = "lab"
+)
+
+// Sources are all of them.
+var Sources = []Source{SourceCloud, SourceCluster, SourceEvent, SourceCall, SourceLab}
+
+// Change is what happened, without when.
+type Change struct {
+	Source Source `json:"source"`
 	// Subject is what it happened to, as kind/name.
 	Subject string `json:"subject"`
 	// What happened, in a word or two.
 	What string `json:"what"`
 	// Detail says more.
 	Detail string `json:"detail,omitempty"`
+	// Caller is who called the cloud, by the name of the token, or the controller
+	// that told an Event.
+	Caller string `json:"caller,omitempty"`
+	// Failed is true for what is not as somebody wants it: a refused call, a
+	// Warning, a load balancer in error, a Node that is not ready.
+	Failed bool `json:"failed,omitempty"`
+	// ID is the cloud's, of the subject.
+	ID string `json:"id,omitempty"`
 	// CloudSeq is the number of the cloud's event that told it, if one did.
 	CloudSeq int64 `json:"cloudSeq,omitempty"`
+	// EventKey tells a Kubernetes Event, and how often it had come, from others.
+	EventKey string `json:"eventKey,omitempty"`
+	// Call is there for those only.
+	Call *Call `json:"call,omitempty"`
+}
+
+// Call is one of the cloud's API; Change.What is its operation.
+type Call struct {
+	Method string `json:"method"`
+	Path   string `json:"path"`
+	// Status is 0 if the caller broke it off.
+	Status int `json:"status"`
+	// Code is the problem's, Fault the ID of the fault rule that was applied.
+	Code         string  `json:"code,omitempty"`
+	Fault        string  `json:"fault,omitempty"`
+	Milliseconds float64 `json:"milliseconds"`
+	RequestID    string  `json:"requestId"`
+}
+
+// Entry is one thing that happened.
+type Entry struct {
+	Time time.Time `json:"time"`
+	// Seconds since the lab's start.
+	Seconds float64 `json:"seconds"`
+	Change
 }
 
 // Log is a timeline's file.
@@ -48,16 +99,12 @@ func (l Log) Create() error {
 }
 
 // Add appends what happened now.
-func (l Log) Add(c Change) error { return l.AddAt(time.Now(), 0, c) }
+func (l Log) Add(c Change) error { return l.AddAt(time.Now(), c) }
 
-// AddAt appends what happened then, as the cloud's event of that number tells
-// it. A single write of a short line with O_APPEND is not torn by another
-// process's.
-func (l Log) AddAt(then time.Time, cloudSeq int64, c Change) error {
-	line, err := json.Marshal(Entry{
-		Time: then, Seconds: round(then.Sub(l.Start).Seconds()), CloudSeq: cloudSeq,
-		Subject: c.Subject, What: c.What, Detail: c.Detail,
-	})
+// AddAt appends what happened then. A single write of a short line with O_APPEND
+// is not torn by another process's.
+func (l Log) AddAt(then time.Time, c Change) error {
+	line, err := json.Marshal(l.entry(then, c))
 	if err != nil {
 		return err
 	}
@@ -69,76 +116,81 @@ func (l Log) AddAt(then time.Time, cloudSeq int64, c Change) error {
 	return errors.Join(err, f.Close())
 }
 
+func (l Log) entry(then time.Time, c Change) Entry {
+	return Entry{Time: then, Seconds: round(then.Sub(l.Start).Seconds()), Change: c}
+}
+
 func round(s float64) float64 { return float64(int64(s*100+0.5)) / 100 }
 
-// Read returns all entries so far.
+// Read returns all entries so far, in the order of their times.
 func (l Log) Read() ([]Entry, error) {
-	var all []Entry
-	err := l.Follow(context.Background(), false, func(e Entry) error {
-		all = append(all, e)
-		return nil
-	})
+	r, err := l.Open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	all, err := r.Next()
+	if errors.Is(err, ErrGone) {
+		err = nil
+	}
+	slices.SortStableFunc(all, byTime)
 	return all, err
 }
 
-// Follow calls fn for each entry; with more it waits for those to come, until
-// ctx ends.
-func (l Log) Follow(ctx context.Context, more bool, fn func(Entry) error) error {
-	f, err := os.Open(l.File)
-	if errors.Is(err, fs.ErrNotExist) && !more {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	var changed <-chan fsnotify.Event
-	if more {
-		w, err := fsnotify.NewWatcher()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = w.Close() }()
-		if err := w.Add(l.File); err != nil {
-			return err
-		}
-		changed = w.Events
-	}
-	r := bufio.NewReader(f)
-	var line []byte
-	for {
-		part, err := r.ReadBytes('\n')
-		line = append(line, part...)
-		if err == nil {
-			var e Entry
-			// A line that a crash cut short is skipped.
-			if json.Unmarshal(line, &e) == nil {
-				if err := fn(e); err != nil {
-					return err
-				}
-			}
-			line = line[:0]
-			continue
-		}
-		if !errors.Is(err, io.EOF) || !more {
-			return noEOF(err)
-		}
-		select {
-		case <-changed:
-			// We hold the file open, so its removal shows as a change of
-			// attributes: no name links to it any more.
-			if info, err := f.Stat(); err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0 {
-				return nil // The lab went down.
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+func byTime(a, b Entry) int { return a.Time.Compare(b.Time) }
+
+// ErrGone means that a timeline's file was removed: the lab went down.
+var ErrGone = errors.New("the timeline is gone")
+
+// Reader reads a timeline as it grows.
+type Reader struct {
+	file *os.File
+	buf  *bufio.Reader
+	line []byte // begun, and not ended yet
 }
 
-func noEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
+// Open begins with the first entry. It is for the caller to close.
+func (l Log) Open() (*Reader, error) {
+	f, err := os.Open(l.File)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return &Reader{file: f, buf: bufio.NewReader(f)}, nil
+}
+
+// Close ends it.
+func (r *Reader) Close() error { return r.file.Close() }
+
+// Next returns the entries that were written since the last call; with the last
+// ones there will ever be, ErrGone.
+func (r *Reader) Next() ([]Entry, error) {
+	// Looked at first, so that what is written before the end is read.
+	info, err := r.file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	var gone error
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 0 {
+		gone = ErrGone
+	}
+	var entries []Entry
+	for {
+		part, err := r.buf.ReadBytes('\n')
+		r.line = append(r.line, part...)
+		if errors.Is(err, io.EOF) {
+			return entries, gone
+		}
+		if err != nil {
+			return entries, err
+		}
+		var e Entry
+		// A line that a crash cut short is skipped.
+		if json.Unmarshal(r.line, &e) == nil {
+			entries = append(entries, e)
+		}
+		r.line = r.line[:0]
+	}
 }

@@ -1,8 +1,8 @@
 package timeline_test
 
 import (
-	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -97,7 +97,9 @@ func TestRouteEvents(t *testing.T) {
 		return timeline.Cloud(ev, "tag")
 	}
 	line := func(what, detail string) []timeline.Change {
-		return []timeline.Change{{Subject: "route/node-1", What: what, Detail: "10.244.1.0/24 via i-1" + detail}}
+		return []timeline.Change{{
+			Source: timeline.SourceCloud, Subject: "route/node-1", What: what, Detail: "10.244.1.0/24 via i-1" + detail, Failed: what == blackhole,
+		}}
 	}
 	assert.Equal(t, line("created", ""), tell(api.EventCreated, "", active))
 	assert.Equal(t, line("created", ": instance is stopped"), tell(api.EventCreated, "", blackhole))
@@ -107,41 +109,54 @@ func TestRouteEvents(t *testing.T) {
 	assert.Empty(t, tell(api.EventUpdated, blackhole, blackhole), "another reason is no news")
 }
 
-func TestFollow(t *testing.T) {
+func TestReader(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: time.Now()}
 	entries, err := log.Read()
 	require.NoError(t, err, "no file is an empty timeline")
 	assert.Empty(t, entries)
+	_, err = log.Open()
+	require.ErrorIs(t, err, fs.ErrNotExist)
 
+	require.NoError(t, log.Create())
+	r, err := log.Open()
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, r.Close()) }()
+	next := func() (subjects []string) {
+		t.Helper()
+		entries, err := r.Next()
+		require.NoError(t, err)
+		for _, e := range entries {
+			subjects = append(subjects, e.Subject)
+		}
+		return subjects
+	}
+	assert.Empty(t, next())
 	require.NoError(t, log.Add(timeline.Change{Subject: "node/a", What: "registered"}))
 	f, err := os.OpenFile(log.File, os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
-	_, err = f.WriteString("{\"cut short by a cra\n")
+	_, err = f.WriteString("{\"cut short by a cra\n{\"subject\":\"node/b\"")
 	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	assert.Equal(t, []string{"node/a"}, next(), "what is cut short is skipped, what is begun is waited for")
+	_, err = f.WriteString(",\"what\":\"ready\"}\n")
+	require.NoError(t, errors.Join(err, f.Close()))
+	assert.Equal(t, []string{"node/b"}, next())
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	enough := errors.New("enough")
-	var seen []string
-	err = log.Follow(ctx, true, func(e timeline.Entry) error {
-		seen = append(seen, e.Subject)
-		if len(seen) == 1 { // The next one comes while it waits.
-			require.NoError(t, log.Add(timeline.Change{Subject: "node/b", What: "ready"}))
-			return nil
-		}
-		return enough
-	})
-	require.ErrorIs(t, err, enough)
-	assert.Equal(t, []string{"node/a", "node/b"}, seen)
+	// `lab watch` ends by itself when the lab goes down, with what was the last.
+	require.NoError(t, log.Add(timeline.Change{Subject: "node/c"}))
+	require.NoError(t, os.Remove(log.File))
+	entries, err = r.Next()
+	require.ErrorIs(t, err, timeline.ErrGone)
+	require.Len(t, entries, 1)
+	assert.Equal(t, "node/c", entries[0].Subject)
 }
 
-// `lab watch` ends by itself when the lab goes down.
-func TestFollowEndsWithTheFile(t *testing.T) {
+func TestReadIsInOrderOfTime(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: time.Now()}
-	require.NoError(t, log.Create())
-	require.NoError(t, log.Add(timeline.Change{Subject: "node/a", What: "registered"}))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	require.NoError(t, log.Follow(ctx, true, func(timeline.Entry) error { return os.Remove(log.File) }))
+	require.NoError(t, log.AddAt(log.Start.Add(2*time.Second), timeline.Change{Subject: "later"}))
+	require.NoError(t, log.AddAt(log.Start.Add(time.Second), timeline.Change{Subject: "earlier"}))
+	entries, err := log.Read()
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	assert.Equal(t, "earlier", entries[0].Subject)
+	assert.InDelta(t, 1, entries[0].Seconds, 0.001)
 }

@@ -101,7 +101,7 @@ const kubeletPort = 10250
 func (c *Cluster) controllerManager() process.Spec {
 	args := append(c.serving(local.PortKCM, userKCM), c.at(local.PortKCM)...)
 	return c.Spec("kube-controller-manager", "kube-controller-manager", append(args,
-		"--cloud-provider=external",
+		c.cloudProvider(),
 		"--cluster-name="+c.Lab.Name,
 		"--leader-elect=false", // There is only one.
 		"--use-service-account-credentials",
@@ -217,8 +217,8 @@ func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 }
 
 // Boot makes the machine's credentials, as its image would hold them, and
-// starts its hollow node.
-func (c *Cluster) Boot(_ context.Context, m cluster.Machine) (cluster.Running, error) {
+// starts its hollow node, which says that it is of this size.
+func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cluster.Running, error) {
 	ca, err := pki.LoadOrCreate(c.pki(), "ca")
 	if err != nil {
 		return nil, err
@@ -246,7 +246,9 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine) (cluster.Running, e
 		"--address="+m.Address, fmt.Sprintf("--port=%d", local.FreePort(m.Address, kubeletPort)),
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
 		"--client-ca-file="+c.pki("ca.crt"),
+		c.cloudProvider(),
 		"--root-dir="+filepath.Join(dir, "root"),
+		fmt.Sprintf("--cpus=%d", s.CPUs), fmt.Sprintf("--memory=%dMi", s.MemoryMiB),
 		"--node-status-update-frequency=2s",
 		"--node-lease-duration-seconds=4",
 	))

@@ -114,7 +114,10 @@ func NeededPrograms(nodes int) []string {
 
 // Traits of an embedded cluster.
 func (c *Cluster) Traits() cluster.Traits {
-	return cluster.Traits{Nodes: 3, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo], Summary: "--cloud-provider=external"}
+	return cluster.Traits{
+		Nodes: 3, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo],
+		Summary: c.summary(), NoCloudProvider: c.noProvider(),
+	}
 }
 
 // PodCIDR is the range that nodes get their pod ranges from.
@@ -278,10 +281,14 @@ func (c *Cluster) Ended() error {
 	return c.Site.Ended(local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 }
 
-// Components are the control plane's processes, the CCM's, and one of each
-// machine that runs.
+// Components are the control plane's processes, the CCM's if the cluster has a
+// use for one, and one of each machine that runs.
 func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
-	all, err := c.Site.Components(local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", local.ComponentCCM)
+	names := []string{local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+	if !c.noProvider() {
+		names = append(names, local.ComponentCCM)
+	}
+	all, err := c.Site.Components(names...)
 	if err != nil {
 		return nil, err
 	}

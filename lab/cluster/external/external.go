@@ -230,7 +230,7 @@ func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running
 func (c *Cluster) Booted(context.Context, cluster.Machine) (bool, error) { return true, nil }
 
 // Boot and Halt change nothing but what the lab thinks of the machine.
-func (c *Cluster) Boot(context.Context, cluster.Machine) (cluster.Running, error) {
+func (c *Cluster) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
 	return &machine{make(chan struct{})}, nil
 }
 

@@ -90,7 +90,7 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 	})
 	nodes, err := c.nodes(ctx)
 	for _, n := range nodes {
-		add("node-"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
+		add("node/"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
 			journal := strings.Join(follows([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow), " ")
 			if !follow {
 				return c.engine.command(ctx, "exec", n.container.Name, "sh", "-c", journal)

@@ -141,8 +141,10 @@ func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
 }
 
 // Boot starts a machine's container; a new one joins the cluster first. One
-// that was left half-way is made anew.
-func (c *Cluster) Boot(ctx context.Context, m cluster.Machine) (cluster.Running, error) {
+// that was left half-way is made anew. The size is passed over: a limit on the
+// container would be none that its kubelet reports, since that measures the
+// computer and not its own cgroup. Every node has as much as the computer has.
+func (c *Cluster) Boot(ctx context.Context, m cluster.Machine, _ cluster.Size) (cluster.Running, error) {
 	name := c.containerOf(m)
 	found, err := c.engine.inspect(ctx, name)
 	if err != nil {

@@ -104,7 +104,7 @@ esac`)
 
 func TestControlPlaneGone(t *testing.T) {
 	c := newCluster(t, `echo "No such container: $3" >&2; exit 1`)
-	_, err := c.Boot(t.Context(), machine)
+	_, err := c.Boot(t.Context(), machine, cluster.Size{})
 	assert.ErrorContains(t, err, "`lab down --name lab`")
 }
 

@@ -88,6 +88,9 @@ What a container understands, besides any request whatever:
 
 The kubelet registers with the taint node.cloudprovider.kubernetes.io/uninitialized
 and without addresses: a cloud controller manager is expected to finish the node.
+With --cloud-provider= it does neither, and says of itself that --address is its
+InternalIP: a node of a cluster without an external cloud provider.
+
 SIGTERM is a power cut: everything closes at once, and a later start with the same
 --root-dir is a reboot.`
 

@@ -122,6 +122,7 @@ func kubeletOptions(o nodeOptions) hollowkubelet.Options {
 		TLSCertFile:           o.tlsCertFile,
 		TLSPrivateKeyFile:     o.tlsPrivateKeyFile,
 		ClientCAFile:          o.clientCAFile,
+		CloudProvider:         o.cloudProvider,
 		RootDirectory:         o.rootDirectory,
 		StatusUpdateFrequency: o.statusUpdateFrequency,
 		LeaseDurationSeconds:  o.leaseDurationSeconds,

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/hollowkubelet"
 )
 
 type nodeOptions struct {
@@ -31,6 +33,7 @@ type nodeOptions struct {
 	tlsCertFile           string
 	tlsPrivateKeyFile     string
 	clientCAFile          string
+	cloudProvider         string
 	rootDirectory         string
 	statusUpdateFrequency time.Duration
 	leaseDurationSeconds  int32
@@ -52,6 +55,7 @@ func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.tlsCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")
 	flags.StringVar(&o.tlsPrivateKeyFile, "tls-private-key-file", "", "private key `file` of --tls-cert-file")
 	flags.StringVar(&o.clientCAFile, "client-ca-file", "", "CA `file` of the client certificates that the kubelet accepts (the API server's above all)")
+	flags.StringVar(&o.cloudProvider, "cloud-provider", hollowkubelet.CloudProviderExternal, "external, or empty for a node that no cloud controller manager is going to finish: it sets its own address and has no taint")
 	flags.StringVar(&o.rootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing")
 	flags.DurationVar(&o.statusUpdateFrequency, "node-status-update-frequency", 2*time.Second, "how often the kubelet computes the node's status")
 	flags.Int32Var(&o.leaseDurationSeconds, "node-lease-duration-seconds", 4, "duration of the node's lease; it is renewed four times as often")
@@ -87,6 +91,9 @@ func (o *nodeOptions) complete() error {
 		check("tls-cert-file", err)
 	}
 	check("client-ca-file", caFile(o.clientCAFile))
+	if o.cloudProvider != "" && o.cloudProvider != hollowkubelet.CloudProviderExternal {
+		check("cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", o.cloudProvider))
+	}
 	o.rootDirectory, err = directory(o.rootDirectory)
 	check("root-dir", err)
 	if o.statusUpdateFrequency <= 0 {

@@ -20,11 +20,7 @@ func kubeletFlags(o Options) *options.KubeletFlags {
 	flags.RootDirectory = o.RootDirectory
 	flags.CertDirectory = filepath.Join(o.RootDirectory, "pki")
 	flags.HostnameOverride = o.Name
-	// The kubelet itself then registers the node with the taint
-	// node.cloudprovider.kubernetes.io/uninitialized (tryRegisterWithAPIServer).
-	flags.CloudProvider = "external"
-	// NodeIP stays empty: a kubelet refuses a loopback one, and the node's
-	// addresses are the cloud controller manager's to set.
+	cloudProvider(flags, o)
 	flags.MinimumGCAge = metav1.Duration{Duration: time.Minute}
 	flags.MaxContainerCount = 100
 	flags.MaxPerPodContainerCount = 2

@@ -38,6 +38,9 @@ type Options struct {
 	TLSCertFile       string
 	TLSPrivateKeyFile string
 	ClientCAFile      string
+	// CloudProvider is as kubelet's --cloud-provider: CloudProviderExternal, or
+	// "" for a node that no cloud controller manager is going to finish.
+	CloudProvider string
 	// RootDirectory is an absolute path. Nothing is written outside it.
 	RootDirectory string
 	// StatusUpdateFrequency and LeaseDurationSeconds decide how soon the control
@@ -80,7 +83,7 @@ func New(ctx context.Context, o Options, client *restclient.Config, runtime inte
 	deps.HostUtil = hostFiles{hostutil.NewFakeHostUtil(nil)}
 	deps.VolumePlugins = ownedByWhoeverRuns(deps.VolumePlugins)
 	deps.ProbeManager = probes
-	deps.Options = append(deps.Options, probes.attach)
+	deps.Options = append(deps.Options, probes.attach, ownAddress(o.Address).attach)
 	if deps.TLSOptions, err = kubeletapp.InitializeTLS(ctx, flags, config); err != nil {
 		return nil, fmt.Errorf("serving certificate: %w", err)
 	}

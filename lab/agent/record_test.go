@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+func recorded(t *testing.T, log timeline.Log) []string {
+	t.Helper()
+	entries, err := log.Read()
+	require.NoError(t, err)
+	told := []string{}
+	for _, e := range entries {
+		told = append(told, string(e.Source)+" "+e.Subject+" "+e.What)
+	}
+	return told
+}
+
+// An agent that starts again tells what has happened since, and nothing twice.
+func TestWatchGoesOnWhereItWas(t *testing.T) {
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default", UID: "u"}, Type: corev1.EventTypeWarning, Reason: "SyncLoadBalancerFailed", Count: 1,
+		InvolvedObject: corev1.ObjectReference{Kind: "Service", Name: "web", Namespace: "default"},
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: "node-1"}}
+	client := fake.NewClientset(event, pod)
+	run := func(change func(), want ...string) {
+		t.Helper()
+		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Watch(ctx, client) }()
+		change()
+		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, recorded(t, log)) }, bound, 10*time.Millisecond)
+		cancel()
+		require.NoError(t, <-done)
+	}
+	run(func() {}, "event service/web SyncLoadBalancerFailed", "cluster pod/p scheduled")
+	event.Count = 2
+	_, err := client.CoreV1().Events("default").Update(t.Context(), event, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	run(func() {
+		_, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}, "event service/web SyncLoadBalancerFailed", "cluster pod/p scheduled", "event service/web SyncLoadBalancerFailed", "cluster node/n registered")
+}
+
+func TestComponents(t *testing.T) {
+	t.Parallel()
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+	host := process.Host{Lab: t.TempDir()}
+	start := func(component string) *process.Process {
+		t.Helper()
+		p, err := host.Start(process.Spec{Component: component, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
+		return p
+	}
+	run := func(change func(), want ...string) {
+		t.Helper()
+		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Components(ctx, host.Running, "late") }()
+		change()
+		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, recorded(t, log)) }, bound, 10*time.Millisecond)
+		cancel()
+		require.NoError(t, <-done)
+	}
+	first := start("etcd")
+	start("node/node-1@i-1")
+	var told []string
+	run(func() {}, "lab component/etcd started")
+	told = append(told, "lab component/etcd started")
+	entries, err := log.Read()
+	require.NoError(t, err)
+	assert.WithinDuration(t, first.Started(), entries[0].Time, time.Second, "when it started, not when it was seen")
+
+	run(func() { start("late") }, append(told, "lab component/late started")...)
+	told = append(told, "lab component/late started")
+	run(func() { require.NoError(t, process.Stop(t.Context(), 0, first)) }, append(told, "lab component/etcd ended")...)
+	told = append(told, "lab component/etcd ended")
+	run(func() { start("etcd") }, append(told, "lab component/etcd started")...)
+}
+
+// What ended and started while no agent ran is told by the next one.
+func TestComponentsWhileNobodyLooked(t *testing.T) {
+	t.Parallel()
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+	for _, name := range []string{"gone", "again"} {
+		require.NoError(t, log.Add(component(name, componentStarted, "process 1")))
+	}
+	host := process.Host{Lab: t.TempDir()}
+	p, err := host.Start(process.Spec{Component: "again", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
+	r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Components(ctx, host.Running) }()
+	assert.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.ElementsMatch(c, []string{
+			"lab component/gone started", "lab component/again started",
+			"lab component/gone ended", "lab component/again ended", "lab component/again started",
+		}, recorded(t, log))
+	}, bound, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}

@@ -1,0 +1,181 @@
+package cli
+
+// `lab compare`: two labs side by side, for a person or a program.
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+func newCompare() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "compare A B",
+		Short: "Show two labs side by side: what differs, and why",
+		Long: `compare looks at two labs that are up and shows what is a matter of cloud
+providers: the components' flags, taints, provider IDs, labels, addresses, the
+demo's pods and its Service, and what the CCM asked of the cloud. What differs is
+marked ≠ and explained, with the place in upstream's code that makes it so.
+It exits with 0 whether anything differs or not.`,
+		Example: `  lab up --name plain --cloud-provider none   # without an external cloud provider
+  lab up --name tainted --without-ccm         # with one, and no CCM
+  lab up                                      # with one, and a CCM
+  lab compare plain tainted
+  lab compare tainted lab
+  lab compare plain lab -o json`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeLabs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range args {
+				if _, err := state.Dir(name); err != nil {
+					return usageError{err}
+				}
+			}
+			if args[0] == args[1] {
+				return usagef("%s and %s are one lab; give two", args[0], args[1])
+			}
+			c, err := lab.Compare(cmd.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(w, format, c)
+			}
+			return printComparison(w, c, ui.Colored(w))
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// completeLabs completes so many names of labs that there are.
+func completeLabs(most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names, err := state.List()
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// Widths of the table's columns: a mark, a title, and one for each lab; 100 in
+// all.
+const (
+	markWidth    = 2
+	titleWidth   = 24
+	valueWidth   = 36
+	gapWidth     = 2
+	whyIndent    = 4
+	compareWidth = markWidth + titleWidth + 2*valueWidth + gapWidth
+)
+
+const (
+	colorDiffers = "33"
+	colorHeading = "1"
+	colorAside   = "2"
+)
+
+func printComparison(w io.Writer, c *lab.Comparison, color bool) error {
+	var b strings.Builder
+	line := func(code, mark, title string, values [2]string) {
+		for _, l := range sideBySide(mark, title, values) {
+			b.WriteString(ui.Paint(color && code != "", code, l) + "\n")
+		}
+	}
+	line(colorHeading, "", "", [2]string{c.Labs[0].Name, c.Labs[1].Name})
+	section := ""
+	for _, r := range c.Rows {
+		if r.Section != section {
+			section = r.Section
+			b.WriteString("\n" + ui.Paint(color, colorHeading, strings.ToUpper(section)) + "\n")
+		}
+		if r.Differs {
+			line(colorDiffers, "≠", r.What, r.Values)
+		} else {
+			line("", "", r.What, r.Values)
+		}
+	}
+	b.WriteString("\n")
+	printReasons(&b, c.Rows, color)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func printReasons(b *strings.Builder, rows []lab.Row, color bool) {
+	differ := slices.DeleteFunc(slices.Clone(rows), func(r lab.Row) bool { return !r.Differs })
+	if len(differ) == 0 {
+		b.WriteString("Nothing differs that is compared here.\n")
+		return
+	}
+	b.WriteString(ui.Paint(color, colorHeading, "WHY") + "\n")
+	indent := strings.Repeat(" ", whyIndent)
+	for _, r := range differ {
+		b.WriteString(ui.Paint(color, colorDiffers, "≠ "+r.What) + "\n")
+		for _, sentence := range r.Why {
+			for _, l := range wrap(sentence, compareWidth-whyIndent) {
+				b.WriteString(indent + l + "\n")
+			}
+		}
+		if r.Source != "" {
+			for _, l := range wrap("("+r.Source+")", compareWidth-whyIndent) {
+				b.WriteString(indent + ui.Paint(color, colorAside, l) + "\n")
+			}
+		}
+	}
+}
+
+// sideBySide is one row of the table, as many lines as its longest cell needs.
+func sideBySide(mark, title string, values [2]string) []string {
+	cells := [][]string{wrap(title, titleWidth-1), wrap(values[0], valueWidth), wrap(values[1], valueWidth)}
+	cell := func(column, row int) string {
+		if row < len(cells[column]) {
+			return cells[column][row]
+		}
+		return ""
+	}
+	var lines []string
+	for i := range max(len(cells[0]), len(cells[1]), len(cells[2])) {
+		if i > 0 {
+			mark = ""
+		}
+		lines = append(lines, strings.TrimRight(fmt.Sprintf("%-*s%-*s%-*s%s", markWidth, mark, titleWidth, cell(0, i), valueWidth+gapWidth, cell(1, i), cell(2, i)), " "))
+	}
+	return lines
+}
+
+// wrap breaks text into lines of no more than so many characters: at spaces, and
+// in a word that is longer than a line after a slash, or anywhere.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width {
+			line += " " + word
+			continue
+		}
+		if line != "" {
+			lines = append(lines, line)
+		}
+		for line = word; utf8.RuneCountInString(line) > width; {
+			head := string([]rune(line)[:width])
+			if slash := strings.LastIndexByte(head, '/'); slash >= 0 {
+				head = head[:slash+1]
+			}
+			lines, line = append(lines, head), line[len(head):]
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

@@ -1,0 +1,216 @@
+package lab
+
+// `lab compare A B`: what two labs are at one moment, as far as it is a matter of
+// cloud providers. What of it differs, and why, is difference.go's to say.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// Facts are one side of a comparison. Their JSON is a contract: fields are added,
+// never renamed.
+type Facts struct {
+	Name string `json:"name"`
+	// Cluster is the kind of cluster: embedded, kind or external.
+	Cluster string `json:"cluster"`
+	// CloudProvider is external or none.
+	CloudProvider string `json:"cloudProvider"`
+	// Flags are the values of --cloud-provider of the components that run, ""
+	// for one without. A component that is missing cannot be looked at from
+	// here: its command line is in a container.
+	Flags map[string]string `json:"flags"`
+	// CCM tells whether a CCM runs; CCMCalls counts what it ever asked of the
+	// cloud.
+	CCM      bool  `json:"ccm"`
+	CCMCalls int64 `json:"ccmCalls"`
+
+	Nodes    []NodeFacts    `json:"nodes"`
+	Pods     []PodFacts     `json:"pods"`
+	Services []ServiceFacts `json:"services"`
+}
+
+// NodeFacts are what one reads on a Node to know whether it was initialised.
+type NodeFacts struct {
+	Name         string   `json:"name"`
+	Ready        bool     `json:"ready"`
+	Taints       []string `json:"taints"` // key:effect
+	ProviderID   string   `json:"providerID"`
+	Zone         string   `json:"zone"`
+	Region       string   `json:"region"`
+	InstanceType string   `json:"instanceType"`
+	InternalIP   string   `json:"internalIP"`
+}
+
+// PodFacts are a pod's of the demo.
+type PodFacts struct {
+	Name  string `json:"name"`
+	Phase string `json:"phase"`
+	Node  string `json:"node"`
+	// Unschedulable is the scheduler's reason not to bind the pod; "" once it is
+	// bound.
+	Unschedulable string `json:"unschedulable,omitempty"`
+}
+
+// ServiceFacts are a Service's of type LoadBalancer.
+type ServiceFacts struct {
+	// Name is NAMESPACE/NAME.
+	Name string `json:"name"`
+	Type string `json:"type"`
+	// Address is its balancer's, ADDRESS:PORT; "" while it has none.
+	Address string `json:"address"`
+}
+
+// Comparison is two labs side by side.
+type Comparison struct {
+	Labs [2]*Facts `json:"labs"`
+	Rows []Row     `json:"rows"`
+}
+
+// compareBound is how long a lab has to answer.
+const compareBound = 10 * time.Second
+
+// Compare looks at two labs at once. An error is one that is not there, or does
+// not answer.
+func Compare(ctx context.Context, left, right string) (*Comparison, error) {
+	var labs [2]*Facts
+	ctx, cancel := context.WithTimeoutCause(ctx, compareBound, fmt.Errorf("gave up after %s", compareBound))
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	for i, name := range []string{left, right} {
+		group.Go(func() error {
+			l, err := Open(name)
+			if err != nil {
+				return err
+			}
+			if labs[i], err = l.facts(ctx); err != nil {
+				return fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return &Comparison{Labs: labs, Rows: compare(labs[0], labs[1])}, nil
+}
+
+func (l *Lab) facts(ctx context.Context) (*Facts, error) {
+	f := &Facts{
+		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), Flags: map[string]string{},
+		Nodes: []NodeFacts{}, Pods: []PodFacts{}, Services: []ServiceFacts{},
+	}
+	kube, err := l.Cluster.Observer()
+	if err != nil {
+		return nil, err
+	}
+	if flagged, ok := l.Cluster.(cluster.Flagged); ok {
+		if f.Flags, err = flagged.ProviderFlags(); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.addCCM(ctx, l); err != nil {
+		return nil, err
+	}
+	for _, add := range []func(context.Context, kubernetes.Interface) error{f.addNodes, f.addPods, f.addServices} {
+		if err := add(ctx, kube); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *Facts) addCCM(ctx context.Context, l *Lab) error {
+	components, err := l.Cluster.Components(ctx)
+	if err != nil {
+		return err
+	}
+	f.CCM = slices.ContainsFunc(components, func(c cluster.Component) bool {
+		return c.Name == "ccm" && c.State == cluster.StateRunning
+	})
+	cloud, err := l.Cloud()
+	if err != nil {
+		return err
+	}
+	sums, err := cloud.SumAudit(ctx, client.AuditFilter{Token: cluster.CallerCCM}, api.AuditByToken)
+	for _, s := range sums {
+		f.CCMCalls += s.Calls
+	}
+	if err != nil {
+		return fmt.Errorf("calls of the cloud: %w", err)
+	}
+	return nil
+}
+
+func (f *Facts) addNodes(ctx context.Context, kube kubernetes.Interface) error {
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	for _, n := range nodes.Items {
+		node := NodeFacts{
+			Name: n.Name, Ready: timeline.Ready(&n), Taints: []string{}, ProviderID: n.Spec.ProviderID,
+			Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
+		}
+		for _, t := range n.Spec.Taints {
+			node.Taints = append(node.Taints, t.Key+":"+string(t.Effect))
+		}
+		for _, a := range n.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP && node.InternalIP == "" {
+				node.InternalIP = a.Address
+			}
+		}
+		f.Nodes = append(f.Nodes, node)
+	}
+	return nil
+}
+
+func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
+	pods, err := kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	if err != nil {
+		return fmt.Errorf("the demo's pods: %w", err)
+	}
+	for _, p := range pods.Items {
+		pod := PodFacts{Name: p.Name, Phase: string(p.Status.Phase), Node: p.Spec.NodeName}
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				pod.Unschedulable = firstSentence(c.Message)
+			}
+		}
+		f.Pods = append(f.Pods, pod)
+	}
+	return nil
+}
+
+func (f *Facts) addServices(ctx context.Context, kube kubernetes.Interface) error {
+	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("services: %w", err)
+	}
+	for _, s := range services.Items {
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		service := ServiceFacts{Name: s.Namespace + "/" + s.Name, Type: string(s.Spec.Type), Address: timeline.IngressIP(&s)}
+		if service.Address != "" && len(s.Spec.Ports) > 0 {
+			service.Address += fmt.Sprintf(":%d", s.Spec.Ports[0].Port)
+		}
+		f.Services = append(f.Services, service)
+	}
+	slices.SortFunc(f.Services, func(a, b ServiceFacts) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}

@@ -1,0 +1,405 @@
+package lab
+
+// What differs between two labs, and why. IDs and addresses always differ; what
+// is compared is what kind of thing is there.
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+)
+
+// Row is one thing that a comparison looks at.
+type Row struct {
+	// Section groups rows: components, nodes, demo pods, services, cloud.
+	Section string `json:"section"`
+	What    string `json:"what"`
+	// Values are what the two labs have, as one would read it.
+	Values  [2]string `json:"values"`
+	Differs bool      `json:"differs"`
+	// Why explains a difference, in a sentence for each lab, or in one if it is no
+	// matter of cloud providers. Source is where upstream makes it so.
+	Why    []string `json:"why,omitempty"`
+	Source string   `json:"source,omitempty"`
+}
+
+// Sections of a comparison, in their order.
+const (
+	SectionComponents = "components"
+	SectionNodes      = "nodes"
+	SectionPods       = "demo pods"
+	SectionServices   = "services"
+	SectionCloud      = "cloud"
+)
+
+// situation is what explains most of a lab.
+type situation int
+
+const (
+	without  situation = iota // no external cloud provider
+	waiting                   // for a CCM that never ran
+	deserted                  // by a CCM that ran once
+	served                    // by a CCM that runs
+)
+
+func (f *Facts) situation() situation {
+	switch {
+	case f.CloudProvider == cluster.ProviderNone:
+		return without
+	case f.CCM:
+		return served
+	case f.CCMCalls > 0:
+		return deserted
+	default:
+		return waiting
+	}
+}
+
+// cell is what one lab has: the kind of it, which is compared, and its text.
+type cell struct{ kind, text string }
+
+// Kinds of what several things can have or not.
+const (
+	all     = "all"
+	some    = "some"
+	nothing = "none"
+)
+
+// clause says of a lab in some situation why it has what it has, if that is of
+// the kind that the situation brings about. NAME in it is the lab's.
+type clause struct{ kind, text string }
+
+// aspect is a row to be.
+type aspect struct {
+	section, what string
+	of            func(*Facts) cell
+	why           map[situation]clause
+	source        string
+}
+
+func compare(left, right *Facts) []Row {
+	var rows []Row
+	for _, a := range append(slices.Clone(aspects), services(left, right)...) {
+		l, r := a.of(left), a.of(right)
+		row := Row{Section: a.section, What: a.what, Values: [2]string{l.text, r.text}, Differs: l.kind != r.kind}
+		if row.Differs {
+			row.Why, row.Source = a.explain(left, right, l, r)
+		}
+		rows = append(rows, row)
+	}
+	order := []string{SectionComponents, SectionNodes, SectionPods, SectionServices, SectionCloud}
+	slices.SortStableFunc(rows, func(a, b Row) int {
+		return cmp.Compare(slices.Index(order, a.Section), slices.Index(order, b.Section))
+	})
+	return rows
+}
+
+// explain says why two labs differ: by their situations, where these bring about
+// what there is.
+func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source string) {
+	leftClause, leftOK := a.why[left.situation()]
+	rightClause, rightOK := a.why[right.situation()]
+	leftOK, rightOK = leftOK && leftClause.kind == l.kind, rightOK && rightClause.kind == r.kind
+	if !leftOK && !rightOK {
+		return []string{fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name)}, ""
+	}
+	half := func(f *Facts, c clause, ok bool) string {
+		if !ok {
+			c.text = "not as it is set up to be; `lab status --name NAME` may say why"
+		}
+		return f.Name + ": " + strings.ReplaceAll(c.text, "NAME", f.Name) + "."
+	}
+	return []string{half(left, leftClause, leftOK), half(right, rightClause, rightOK)}, a.source
+}
+
+// aspects are those of every lab.
+var aspects = []aspect{
+	{
+		SectionComponents, cluster.ComponentKubelet, flagOf(cluster.ComponentKubelet),
+		always(cluster.ProviderExternal, "the flag has each kubelet leave its node for a CCM to finish", "",
+			"without the flag each kubelet finishes its node itself"),
+		"k8s.io/kubernetes/cmd/kubelet/app/options/options.go, --cloud-provider",
+	},
+	{
+		SectionComponents, cluster.ComponentKCM, flagOf(cluster.ComponentKCM),
+		always(cluster.ProviderExternal, "external is the one value that is left, and since Kubernetes 1.31 it changes nothing: the cloud's controllers are gone from here", "",
+			"without the flag it does the same: it has no cloud's controllers"),
+		"k8s.io/kubernetes/cmd/kube-controller-manager/app/core.go; KEP-2395",
+	},
+	{
+		SectionComponents, "CCM", theCCM,
+		map[situation]clause{
+			without:  {noCCM, "no node waits for one"},
+			waiting:  {stoppedCCM, "it was never started; `lab ccm start --name NAME` starts it"},
+			deserted: {stoppedCCM, "it was stopped, and what it made stays as it is"},
+			served:   {runningCCM, "it runs"},
+		}, "",
+	},
+	{SectionNodes, "Ready", count("Ready", func(n NodeFacts) bool { return n.Ready }), nil, ""},
+	{
+		SectionNodes, "taints", taints,
+		map[situation]clause{
+			without:  {"", "a kubelet without an external cloud provider sets no such taint"},
+			waiting:  {taintUninitialized, "the kubelet registered its node with this taint, and it is there until a CCM removes it"},
+			deserted: {"", "the CCM removed the taint before it was stopped"},
+			served:   {"", "the CCM initialised the nodes and removed the taint"},
+		},
+		"k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go, initialNode; k8s.io/cloud-provider/controllers/node/node_controller.go, syncNode",
+	},
+	{
+		SectionNodes, "provider ID", providerIDs, byCCM("only the cloud knows which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
+		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
+	},
+	{
+		SectionNodes, "zone", values(func(n NodeFacts) string { return n.Zone }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
+		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
+	},
+	{
+		SectionNodes, "region", values(func(n NodeFacts) string { return n.Region }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
+		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
+	},
+	{
+		SectionNodes, "instance type", values(func(n NodeFacts) string { return n.InstanceType }), byCCM("only the cloud knows of what type a machine is", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
+		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
+	},
+	{
+		SectionNodes, "InternalIP", values(func(n NodeFacts) string { return n.InternalIP }),
+		map[situation]clause{
+			without:  {all, "each kubelet reports its own"},
+			waiting:  {nothing, "a kubelet with an external cloud provider and no --node-ip leaves its addresses to a CCM"},
+			deserted: {all, "the CCM set them before it was stopped"},
+			served:   {all, "the CCM set them from the nodes' instances"},
+		},
+		"k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go, NodeAddress; k8s.io/cloud-provider/controllers/node/node_controller.go, updateNodeAddress",
+	},
+	{
+		SectionPods, "app=" + demoName, phases,
+		map[situation]clause{
+			without:  {"Running", "the scheduler found nodes without taints at once"},
+			waiting:  {"Pending", "the scheduler puts no pod on a node whose taint it does not tolerate"},
+			deserted: {"Running", "they were scheduled when the CCM had removed the taints, and stay"},
+			served:   {"Running", "they were scheduled when the CCM had removed the taints"},
+		},
+		"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration/taint_toleration.go, Filter",
+	},
+	{
+		SectionCloud, "calls by the CCM", calls,
+		map[situation]clause{
+			without:  {nothing, "no component of the cluster knows of the cloud"},
+			waiting:  {nothing, "no component of the cluster but a CCM knows of the cloud"},
+			deserted: {some, "the CCM asked while it ran"},
+			served:   {some, "the CCM asks which instances there are, and has balancers made; `fakecloud audit sum` lists its calls"},
+		}, "",
+	},
+}
+
+const taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"
+
+// always is why a flag is as it is: the lab was brought up so.
+func always(external, whyExternal, none, whyNone string) map[situation]clause {
+	set := clause{external, whyExternal}
+	return map[situation]clause{without: {none, whyNone}, waiting: set, deserted: set, served: set}
+}
+
+// byCCM is why a Node has what nobody but a CCM writes on it.
+func byCCM(cloud, ccm string) map[situation]clause {
+	return map[situation]clause{
+		without:  {nothing, cloud + ", and nobody here asks it"},
+		waiting:  {nothing, cloud + ", and nobody asks it before there is a CCM"},
+		deserted: {all, ccm + ", and that stays without the CCM"},
+		served:   {all, ccm},
+	}
+}
+
+func flagOf(component string) func(*Facts) cell {
+	return func(f *Facts) cell {
+		switch value, known := f.Flags[component]; {
+		case !known:
+			return cell{"unknown", "not to be seen from here"}
+		case value == "":
+			return cell{"", "no --cloud-provider"}
+		default:
+			return cell{value, "--cloud-provider=" + value}
+		}
+	}
+}
+
+const runningCCM, stoppedCCM, noCCM = "running", "stopped", "none"
+
+func theCCM(f *Facts) cell {
+	switch f.situation() {
+	case without:
+		return cell{noCCM, "none"}
+	case served:
+		return cell{runningCCM, "runs"}
+	default:
+		return cell{stoppedCCM, "does not run"}
+	}
+}
+
+// share is how many of the nodes have something.
+func share(have, of int) string {
+	switch {
+	case have == 0:
+		return nothing
+	case have == of:
+		return all
+	default:
+		return some
+	}
+}
+
+func count(what string, has func(NodeFacts) bool) func(*Facts) cell {
+	return func(f *Facts) cell {
+		n := 0
+		for _, node := range f.Nodes {
+			if has(node) {
+				n++
+			}
+		}
+		return cell{share(n, len(f.Nodes)), fmt.Sprintf("%d of %d %s", n, len(f.Nodes), what)}
+	}
+}
+
+// values are what the nodes have, each once.
+func values(of func(NodeFacts) string) func(*Facts) cell {
+	return func(f *Facts) cell {
+		var found []string
+		for _, node := range f.Nodes {
+			if v := of(node); v != "" {
+				found = append(found, v)
+			}
+		}
+		have := len(found)
+		slices.Sort(found)
+		return cell{share(have, len(f.Nodes)), onNodes(listed(slices.Compact(found)), have, len(f.Nodes))}
+	}
+}
+
+// providerIDs are shown without the instances' IDs, which differ always.
+func providerIDs(f *Facts) cell {
+	return values(func(n NodeFacts) string {
+		if scheme, _, ok := strings.Cut(n.ProviderID, "://"); ok {
+			return scheme + "://INSTANCE-ID"
+		}
+		return n.ProviderID
+	})(f)
+}
+
+// maxListed keeps a lab of a hundred nodes to a few lines.
+const maxListed = 4
+
+func listed(items []string) string {
+	if len(items) > maxListed {
+		return fmt.Sprintf("%s and %d more", strings.Join(items[:maxListed], ", "), len(items)-maxListed)
+	}
+	return strings.Join(items, ", ")
+}
+
+func onNodes(what string, have, of int) string {
+	switch have {
+	case 0:
+		return "none"
+	case of:
+		return what
+	default:
+		return fmt.Sprintf("%s on %d of %d", what, have, of)
+	}
+}
+
+func taints(f *Facts) cell {
+	on := map[string]int{}
+	for _, node := range f.Nodes {
+		for _, t := range node.Taints {
+			on[t]++
+		}
+	}
+	kinds := slices.Sorted(maps.Keys(on))
+	var texts []string
+	for _, t := range kinds {
+		texts = append(texts, fmt.Sprintf("%s on %d of %d", t, on[t], len(f.Nodes)))
+	}
+	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, ", "), "none")}
+}
+
+// phases are the demo's pods by phase, with where they run or why they do not.
+func phases(f *Facts) cell {
+	by := map[string][]PodFacts{}
+	for _, p := range f.Pods {
+		by[p.Phase] = append(by[p.Phase], p)
+	}
+	kinds := slices.Sorted(maps.Keys(by))
+	var texts []string
+	for _, phase := range kinds {
+		text := fmt.Sprintf("%d %s", len(by[phase]), phase)
+		if nodes := each(by[phase], func(p PodFacts) string { return p.Node }); len(nodes) > 0 {
+			text += " on " + listed(nodes)
+		}
+		if reasons := each(by[phase], func(p PodFacts) string { return p.Unschedulable }); len(reasons) > 0 {
+			text += ": " + listed(reasons)
+		}
+		texts = append(texts, text)
+	}
+	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, "; "), "no demo")}
+}
+
+// each is what the pods have, in order, once.
+func each(pods []PodFacts, of func(PodFacts) string) []string {
+	var found []string
+	for _, p := range pods {
+		if v := of(p); v != "" {
+			found = append(found, v)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+func calls(f *Facts) cell {
+	if f.CCMCalls == 0 {
+		return cell{nothing, "none"}
+	}
+	return cell{some, fmt.Sprint(f.CCMCalls)}
+}
+
+const noService, pendingService, servedService = "absent", "pending", "address"
+
+// services are an aspect for each Service of type LoadBalancer that either lab
+// has.
+func services(left, right *Facts) []aspect {
+	var names []string
+	for _, s := range slices.Concat(left.Services, right.Services) {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	var found []aspect
+	for _, name := range slices.Compact(names) {
+		found = append(found, aspect{
+			SectionServices, name, func(f *Facts) cell { return service(f, name) },
+			map[situation]clause{
+				without:  {pendingService, "nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort"},
+				waiting:  {pendingService, "the address is pending until a CCM has had the cloud make a balancer"},
+				deserted: {servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were"},
+				served:   {servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status"},
+			},
+			"k8s.io/cloud-provider/controllers/service/controller.go, syncLoadBalancerIfNeeded",
+		})
+	}
+	return found
+}
+
+func service(f *Facts, name string) cell {
+	i := slices.IndexFunc(f.Services, func(s ServiceFacts) bool { return s.Name == name })
+	switch {
+	case i < 0:
+		return cell{noService, "not there"}
+	case f.Services[i].Address == "":
+		return cell{pendingService, f.Services[i].Type + ", address pending"}
+	default:
+		return cell{servedService, f.Services[i].Type + ", " + f.Services[i].Address}
+	}
+}

@@ -1,0 +1,37 @@
+package hollowkubelet
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"k8s.io/kubernetes/pkg/kubelet"
+)
+
+// The field is private to upstream's kubelet. This fails when a new version of
+// it renames it or changes its type.
+func TestTheMachinesAddressIsTheOnlyNodeIP(t *testing.T) {
+	k := &kubelet.Kubelet{}
+	ownAddress(netip.MustParseAddr("127.30.16.1")).attach(k)
+	var validate func(net.IP) error
+	if err := readField(k, nodeIPValidator, &validate); err != nil {
+		t.Fatal(err)
+	}
+	if err := validate(net.ParseIP("127.30.16.1")); err != nil {
+		t.Errorf("the machine's own: %v", err)
+	}
+	for _, bad := range []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP("192.0.2.1"), net.ParseIP("::1"), nil} {
+		if validate(bad) == nil {
+			t.Errorf("%v is taken", bad)
+		}
+	}
+}
+
+func TestWhoSetsTheAddress(t *testing.T) {
+	for provider, want := range map[string]string{CloudProviderExternal: "", "": "127.30.16.1"} {
+		flags := kubeletFlags(Options{Name: "node-1", Address: netip.MustParseAddr("127.30.16.1"), CloudProvider: provider})
+		if flags.NodeIP != want || flags.CloudProvider != provider {
+			t.Errorf("provider %q: node IP %q, cloud provider %q", provider, flags.NodeIP, flags.CloudProvider)
+		}
+	}
+}

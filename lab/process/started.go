@@ -1,0 +1,27 @@
+package process
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ticksPerSecond is the unit of birth, the same on every Linux (USER_HZ).
+const ticksPerSecond = 100
+
+// Started is when the process began, to a hundredth of a second; zero if the
+// kernel does not say how long it is up (/proc/uptime, proc(5)).
+func (p *Process) Started() time.Time {
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return time.Time{}
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	up, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	age := up - float64(p.born)/ticksPerSecond
+	return time.Now().Add(-time.Duration(age * float64(time.Second)))
+}

@@ -1,0 +1,34 @@
+package state_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+func TestList(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "labs")
+	t.Setenv("CCMLAB_HOME", home)
+	names, err := state.List()
+	require.NoError(t, err, "no folder is no labs")
+	assert.Empty(t, names)
+
+	for _, name := range []string{"second", "damaged", "first"} {
+		l, err := state.Create(name)
+		require.NoError(t, err)
+		require.NoError(t, l.Save())
+		l.Unlock()
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(home, "damaged", "lab.json"), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(home, "file"), nil, 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(home, "stranger"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "Not-A-Name", "lab.json"), 0o700))
+	names, err = state.List()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"damaged", "first", "second"}, names, "what can be read and what cannot, and no stranger")
+}

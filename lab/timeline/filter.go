@@ -1,0 +1,78 @@
+package timeline
+
+// Which entries somebody wants to see.
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Calls is which of the cloud's calls are of interest.
+type Calls string
+
+// The choices of them.
+const (
+	// CallsChanges leaves out reads that succeed: every CCM reads all the time.
+	CallsChanges Calls = "changes"
+	CallsAll     Calls = "all"
+	CallsNone    Calls = "none"
+)
+
+// CallChoices are all of them, the default first.
+var CallChoices = []Calls{CallsChanges, CallsAll, CallsNone}
+
+// Filter narrows; its zero fields do not, but for Calls, which is CallsChanges
+// then. Filters of different kinds must all match; of one kind, any one.
+type Filter struct {
+	Sources []Source
+	// Subjects and Callers may have the wildcards of path.Match; here they match
+	// a slash as well.
+	Subjects, Callers []string
+	Failed            bool
+	Calls             Calls
+	Since             time.Time
+}
+
+// Check is an error for a pattern that is none.
+func (f Filter) Check() error {
+	for _, pattern := range slices.Concat(f.Subjects, f.Callers) {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("%q is no pattern: %w", pattern, err)
+		}
+	}
+	return nil
+}
+
+// WantsCalls tells whether any call can pass.
+func (f Filter) WantsCalls() bool {
+	return f.Calls != CallsNone && (len(f.Sources) == 0 || slices.Contains(f.Sources, SourceCall))
+}
+
+// Match tells whether an entry passes.
+func (f Filter) Match(e Entry) bool {
+	switch {
+	case e.Time.Before(f.Since),
+		f.Failed && !e.Failed,
+		len(f.Sources) > 0 && !slices.Contains(f.Sources, e.Source),
+		!anyMatches(f.Subjects, e.Subject),
+		!anyMatches(f.Callers, e.Caller):
+		return false
+	}
+	if e.Call == nil || f.Calls == CallsAll {
+		return true
+	}
+	return f.Calls != CallsNone && (e.Failed || !e.Call.Reads())
+}
+
+func anyMatches(patterns []string, s string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(flat(p), flat(s))
+		return ok && err == nil
+	})
+}
+
+// flat has path.Match see no separators.
+func flat(s string) string { return strings.ReplaceAll(s, "/", "\x1f") }

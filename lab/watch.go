@@ -1,0 +1,361 @@
+package lab
+
+// This file answers: what happens in a lab, in one order? What the cluster and
+// the cloud did is in the timeline, which the agent writes; who called the cloud
+// is in the cloud's audit, which is asked only while somebody watches.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+const (
+	// watchInterval is how often a watch looks.
+	watchInterval = 400 * time.Millisecond
+	// watchSettle is how much later than it happened a thing may be told and
+	// still be in its place.
+	watchSettle = 200 * time.Millisecond
+	// watchPatience is how long the cloud or the agent may be away without a
+	// word: they are, for a moment, when a lab goes down.
+	watchPatience = 3 * time.Second
+	// auditBound is how long the cloud has to say who called it; and what a watch
+	// waits for one that did not answer before.
+	auditBound, auditRetryBound = 10 * time.Second, 500 * time.Millisecond
+)
+
+// WatchOptions of Watch.
+type WatchOptions struct {
+	Filter timeline.Filter
+	// Follow waits for what comes, until the lab goes down.
+	Follow bool
+}
+
+// Watch calls fn for each entry that passes the filter, those recorded first. It
+// ends when the lab goes down or is stopped, when ctx ends, or with fn's error.
+// note is told, once each, what keeps the watch from being complete, and why it
+// ends.
+func (l *Lab) Watch(ctx context.Context, o WatchOptions, fn func(timeline.Entry) error, note func(string)) error {
+	reader, err := l.Timeline().Open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("lab %q has recorded nothing: %s is missing; `lab up --name %s` completes it", l.State.Name, l.Timeline().File, l.State.Name)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reader.Close() }()
+	w := watcher{lab: l, options: o, fn: fn, note: note, reader: reader}
+	if o.Filter.WantsCalls() {
+		cloud, err := l.Cloud()
+		if err != nil {
+			return err
+		}
+		w.calls = &callFollower{cloud: cloud, log: l.Timeline(), floor: o.Filter.Since}
+	}
+	p, err := l.presence(ctx)
+	if err != nil {
+		return err
+	}
+	// What is not there while a lab comes up will be.
+	settled := time.Since(l.State.StartedAt) > watchPatience
+	if !o.Follow || !p.anything && settled {
+		return w.once(ctx, p)
+	}
+	if w.agent = p.agent; p.agent == nil && settled {
+		w.agentAway = outage{away: true, told: true, began: time.Now()}
+		note(w.agentDead())
+	}
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		if done, err := w.round(ctx); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(w.emit(w.merge.All()), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+type watcher struct {
+	lab     *Lab
+	options WatchOptions
+	fn      func(timeline.Entry) error
+	note    func(string)
+	reader  *timeline.Reader
+	merge   timeline.Merge
+	calls   *callFollower
+
+	cloudAway, agentAway outage
+	agent                *process.Process
+}
+
+// once tells what is recorded, and what is missing of it.
+func (w *watcher) once(ctx context.Context, p presence) error {
+	if p.anything {
+		if err := w.fetchCalls(ctx); err != nil {
+			w.note(w.cloudSilent(err))
+		}
+	}
+	entries, err := w.reader.Next()
+	w.merge.Add(time.Now(), entries...)
+	if err != nil && !errors.Is(err, timeline.ErrGone) {
+		return err
+	}
+	if err := w.emit(w.merge.All()); err != nil {
+		return err
+	}
+	switch {
+	case !p.anything:
+		w.note(w.stopped())
+	case p.agent == nil:
+		w.note(w.agentDead())
+	}
+	return nil
+}
+
+// round looks once. done is the lab's end.
+func (w *watcher) round(ctx context.Context) (done bool, err error) {
+	at := time.Now()
+	cloudErr := w.fetchCalls(ctx)
+	entries, err := w.reader.Next()
+	w.merge.Add(time.Now(), entries...)
+	if errors.Is(err, timeline.ErrGone) {
+		w.note(w.down())
+		return true, w.emit(w.merge.All())
+	}
+	if err != nil || ctx.Err() != nil {
+		return false, err
+	}
+	if err := w.emit(w.merge.Until(at.Add(-watchSettle))); err != nil {
+		return false, err
+	}
+	w.tell(w.cloudAway.turn(cloudErr != nil, at), func() string { return w.cloudSilent(cloudErr) }, "the cloud answers again; its calls meanwhile are in their places or follow")
+	return w.lookForAgent(ctx, at)
+}
+
+// lookForAgent notices that nothing is recorded any more, or that all has ended.
+func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool, err error) {
+	if w.agent == nil || !w.agent.Alive() {
+		p, err := w.lab.presence(ctx)
+		if err != nil {
+			return false, ignoreEnd(ctx, err)
+		}
+		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience {
+			w.note(w.stopped())
+			return true, w.emit(w.merge.All())
+		}
+	}
+	w.tell(w.agentAway.turn(w.agent == nil, at), w.agentDead, "the lab's agent records again")
+	return false, nil
+}
+
+// ignoreEnd is nil for what failed because ctx ended.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (w *watcher) emit(entries []timeline.Entry) error {
+	for _, e := range entries {
+		if !w.options.Filter.Match(e) {
+			continue
+		}
+		if err := w.fn(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watcher) fetchCalls(ctx context.Context) error {
+	if w.calls == nil {
+		return nil
+	}
+	bound := auditBound
+	if w.cloudAway.away {
+		bound = auditRetryBound
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	calls, err := w.calls.next(ctx)
+	w.merge.Add(time.Now(), calls...)
+	return err
+}
+
+func (w *watcher) cloudSilent(err error) string {
+	return fmt.Sprintf("the cloud does not say who calls it (%v); `lab status --name %s` shows what runs", err, w.lab.State.Name)
+}
+
+func (w *watcher) agentDead() string {
+	return fmt.Sprintf("the lab's agent does not run, so nobody records what happens; `lab up --name %s` starts it", w.lab.State.Name)
+}
+
+func (w *watcher) down() string { return fmt.Sprintf("lab %q went down", w.lab.State.Name) }
+
+func (w *watcher) stopped() string {
+	return fmt.Sprintf("lab %q is stopped; this is what was recorded. `lab up --name %s` starts it", w.lab.State.Name, w.lab.State.Name)
+}
+
+func (w *watcher) tell(turned turn, away func() string, back string) {
+	switch turned {
+	case turnedAway:
+		w.note(away())
+	case turnedBack:
+		w.note(back)
+	}
+}
+
+// outage is something's absence. It is worth a word when it lasts, and another
+// when it is over.
+type outage struct {
+	away, told bool
+	began      time.Time
+}
+
+type turn int
+
+const (
+	turnedNothing turn = iota
+	turnedAway
+	turnedBack
+)
+
+func (o *outage) turn(away bool, at time.Time) turn {
+	switch {
+	case away && !o.away:
+		o.away, o.began = true, at
+	case away && !o.told && o.since(at) > watchPatience:
+		o.told = true
+		return turnedAway
+	case !away && o.away:
+		told := o.told
+		*o = outage{}
+		if told {
+			return turnedBack
+		}
+	}
+	return turnedNothing
+}
+
+func (o *outage) since(at time.Time) time.Duration {
+	if !o.away {
+		return 0
+	}
+	return at.Sub(o.began)
+}
+
+// AwaitEnd returns, with a word for it, when the lab goes down or is stopped; ""
+// when ctx ends.
+func (l *Lab) AwaitEnd(ctx context.Context) string {
+	w := watcher{lab: l, note: func(string) {}}
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(l.State.Path()); errors.Is(err, fs.ErrNotExist) {
+			return w.down()
+		}
+		if stopped, err := w.lookForAgent(ctx, time.Now()); stopped && err == nil {
+			return fmt.Sprintf("lab %q is stopped", l.State.Name)
+		}
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-tick.C:
+		}
+	}
+}
+
+// presence is what there is of a lab: its agent, anything at all.
+type presence struct {
+	agent    *process.Process
+	anything bool
+}
+
+func (l *Lab) presence(ctx context.Context) (presence, error) {
+	running, err := l.host.Running()
+	if err != nil || len(running) > 0 {
+		return presence{running[componentAgent], len(running) > 0}, err
+	}
+	// Not everything is a process of this machine.
+	ctx, cancel := context.WithTimeout(ctx, statusBound)
+	defer cancel()
+	all, err := l.Cluster.Components(ctx)
+	for _, c := range all {
+		if c.State == cluster.StateRunning {
+			return presence{anything: true}, nil
+		}
+	}
+	return presence{}, err
+}
+
+// auditor is the cloud's audit.
+type auditor interface {
+	ListAudit(ctx context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error)
+}
+
+const (
+	// auditPage is how many of the newest calls are asked for at first;
+	// auditGrowth how many times more while they are all new.
+	auditPage, auditGrowth = 50, 8
+	// auditKept is more calls than the cloud keeps.
+	auditKept = 1 << 18
+	// auditOverlap is how much the order of calls and of their times may differ.
+	auditOverlap = 5 * time.Second
+)
+
+// callFollower reads the audit as it grows. It lists the newest first, which the
+// cloud finds without searching, and stops at what it has seen.
+type callFollower struct {
+	cloud auditor
+	log   timeline.Log
+	floor time.Time // older calls are known or of no interest
+	known map[string]bool
+}
+
+// next returns the calls since the last one; they are lost to nobody if it fails.
+func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
+	var calls []api.AuditEntry
+	for limit := auditPage; ; limit *= auditGrowth {
+		var err error
+		if calls, err = f.cloud.ListAudit(ctx, client.AuditFilter{}, limit); err != nil {
+			return nil, err
+		}
+		if len(calls) < limit || limit > auditKept || f.seen(calls[len(calls)-1]) {
+			break
+		}
+	}
+	known := map[string]bool{}
+	var entries []timeline.Entry
+	fresh := true
+	for _, c := range calls {
+		known[c.RequestID] = true
+		if fresh = fresh && !f.seen(c); fresh {
+			entries = append(entries, f.log.Call(c))
+		}
+	}
+	if len(calls) > 0 {
+		if overlap := calls[0].Time.Add(-auditOverlap); overlap.After(f.floor) {
+			f.floor = overlap
+		}
+		f.known = known
+	}
+	return entries, nil
+}
+
+func (f *callFollower) seen(c api.AuditEntry) bool {
+	return f.known[c.RequestID] || c.Time.Before(f.floor)
+}

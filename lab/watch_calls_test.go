@@ -1,0 +1,113 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// fakeAudit has the calls, oldest first, and counts what it was asked for.
+type fakeAudit struct {
+	calls  []api.AuditEntry
+	err    error
+	limits []int
+}
+
+func (a *fakeAudit) ListAudit(_ context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	if (f != client.AuditFilter{}) {
+		return nil, errors.New("the cloud would search all calls for that")
+	}
+	a.limits = append(a.limits, limit)
+	newest := slices.Clone(a.calls[max(0, len(a.calls)-limit):])
+	slices.Reverse(newest)
+	return newest, nil
+}
+
+var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+
+// call makes the next n calls, a millisecond apart.
+func (a *fakeAudit) call(n int) {
+	for range n {
+		i := len(a.calls)
+		a.calls = append(a.calls, api.AuditEntry{Time: began.Add(time.Duration(i) * time.Millisecond), RequestID: fmt.Sprint(i), Operation: "getInstance", Status: 200})
+	}
+}
+
+func TestCallsAreFollowed(t *testing.T) {
+	audit := &fakeAudit{}
+	f := callFollower{cloud: audit, log: timeline.Log{Start: began}}
+	total := 0
+	next := func(want int) {
+		t.Helper()
+		entries, err := f.next(t.Context())
+		require.NoError(t, err)
+		require.Len(t, entries, want)
+		for _, e := range entries { // Newest first; Merge puts them in order.
+			want--
+			assert.Equal(t, fmt.Sprint(total+want), e.Call.RequestID)
+		}
+		total += len(entries)
+	}
+	next(0)
+	audit.call(3)
+	next(3)
+	next(0)
+	audit.call(60)
+	next(60)
+	audit.call(1)
+	audit.limits = nil
+	next(1)
+	assert.Equal(t, []int{auditPage}, audit.limits, "a single page, once it follows")
+	audit.call(7000)
+	next(7000)
+	audit.err = errors.New("the cloud is away")
+	_, err := f.next(t.Context())
+	require.ErrorContains(t, err, "away")
+	audit.err = nil
+	audit.call(2)
+	next(2)
+	assert.Len(t, audit.calls, total)
+}
+
+func TestCallsSince(t *testing.T) {
+	audit := &fakeAudit{}
+	audit.call(1000)
+	f := callFollower{cloud: audit, floor: began.Add(990 * time.Millisecond)}
+	entries, err := f.next(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, entries, 10)
+	assert.Equal(t, []int{auditPage}, audit.limits)
+}
+
+// A word when something is away for long, another when it is back, and none for
+// a moment's absence.
+func TestOutage(t *testing.T) {
+	var o outage
+	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
+	for _, step := range []struct {
+		seconds float64
+		away    bool
+		want    turn
+	}{
+		{0, false, turnedNothing},
+		{1, true, turnedNothing}, {2, false, turnedNothing}, // A moment.
+		{3, true, turnedNothing}, {5, true, turnedNothing}, {7, true, turnedAway}, {8, true, turnedNothing},
+		{9, false, turnedBack}, {10, false, turnedNothing},
+		{11, true, turnedNothing}, {15, true, turnedAway},
+	} {
+		assert.Equal(t, step.want, o.turn(step.away, at(step.seconds)), "at %vs", step.seconds)
+	}
+}
