@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,17 +65,10 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 		_, _ = fmt.Fprintf(cmd.OutOrStdout(), "  Published     %s\n", text)
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
-	seen, err := l.Timeline().Read()
-	if err != nil {
-		return err
-	}
-	following := l.Timeline().Follow(ctx, true, func(e timeline.Entry) error {
-		if len(seen) > 0 { // The closing screen has shown it.
-			seen = seen[1:]
-			return nil
-		}
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), timelineLine(e))
-		return err
+	// The closing screen has shown what was before.
+	watched := lab.WatchOptions{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
+	following := l.Watch(ctx, watched, printer(cmd.OutOrStdout()), func(text string) {
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 	})
 	stop()
 	if err := <-served; err != nil && !errors.Is(err, os.ErrClosed) {

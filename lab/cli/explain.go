@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/explain"
+)
+
+// explainKinds are what can be explained, with what kubectl's users call them.
+var explainKinds = map[string]string{
+	"node": explain.KindNode, "nodes": explain.KindNode, "no": explain.KindNode,
+	"service": explain.KindService, "services": explain.KindService, "svc": explain.KindService,
+}
+
+func newExplain(o *options) *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "explain node/NAME | service/[NAMESPACE/]NAME",
+		Short: "Say why a node or a service is not ready, and what to do",
+		Long: `explain looks at what the cloud, the CCM, the cluster and the lab's processes
+say of a node or a service, and tells in sentences why it is not ready, where each
+fact was seen, and what to do next; or that all is well, and how. It changes nothing.
+
+It exits with 0 when the node or the service is ready, with 1 when it is not, or
+cannot be explained, and with 2 when it was called wrongly.`,
+		Example: `  lab explain node/node-1
+  lab explain service/web
+  lab explain service/kube-system/dns -o json
+  lab explain node            # which nodes there are`,
+		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			return completeExplain(cmd, o, args, toComplete)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			what, err := parseExplain(args, namespace)
+			if err != nil {
+				return err
+			}
+			l, err := o.open()
+			if err != nil {
+				return err
+			}
+			if what.name == "" {
+				return printExplainable(cmd, l, what.kind)
+			}
+			x, err := l.Explain(cmd.Context(), what.kind, what.namespace, what.name)
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				err = printAs(cmd.OutOrStdout(), format, x)
+			} else {
+				err = printExplanation(cmd.OutOrStdout(), x, os.Getenv("KUBECONFIG") == l.Cluster.Kubeconfig(), o.name)
+			}
+			if err == nil && !x.Serves() {
+				err = silentError{errors.New(x.Verdict)}
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", `of a service, unless it is given with the name (default "default")`)
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// explained is what the arguments name; without a name, all of the kind.
+type explained struct{ kind, namespace, name string }
+
+// parseExplain reads KIND/NAME, KIND NAME and KIND.
+func parseExplain(args []string, namespace string) (explained, error) {
+	word, name, slash := strings.Cut(args[0], "/")
+	kind := explainKinds[strings.ToLower(word)]
+	switch {
+	case kind == "":
+		return explained{}, usagef("%q cannot be explained; want node/NAME or service/[NAMESPACE/]NAME", args[0])
+	case len(args) == 2 && slash:
+		return explained{}, usagef("%q and %q: one thing at a time; want %s/NAME", args[0], args[1], kind)
+	case len(args) == 2:
+		name = args[1]
+	}
+	if slash && name == "" || len(args) == 2 && name == "" {
+		return explained{}, usagef("%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind)
+	}
+	if kind == explain.KindNode {
+		if namespace != "" || strings.Contains(name, "/") {
+			return explained{}, usagef("nodes have no namespace; want node/NAME")
+		}
+		return explained{kind, "", name}, nil
+	}
+	inName, rest, given := strings.Cut(name, "/")
+	switch {
+	case !given:
+		inName, rest = "default", name
+		if namespace != "" {
+			inName = namespace
+		}
+	case inName == "" || rest == "" || strings.Contains(rest, "/"):
+		return explained{}, usagef("service %q: want service/NAME or service/NAMESPACE/NAME", name)
+	case namespace != "" && namespace != inName:
+		return explained{}, usagef("service %q is not in namespace %q; give one of the two", name, namespace)
+	}
+	return explained{kind, inName, rest}, nil
+}
+
+// explainable are arguments of explain, as they are completed and listed.
+func explainable(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) {
+	names, err := l.Explainable(cmd.Context(), kind)
+	for i, name := range names {
+		names[i] = kind + "/" + strings.TrimPrefix(name, "default/")
+	}
+	return names, err
+}
+
+func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
+	names, err := explainable(cmd, l, kind)
+	if err != nil {
+		return err
+	}
+	if format := cmd.Flag("output").Value.String(); format != "table" {
+		return printAs(cmd.OutOrStdout(), format, append([]string{}, names...))
+	}
+	for _, name := range names {
+		_, _ = fmt.Fprintln(cmd.OutOrStdout(), name)
+	}
+	return nil
+}
+
+func completeExplain(cmd *cobra.Command, o *options, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	word, _, slash := strings.Cut(toComplete, "/")
+	kind := explainKinds[word]
+	if !slash || kind == "" {
+		return []string{"node/", "service/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	l, err := o.open()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names, err := explainable(cmd, l, kind)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for i, name := range names { // Shells complete what was typed, svc/ too.
+		names[i] = word + strings.TrimPrefix(name, kind)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// printExplanation prints it for people. ready tells whether the person's shell
+// speaks to this lab already.
+func printExplanation(w io.Writer, x explain.Explanation, ready bool, name string) error {
+	var text strings.Builder
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(&text, format+"\n", args...) }
+	p("%s", x.Verdict)
+	if len(x.Because) > 0 {
+		p("\nbecause")
+		for _, f := range x.Because {
+			p("  %-8s %s", f.Where+":", strings.ReplaceAll(f.What, "\n", "\n           "))
+		}
+	}
+	if len(x.Next) > 0 {
+		p("\nnext")
+		for _, s := range x.Next {
+			p("  %s", s.Do)
+			if command, ours := strings.CutPrefix(s.Command, "lab "); ours {
+				p("      %s %s", invocation(), command)
+			} else if s.Command != "" {
+				p("      %s", s.Command)
+			}
+		}
+	}
+	if !ready && slices.ContainsFunc(x.Next, func(s explain.Step) bool {
+		return strings.HasPrefix(s.Command, "kubectl ") || strings.HasPrefix(s.Command, "fakecloud ")
+	}) {
+		p("\nkubectl and fakecloud speak to this lab after\n      eval \"$(%s env --name %s)\"", invocation(), name)
+	}
+	if len(x.Missing) > 0 {
+		p("\nnot known")
+		for _, m := range x.Missing {
+			p("  %s", m)
+		}
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}

@@ -1,0 +1,199 @@
+package lab_test
+
+// That `lab explain` finds causes that were really made to happen.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/lab/explain"
+	"github.com/ccmlab/ccmlab/lab/process"
+)
+
+// explained runs lab explain, whose exit code must be that of its answer.
+func (f *fixture) explained(what string) (x explain.Explanation, err error) {
+	out, err := f.command("lab", "explain", what, "-o", "json").Output()
+	code := 0
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	}
+	if err := json.Unmarshal(out, &x); err != nil {
+		return x, fmt.Errorf("lab explain %s: code %d: %w\n%s", what, code, err, out)
+	}
+	if want := map[bool]int{true: 0, false: 1}[x.Serves()]; code != want {
+		return x, fmt.Errorf("lab explain %s is %s and exits with %d", what, x.State, code)
+	}
+	return x, nil
+}
+
+// explains awaits a verdict that ends so, with this command as a next step; ""
+// for none.
+func (f *fixture) explains(what string, state explain.State, ending, command string) {
+	f.t.Helper()
+	f.await("lab explain "+what+" to say: "+ending, func(context.Context) error {
+		x, err := f.explained(what)
+		if err != nil {
+			return err
+		}
+		commands := ""
+		for _, s := range x.Next {
+			commands += s.Command + "\n"
+		}
+		if x.State != state || !strings.HasSuffix(x.Verdict, ending) || !strings.Contains(commands, command) {
+			return fmt.Errorf("%s: %q, because %q; next:\n%s", x.State, x.Verdict, x.Because, commands)
+		}
+		return nil
+	})
+}
+
+// service makes a Service of type LoadBalancer.
+func (f *fixture) service(name string, port int, app string) {
+	f.t.Helper()
+	_, err := f.kube("operator").CoreV1().Services("default").Create(f.t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": app},
+			Ports: []corev1.ServicePort{{Port: int32(port)}}},
+	}, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+}
+
+// kill ends a component of the lab at once.
+func (f *fixture) kill(component string) {
+	f.t.Helper()
+	running, err := process.Host{Lab: f.dir()}.Running()
+	require.NoError(f.t, err)
+	require.Contains(f.t, running, component)
+	require.NoError(f.t, syscall.Kill(running[component].PID, syscall.SIGKILL))
+	f.await(component+" to be gone", func(context.Context) error {
+		running, err := process.Host{Lab: f.dir()}.Running()
+		if err == nil && running[component] != nil {
+			err = errors.New("it runs")
+		}
+		return err
+	})
+}
+
+func TestExplain(t *testing.T) {
+	f := newFixture(t)
+	f.lab("up", "--without-ccm", "--nodes", "2", "--profile", "instant")
+	for _, part := range []struct {
+		name string
+		run  func(*fixture)
+	}{
+		{"what there is", (*fixture).explainsNames},
+		{"no CCM", func(f *fixture) {
+			f.explains("node/node-1", explain.NotReady, "is not initialised: no cloud controller manager runs.", "lab ccm start --name "+f.name)
+			f.explains("service/web", explain.NotReady, "has no address: no cloud controller manager runs.", "lab ccm start --name "+f.name)
+		}},
+		{"a CCM that the cloud refuses", func(f *fixture) {
+			f.cloud("faults", "create", "--token", "ccm", "--status", "503")
+			f.lab("ccm", "start")
+			f.explains("node/node-1", explain.NotReady, "is not initialised: the cloud answers the CCM wrongly, by a fault rule.", "fakecloud faults delete f-")
+			f.cloud("faults", "delete", "--all")
+		}},
+		{"all well", func(f *fixture) {
+			f.explains("node/node-1", explain.Ready, "Node node-1 is ready.", "")
+			f.explains("service/web", explain.Ready, "/TCP.", "")
+		}},
+		{"a stopped instance", (*fixture).explainsStopped},
+		{"a port that somebody has", (*fixture).explainsOccupied},
+		{"a port below 1024", (*fixture).explainsLowPort},
+		{"a selector that matches nothing", func(f *fixture) {
+			f.service("nobody", 8090, "nobody")
+			f.explains("service/nobody", explain.NotReady, "nothing behind it answers: its selector matches no pod.", "get pods --show-labels")
+		}},
+		{"a change that cannot be made", func(f *fixture) {
+			annotate := func(value string) {
+				_, err := f.kube("operator").CoreV1().Services("default").Patch(f.t.Context(), "web", "application/merge-patch+json",
+					[]byte(`{"metadata":{"annotations":{"fakecloud.ccmlab.io/algorithm":`+value+`}}}`), metav1.PatchOptions{})
+				require.NoError(f.t, err)
+			}
+			annotate(`"nonsense"`)
+			f.explains("service/web", explain.Degraded, "the latest change could not be made: it asks for what no load balancer can do.", "edit service web")
+			annotate("null")
+			f.explains("service/web", explain.Ready, "/TCP.", "")
+		}},
+		{"a quota", func(f *fixture) {
+			f.cloud("quotas", "set", "--load-balancers", "1")
+			f.service("late", 8091, "web")
+			f.explains("service/late", explain.NotReady, "has no address: the project's quota of load balancers is used up.", "fakecloud quotas set")
+		}},
+		{"a finalizer that waits", func(f *fixture) {
+			f.lab("ccm", "stop")
+			require.NoError(f.t, f.kube("operator").CoreV1().Services("default").Delete(f.t.Context(), "nobody", metav1.DeleteOptions{}))
+			f.explains("service/nobody", explain.NotReady, "its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.", "lab ccm start")
+		}},
+		{"a Node that lingers", func(f *fixture) {
+			f.cloud("instances", "terminate", "node-2", "--wait")
+			f.explains("node/node-2", explain.NotReady, "lingers: its instance is gone, and no cloud controller manager runs that would delete it.", "lab ccm start")
+		}},
+		{"parts that are down", func(f *fixture) {
+			f.kill("fakecloud")
+			f.explains("service/web", explain.NotReady, "its load balancer is the cloud's, which does not run.", "lab up")
+			f.explains("node/node-1", explain.Degraded, "of its instance nothing is known, as the cloud does not answer.", "lab up")
+			f.kill("kube-apiserver")
+			f.explains("node/node-1", explain.Unknown, "cannot be explained: the control plane does not run.", "lab up")
+		}},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(f.in(t)) }) {
+			return // What follows builds upon it.
+		}
+	}
+}
+
+func (f *fixture) explainsNames() {
+	assert.Equal(f.t, "node/node-1\nnode/node-2\n", f.lab("explain", "node"))
+	assert.Equal(f.t, "service/kubernetes\nservice/web\n", f.lab("explain", "services"))
+	assert.Contains(f.t, f.lab("__complete", "explain", "no"), "node/\n")
+	assert.Contains(f.t, f.lab("__complete", "explain", "node/"), "node/node-1\nnode/node-2\n")
+	assert.Contains(f.t, f.lab("__complete", "explain", "svc/"), "svc/web\n")
+	f.explains("node/node-9", explain.NotReady, "does not exist, and no instance has that name.", "lab explain node/node-1 --name "+f.name)
+
+	out, err := f.try("explain", "pod/web")
+	var exit *exec.ExitError
+	require.ErrorAs(f.t, err, &exit)
+	assert.Equal(f.t, 2, exit.ExitCode(), out)
+	assert.Contains(f.t, out, "want node/NAME or service/[NAMESPACE/]NAME")
+}
+
+func (f *fixture) explainsStopped() {
+	f.cloud("instances", "stop", "node-2", "--wait")
+	f.explains("node/node-2", explain.NotReady, "is not ready: its instance is stopped.", "fakecloud instances start i-")
+	f.explains("service/web", explain.Degraded, "answers, with 1 of 2 targets amiss.", "lab explain node/node-2")
+	f.cloud("instances", "start", "node-2", "--wait")
+	f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
+}
+
+func (f *fixture) explainsOccupied() {
+	occupied, err := net.Listen("tcp4", "0.0.0.0:0")
+	require.NoError(f.t, err)
+	port := occupied.Addr().(*net.TCPAddr).Port
+	f.service("occupied", port, "web")
+	f.explains("service/occupied", explain.NotReady, "has no address: the cloud cannot listen on its port.", fmt.Sprintf("ss -lnp 'sport = :%d'", port))
+	require.NoError(f.t, occupied.Close())
+	f.explains("service/occupied", explain.Ready, fmt.Sprintf("port %d/TCP.", port), "")
+}
+
+func (f *fixture) explainsLowPort() {
+	first, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	require.NoError(f.t, err)
+	if lowest, _ := strconv.Atoi(strings.TrimSpace(string(first))); os.Geteuid() == 0 || lowest <= 81 {
+		f.t.Skip("this user may listen on port 81; CI runs this test as one who may not")
+	}
+	f.service("low", 81, "web")
+	f.explains("service/low", explain.NotReady, "net.ipv4.ip_unprivileged_port_start forbids it.", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=81")
+}
