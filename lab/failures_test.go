@@ -263,7 +263,7 @@ mount -t tmpfs -o ro none "$CCMLAB_HOME" || exit 99
 // A lab of somebody else's, in a folder that both use: it says whose it is.
 func TestLabOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be two users; CI runs this test as root too")
+		t.Skip("only root can be two users at once")
 	}
 	f := newFixture(t)
 	require.NoError(t, os.Chmod(f.home, 0o777))
