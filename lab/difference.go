@@ -243,10 +243,10 @@ func theCCM(f *Facts) cell {
 
 // share is how many of the nodes have something.
 func share(have, of int) string {
-	switch {
-	case have == 0:
+	switch have {
+	case 0:
 		return nothing
-	case have == of:
+	case of:
 		return all
 	default:
 		return some

@@ -163,10 +163,10 @@ func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool,
 
 // ignoreEnd is nil for what failed because ctx ended.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (w *watcher) emit(entries []timeline.Entry) error {

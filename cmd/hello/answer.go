@@ -130,7 +130,7 @@ func duration(query url.Values, name string, most time.Duration) (time.Duration,
 	text := query.Get(name)
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > most {
-		return 0, fmt.Errorf("%s=%q: a duration from 0s to %s is needed, such as 2s or 500ms.", name, text, most)
+		return 0, fmt.Errorf("%s=%q: a duration from 0s to %s is needed, such as 2s or 500ms", name, text, most)
 	}
 	return d, nil
 }

@@ -62,9 +62,9 @@ func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for line, want := range map[string]string{
 		"staus":                    "did you mean status?",
-		"ccm strat":                "did you mean start?",
+		"ccm sart":                "did you mean start?",
 		"frobnicate":               "`lab` has no command \"frobnicate\"\n",
-		"up --nmae x":              "did you mean --name?",
+		"up --nmea x":              "did you mean --name?",
 		"up --frobnicate":          "unknown flag: --frobnicate\n",
 		"up -x":                    "unknown shorthand flag: 'x'",
 		"up extra":                 "`lab up` takes no arguments, and was given [\"extra\"]",

@@ -10,7 +10,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // format is the newest record that this program reads, and the one it writes.
@@ -22,13 +23,10 @@ const loopback = 255
 // foreign is an error for a folder that belongs to another user; root may do
 // what it likes.
 func foreign(dir string) error {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return nil // Whoever wants it will see.
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if me := os.Geteuid(); !ok || me == 0 || int(stat.Uid) == me {
-		return nil
+	var stat unix.Stat_t
+	me := os.Geteuid()
+	if unix.Stat(dir, &stat) != nil || me == 0 || int(stat.Uid) == me {
+		return nil // What cannot be looked at, whoever wants it will see.
 	}
 	return fmt.Errorf("lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own", filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)))
 }

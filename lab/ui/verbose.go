@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/term"
@@ -52,7 +53,7 @@ func (v *verbose) Handle(_ context.Context, r slog.Record) error {
 
 func (v *verbose) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *v
-	with.attrs = append(v.attrs[:len(v.attrs):len(v.attrs)], attrs...)
+	with.attrs = slices.Concat(v.attrs, attrs)
 	return &with
 }
 
