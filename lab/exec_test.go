@@ -1,7 +1,7 @@
 package lab_test
 
-// What a simulated node answers beyond its pods' ports: kubectl exec, attach,
-// port-forward and cp; exec probes and lifecycle hooks; and who may ask its
+// What a simulated node answers beyond its pods' ports: kubectl exec, port-forward
+// and cp, and a refusal of attach; exec probes and lifecycle hooks; and who may ask its
 // kubelet.
 
 import (
@@ -48,7 +48,7 @@ func TestSimulatedContainersAnswerExec(t *testing.T) {
 	t.Run("cp says why it does not work", f.copyRefuses)
 	t.Run("an exec probe follows a file", f.execProbe)
 	t.Run("port-forward reaches the pod", f.portForward)
-	t.Run("attach shows the log", f.attach)
+	t.Run("what needs a process or a terminal is refused with what to do instead", f.refuses)
 	t.Run("hooks run, and a container serves on until preStop has ended", f.hooks)
 	t.Run("a command ends a container, which is started again", f.exitEndsContainer)
 	t.Run("the kubelet's port answers the API server alone", f.kubeletIsGuarded)
@@ -60,7 +60,7 @@ const execManifest = `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: app}
-data: {greeting: "good day", script: 'echo "$GREETING from $1"; exit 4'}
+data: {greeting: "good day"}
 ---
 apiVersion: v1
 kind: Pod
@@ -72,8 +72,13 @@ spec:
     image: any/name:at-all
     ports: [{containerPort: 18080}]
     env: [{name: GREETING, valueFrom: {configMapKeyRef: {name: app, key: greeting}}}]
-    volumeMounts: [{name: app, mountPath: /etc/app}, {name: machine, mountPath: /machine}]
-  volumes: [{name: app, configMap: {name: app}}, {name: machine, hostPath: {path: /etc}}]
+    volumeMounts:
+    - {name: app, mountPath: /etc/app}
+    - {name: app, mountPath: /etc/key, subPath: greeting}
+    - {name: data, mountPath: /whole}
+    - {name: data, mountPath: /part, subPath: deep/part}
+    - {name: machine, mountPath: /machine}
+  volumes: [{name: app, configMap: {name: app}}, {name: data, emptyDir: {}}, {name: machine, hostPath: {path: /etc}}]
 ---
 apiVersion: v1
 kind: Pod
@@ -148,10 +153,13 @@ func (f *fixture) execSees(t *testing.T) {
 		{argv: []string{"hostname"}, want: "box\n"},
 		{argv: []string{"env"}, want: "GREETING=good day\n"},
 		{argv: []string{"cat", "/etc/app/greeting"}, want: "good day"},
-		{argv: []string{"ls", "/etc/app"}, want: "greeting\nscript\n"},
-		{argv: []string{"sh", "/etc/app/script", "box"}, want: "good day from box\n", code: 4},
+		{argv: []string{"ls", "/etc/app"}, want: "greeting\n"},
+		{argv: []string{"sh", "-c", `echo "$GREETING from $1"; exit 4`, "sh", "box"}, want: "good day from box\n", code: 4},
 		{argv: []string{"sh", "-c", "cd /tmp && echo kept > file && cat file"}, want: "kept\n"},
-		{argv: []string{"sh"}, stdin: "cat /tmp/file\nfalse\n", want: "kept\n", code: 1},
+		{argv: []string{"sh"}, want: `kubectl exec POD -- sh -c "…" works`, code: 2},
+		{argv: []string{"ls", "/etc/key", "/part"}, want: "/etc/key\n"},
+		{argv: []string{"touch", "/part/file"}},
+		{argv: []string{"ls", "/whole/deep/part"}, want: "file\n"},
 		{argv: []string{"cat"}, stdin: "typed", want: "typed"},
 		{argv: []string{"apt-get", "update"}, want: "this is a simulated container and its image is not run", code: 127},
 		{argv: []string{"cat", "/machine/passwd"}, want: "a hostPath volume is not opened", code: 1},
@@ -285,13 +293,15 @@ func (f *fixture) portForward(t *testing.T) {
 	f.await("kubectl to say that nobody listens", out.contains("nothing answers port 18099 of the pod"))
 }
 
-func (f *fixture) attach(t *testing.T) {
-	f = f.in(t)
-	out := f.kubectlBeside("attach", "box")
-	f.await("attach to begin", out.contains("its log from now on follows"))
-	_, err := fetch(realised(f.pod(t, "box"), 18080) + "/attached")
-	require.NoError(t, err)
-	f.await("the request to be seen", out.contains("GET /attached from"))
+func (f *fixture) refuses(t *testing.T) {
+	for want, argv := range map[string][]string{
+		"kubectl logs -f --tail=0 does the same":            {"attach", "box"},
+		`leave out -t: kubectl exec POD -- sh -c "…" works`: {"exec", "-it", "box", "--", "sh"},
+	} {
+		out, err := f.in(t).kubectlWith("", argv...)
+		assert.Error(t, err)
+		assert.Contains(t, out, want)
+	}
 }
 
 func (f *fixture) hooks(t *testing.T) {

@@ -81,6 +81,7 @@ func New(ctx context.Context, o Options, client *restclient.Config, runtime inte
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
 	deps.HostUtil = hostFiles{hostutil.NewFakeHostUtil(nil)}
+	deps.Subpather = subPaths{confined: confinedOS{root: o.RootDirectory}}
 	deps.VolumePlugins = ownedByWhoeverRuns(deps.VolumePlugins)
 	deps.ProbeManager = probes
 	deps.Options = append(deps.Options, probes.attach, realiseHooks, ownAddress(o.Address).attach)

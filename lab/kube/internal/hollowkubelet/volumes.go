@@ -4,10 +4,12 @@ package hollowkubelet
 
 import (
 	"os"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/volume"
 	"k8s.io/kubernetes/pkg/volume/util/hostutil"
+	"k8s.io/kubernetes/pkg/volume/util/subpath"
 )
 
 // ownedByWhoeverRuns makes plugins leave ownership alone. For a pod with
@@ -59,3 +61,26 @@ func unowned(args volume.MounterArgs) volume.MounterArgs {
 type hostFiles struct{ *hostutil.FakeHostUtil }
 
 func (hostFiles) GetMode(string) (os.FileMode, error) { return os.ModeDir | 0o755, nil }
+
+// subPaths are upstream's fake, which mounts nothing, but makes the directories
+// that a subPath names, as the kubelet promises. Outside the root directory, in a
+// hostPath volume, it makes none.
+type subPaths struct {
+	*subpath.FakeSubpath
+	confined confinedOS
+}
+
+func (s subPaths) SafeMakeDir(subdir, base string, perm os.FileMode) error {
+	if !s.confined.inside(filepath.Clean(base)) {
+		return nil
+	}
+	volume, err := os.OpenRoot(base) // which no link in the volume leaves
+	if err != nil {
+		return err
+	}
+	defer func() { _ = volume.Close() }()
+	if _, err := volume.Stat(subdir); err == nil { // a ConfigMap's file, for one
+		return nil
+	}
+	return volume.MkdirAll(subdir, perm.Perm())
+}

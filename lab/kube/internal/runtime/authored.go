@@ -24,7 +24,6 @@ type authored struct {
 	probes map[string]probe
 
 	container v1.Container
-	volumes   []v1.Volume
 }
 
 func authoredOf(pod *v1.Pod, name string) authored {
@@ -34,12 +33,12 @@ func authoredOf(pod *v1.Pod, name string) authored {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; c.Name == name {
 			ends := c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
-			return authored{init: ends, probes: probesOf(c), container: *c, volumes: pod.Spec.Volumes}
+			return authored{init: ends, probes: probesOf(c), container: *c}
 		}
 	}
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
-			return authored{probes: probesOf(c), container: *c, volumes: pod.Spec.Volumes}
+			return authored{probes: probesOf(c), container: *c}
 		}
 	}
 	return authored{} // An ephemeral container has no probes.
@@ -93,20 +92,16 @@ func requestURI(path string) string {
 	return u.RequestURI()
 }
 
-// volumesIn are those of a container's mounts whose files anybody may see:
-// volumes of type configMap and downwardAPI. Secrets and tokens are not among
-// them, nor is anything that a container might have written itself.
-func (a authored) volumesIn(mounts []*runtimeapi.Mount) []mounted {
-	open := map[string]bool{}
-	for _, v := range a.volumes {
-		open[v.Name] = v.ConfigMap != nil || v.DownwardAPI != nil
-	}
+// openVolumes are those of a container's mounts whose files anybody may see:
+// volumes of type configMap and downwardAPI, known by the folders in which the
+// kubelet keeps them (pods/UID/volumes/PLUGIN/NAME). Secrets and tokens are not
+// among them, nor is anything that a container might have written itself.
+func (r *Runtime) openVolumes(c *container) []mounted {
 	var found []mounted
-	for _, wanted := range a.container.VolumeMounts {
-		for _, m := range mounts {
-			if open[wanted.Name] && strings.TrimPrefix(m.GetContainerPath(), "/") == strings.TrimPrefix(wanted.MountPath, "/") {
-				found = append(found, mounted{path: m.GetContainerPath(), host: m.GetHostPath()})
-			}
+	for _, m := range c.config.GetMounts() {
+		parts := strings.Split(r.inPod(c.sandbox, m.GetHostPath()), "/")
+		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" || parts[3] == "kubernetes.io~downward-api") {
+			found = append(found, mounted{path: m.GetContainerPath(), host: m.GetHostPath()})
 		}
 	}
 	return found

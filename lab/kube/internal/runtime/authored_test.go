@@ -139,46 +139,53 @@ func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
 	}
 }
 
+// Two volumes may be mounted in what is one place in the end, so the place does
+// not tell which is which.
 func TestOnlyOpenVolumesAreRead(t *testing.T) {
-	sources := map[string]v1.VolumeSource{
-		"config": {ConfigMap: &v1.ConfigMapVolumeSource{}}, "downward": {DownwardAPI: &v1.DownwardAPIVolumeSource{}},
-		"secret": {Secret: &v1.SecretVolumeSource{}}, "token": {Projected: &v1.ProjectedVolumeSource{}},
-		"scratch": {EmptyDir: &v1.EmptyDirVolumeSource{}}, "host": {HostPath: &v1.HostPathVolumeSource{Path: "/"}},
+	r := New(Options{StateDirectory: "/state"})
+	c := &container{sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}}
+	c.sandbox.config.Metadata.Uid = "uid"
+	mount := func(host string) {
+		c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{ContainerPath: "/etc/x", HostPath: host})
 	}
-	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
-	var mounts []*runtimeapi.Mount
-	for name, source := range sources {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
-		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, MountPath: "mnt/" + name})
-		mounts = append(mounts, &runtimeapi.Mount{ContainerPath: "/mnt/" + name, HostPath: "/var/" + name})
+	want := []mounted{}
+	for _, open := range []string{"kubernetes.io~configmap/x", "kubernetes.io~configmap/x/key", "kubernetes.io~downward-api/x"} {
+		mount("/state/pods/uid/volumes/" + open)
+		want = append(want, mounted{path: "/etc/x", host: "/state/pods/uid/volumes/" + open})
 	}
-	mounts = append(mounts, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: "/var/hosts"})
-	found := map[mounted]bool{}
-	for _, v := range authoredOf(pod, "main").volumesIn(mounts) {
-		found[v] = true
+	for _, shut := range []string{
+		"/state/pods/uid/volumes/kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~projected/x", "/state/pods/uid/volumes/kubernetes.io~configmap",
+		"/state/pods/uid/volumes/kubernetes.io~configmap/../kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~empty-dir/volumes/kubernetes.io~configmap/x",
+		"/state/pods/other/volumes/kubernetes.io~configmap/x", "/etc/volumes/kubernetes.io~configmap/x", "/state/pods/uid/etc-hosts",
+	} {
+		mount(shut)
 	}
-	want := map[mounted]bool{{path: "/mnt/config", host: "/var/config"}: true, {path: "/mnt/downward", host: "/var/downward"}: true}
-	if !reflect.DeepEqual(found, want) {
-		t.Errorf("got %v, want %v", found, want)
+	if got := r.openVolumes(c); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
 // What a container was told reaches its probes over a network, and is forgotten
 // when it is restarted; what its author gave it is in the answer.
 func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
-	volume := t.TempDir()
+	state := t.TempDir()
+	volume := filepath.Join(state, "pods", "uid-web", "volumes", "kubernetes.io~configmap", "config")
+	if err := os.MkdirAll(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	pod := &v1.Pod{Spec: v1.PodSpec{
-		Volumes: []v1.Volume{{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}}},
 		Containers: []v1.Container{{
 			Name: "main", Env: []v1.EnvVar{{Name: "COLOUR", Value: "blue"}},
-			VolumeMounts: []v1.VolumeMount{{Name: "config", MountPath: "/config"}},
-			Ports:        []v1.ContainerPort{{ContainerPort: 18080}},
+			Ports: []v1.ContainerPort{{ContainerPort: 18080}},
 			ReadinessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{
 				HTTPGet: &v1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(18080)},
 			}},
 		}},
 	}}
-	n := newNode(t, 14, func(o *Options) { o.Pod = func(string) *v1.Pod { return pod } })
+	n := newNode(t, 14, func(o *Options) {
+		o.Pod = func(string) *v1.Pod { return pod }
+		o.StateDirectory = state
+	})
 	sandbox, address := n.sandbox("web")
 	run := func() string {
 		id, err := n.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{

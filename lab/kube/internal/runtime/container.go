@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -44,6 +45,9 @@ type container struct {
 	server *portServer
 	// exited is closed when the container has ended.
 	exited chan struct{}
+	// commands are those that run in it.
+	commands sync.WaitGroup
+	disk     disk
 }
 
 // CreateContainer records a container. Its ports come from an annotation of the
@@ -164,7 +168,10 @@ func (r *Runtime) ended(c *container, code int32, message string) {
 		c.log.close()
 	}
 	close(c.exited)
-	r.removeScratch(c.id)
+	r.cleaning.Go(func() {
+		c.commands.Wait()
+		r.removeScratch(c.id)
+	})
 	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.name(), "exitCode", code, "message", message)
 }
 

@@ -4,7 +4,6 @@ package runtime
 // container that has no processes: a few commands that see what it would see.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,13 +11,10 @@ import (
 	"io"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -65,17 +61,16 @@ func (r *Runtime) execute(ctx context.Context, id string, argv []string, stdin *
 	if len(argv) > 0 && path.Base(argv[0]) == "exit" {
 		return r.exitByCommand(id, argv[1:], stdout, stderr)
 	}
-	return r.inContainer(ctx, id, stdin, stdout, stderr, func(ctx context.Context, p *process) int {
-		return p.arguments(ctx, argv)
-	})
-}
-
-// inContainer starts a process with what a container engine gives to one.
-func (r *Runtime) inContainer(ctx context.Context, id string, stdin *os.File, stdout, stderr io.Writer, run func(context.Context, *process) int) (int, error) {
-	c, err := r.runningContainer(id)
+	r.mu.Lock()
+	c, err := r.running(id)
+	if err == nil {
+		c.commands.Add(1) // Under r.mu: to a container that has ended none is added.
+	}
+	r.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
+	defer c.commands.Done()
 	ctx, cancel := c.whileRunning(ctx)
 	defer cancel()
 	if stdin != nil {
@@ -94,15 +89,17 @@ func (r *Runtime) inContainer(ctx context.Context, id string, stdin *os.File, st
 	for _, variable := range c.config.GetEnvs() {
 		p.environment = append(p.environment, variable.GetKey()+"="+string(variable.GetValue()))
 	}
-	if err := p.newRunner(); err != nil {
-		return 0, err
-	}
-	return run(ctx, p), nil
+	return p.execute(ctx, argv), nil
 }
 
 func (r *Runtime) runningContainer(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.running(id)
+}
+
+// running needs r.mu.
+func (r *Runtime) running(id string) (*container, error) {
 	c := r.containers[id]
 	if c == nil {
 		return nil, notFound("container", id)
@@ -152,9 +149,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 }
 
 // Exec implements streaming.Runtime for kubectl exec.
-func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
-	output, complaints := writers(out, err, tty)
-	keys := &keyboard{Reader: in, raw: tty}
+func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	var stdin *os.File
 	if in != nil {
 		reader, writer, failed := os.Pipe()
@@ -164,113 +159,20 @@ func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reade
 		defer func() { _ = reader.Close() }()
 		stdin = reader
 		go func() {
-			_, _ = io.Copy(writer, keys)
+			_, _ = io.Copy(writer, in)
 			_ = writer.Close()
 		}()
 	}
-	var code int
-	var failed error
-	if tty && in != nil && len(argv) == 1 && slices.Contains(shells, path.Base(argv[0])) {
-		terminal := term.NewTerminal(struct {
-			io.Reader
-			io.Writer
-		}{stdin, out}, "$ ")
-		go follow(terminal, resize)
-		code, failed = s.runtime.inContainer(ctx, id, nil, terminal, terminal, func(ctx context.Context, p *process) int {
-			defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
-			return p.interactive(ctx, terminal, keys)
-		})
-	} else {
-		ctx, done := keys.interruptible(ctx)
-		code, failed = s.runtime.execute(ctx, id, argv, stdin, output, complaints)
-		done()
-	}
+	code, failed := s.runtime.execute(ctx, id, argv, stdin, orDiscard(out), orDiscard(err))
 	if failed == nil && code != 0 {
 		failed = exitError(argv, code, "")
 	}
 	return failed
 }
 
-// interactive is sh on a terminal: line after line, each understood by itself.
-func (p *process) interactive(ctx context.Context, terminal *term.Terminal, keys *keyboard) (code int) {
-	_, _ = fmt.Fprintln(terminal, "This is a simulated container: help lists what works, exit leaves.")
-	for exited := false; !exited; {
-		line, err := terminal.ReadLine()
-		if err != nil {
-			return 0 // ^D, or the terminal has gone
-		}
-		file, err := parse(strings.NewReader(line))
-		if err != nil {
-			p.fail(exitUsage, "%v", err)
-			continue
-		}
-		command, done := keys.interruptible(ctx)
-		code = p.run(command, file)
-		exited = p.runner.Exited() && command.Err() == nil // ^C ends the command, not the shell
-		done()
+func orDiscard(wanted io.Writer) io.Writer {
+	if wanted == nil {
+		return io.Discard
 	}
-	return code
-}
-
-func follow(terminal *term.Terminal, resize <-chan remotecommand.TerminalSize) {
-	for size := range resize { // closed with the terminal
-		_ = terminal.SetSize(int(size.Width), int(size.Height))
-	}
-}
-
-// writers replaces what the client did not ask for. A terminal has no stderr, and
-// needs carriage returns.
-func writers(out, err io.Writer, tty bool) (output, complaints io.Writer) {
-	if out == nil {
-		out = io.Discard
-	}
-	if err == nil {
-		err = out
-	}
-	if tty {
-		return carriageReturns{out}, carriageReturns{err}
-	}
-	return out, err
-}
-
-type carriageReturns struct{ io.Writer }
-
-func (w carriageReturns) Write(p []byte) (int, error) {
-	if _, err := w.Writer.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-const (
-	keyInterrupt  = 0x03 // ^C
-	keyEndOfInput = 0x04 // ^D
-	keyClearLine  = 0x15 // ^U
-)
-
-// keyboard is what the client types. If raw, ^C interrupts the command that runs,
-// as a real container's terminal driver has it, and clears the line that is typed.
-type keyboard struct {
-	io.Reader
-	raw       bool
-	interrupt atomic.Pointer[context.CancelFunc]
-}
-
-func (k *keyboard) Read(p []byte) (int, error) {
-	n, err := k.Reader.Read(p)
-	for i := range p[:n] {
-		if k.raw && p[i] == keyInterrupt {
-			p[i] = keyClearLine
-			if interrupt := k.interrupt.Load(); interrupt != nil {
-				(*interrupt)()
-			}
-		}
-	}
-	return n, err
-}
-
-func (k *keyboard) interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	k.interrupt.Store(&cancel)
-	return ctx, cancel
+	return wanted
 }

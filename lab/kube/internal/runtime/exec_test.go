@@ -33,7 +33,7 @@ func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
 	b := &box{state: t.TempDir(), outside: t.TempDir()}
 	b.node = newNode(t, subnet, func(o *Options) { o.StateDirectory = b.state })
 	b.must(os.WriteFile(filepath.Join(b.outside, "secret"), []byte("SECRET"), 0o644))
-	config, data := filepath.Join(b.state, "pods", "config"), filepath.Join(b.state, "pods", "data")
+	config, data := b.volume("config"), b.volume("data")
 	b.must(os.MkdirAll(filepath.Join(config, "..2026"), 0o755))
 	b.must(os.MkdirAll(data, 0o755))
 	b.must(os.WriteFile(filepath.Join(config, "..2026", "greeting"), []byte("hello\n"), 0o644))
@@ -41,7 +41,7 @@ func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
 	b.must(os.Symlink("..data/greeting", filepath.Join(config, "greeting")))
 	b.must(os.Symlink(b.outside, filepath.Join(data, "absolute")))
 	b.must(os.Symlink("../../../../../../../..", filepath.Join(data, "upwards")))
-	hosts := filepath.Join(b.state, "pods", "etc-hosts")
+	hosts := filepath.Join(b.state, "pods", "uid", "etc-hosts")
 	b.must(os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"), 0o644))
 
 	sandbox, err := b.RunPodSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
@@ -64,6 +64,10 @@ func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
 	b.must(err)
 	b.must(b.StartContainer(t.Context(), b.id))
 	return b
+}
+
+func (b *box) volume(name string) string {
+	return filepath.Join(b.state, "pods", "uid", "volumes", "kubernetes.io~empty-dir", name)
 }
 
 // run returns what a command said, on both streams, and its exit code.
@@ -111,7 +115,7 @@ func TestCommandsSeeWhatTheContainerSees(t *testing.T) {
 	if code != 127 || said != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
 		t.Errorf("curl: %d %q", code, said)
 	}
-	if info, err := os.Stat(filepath.Join(b.state, "pods", "etc-hosts")); err != nil || info.Size() == 0 {
+	if info, err := os.Stat(filepath.Join(b.state, "pods", "uid", "etc-hosts")); err != nil || info.Size() == 0 {
 		t.Errorf("a mounted file was touched: %v", err)
 	}
 }
@@ -119,17 +123,15 @@ func TestCommandsSeeWhatTheContainerSees(t *testing.T) {
 func TestScriptsAreRealShell(t *testing.T) {
 	b := newBox(t, 14)
 	for script, want := range map[string]string{
-		`echo "$GREETING and $(cat /config/greeting)!" && false || echo no`:                "good day and hello!\nno\n",
-		`x=1; while [ $x -lt 4 ]; do echo -n $x; x=$((x+1)); done`:                         "123",
-		`for f in /config/*; do echo $f; done; case a in b) ;; a) echo A;; esac`:           "/config/greeting\nA\n",
-		`echo one > /data/f; echo two >> /data/f; cat < /data/f; rm /data/f; ls /data`:     "one\ntwo\nabsolute\nupwards\n",
-		`if [ -r /config/greeting ] && [ ! -x /etc/shadow ]; then echo yes; fi`:            "yes\n",
-		`cd /config && pwd && cat greeting; cd; ls tmp; pwd`:                               "/config\nhello\n/\n",
-		`echo lost > /dev/null 2>&1; cat nothing 2>/dev/null || echo $?`:                   "1\n",
-		`export A=1; sh -c 'echo $A $1; exit 3' name arg; echo $?`:                         "1 arg\n3\n",
-		`mkdir -p a/b; printf 'echo %s\n' 'sourced $#' > a/b/s; sh a/b/s one two; rm -r a`: "sourced 2\n",
-		"cat <<E\n$HOSTNAME\nE":           "web\n",
-		`set -e; false; echo not reached`: "",
+		`echo "$GREETING and ${NONE:-no more}!" && false || echo no`:                         "good day and no more!\nno\n",
+		`x=1; while [ $x != 3 ]; do echo -n $x; if [ $x = 1 ]; then x=2; else x=3; fi; done`: "12",
+		`y="$GREETING"; for f in $y b; do echo $f; done; case a in b) ;; a*) echo A;; esac`:  "good\nday\nb\nA\n",
+		`echo one > /data/f; echo two >> /data/f; cat < /data/f; rm /data/f; ls /data`:       "one\ntwo\nabsolute\nupwards\n",
+		`if [ -r /config/greeting ] && [ ! -x /etc/shadow ]; then echo yes; fi`:              "yes\n",
+		`cd /config && pwd && cat greeting; cd; ls tmp; pwd`:                                 "/config\nhello\n/\n",
+		`echo lost > /dev/null 2>&1; cat nothing 2>/dev/null || echo $?`:                     "1\n",
+		`echo $HOME $UID $EUID $GID`:                                                         "/ 0 0 0\n",
+		`echo /config/*`:                                                                     "/config/*\n",
 	} {
 		if said, _ := b.sh(script); said != want {
 			t.Errorf("%s\nsaid %q, want %q", script, said, want)
@@ -139,6 +141,74 @@ func TestScriptsAreRealShell(t *testing.T) {
 		if _, code := b.sh(script); code != want {
 			t.Errorf("%s: exited with %d, want %d", script, code, want)
 		}
+	}
+	b.expect(0, "1 two\n", "sh", "-c", `shift; echo $# $1`, "one", "x", "two")
+}
+
+// A few words must not become all the memory that there is.
+func TestWhatAScriptHoldsIsBounded(t *testing.T) {
+	b := newBox(t, 25)
+	for _, script := range []string{
+		"x=$x$x", "x=a$x", `x="$x "`, "x+=a", "x=$(cat f)", "x=$((1))", "x=~/a", ": ${x:=$y$y}", "x=${y:-$z$z}", "x=${y//a/bb}", "x=${#y}", "export x=1",
+		"for x in $x$x; do y=$x; done", "set -- $x", "cat <<E\n$x\nE", "sh -c true", "sh", "read x", "printf %9d 1", "x=(a b)", "echo *(a)",
+		strings.Repeat("echo $GREETING;", 5000),
+	} {
+		said, code := b.sh(script)
+		if code == 0 || !strings.Contains(said, "simulated container") {
+			t.Errorf("%.40q exited with %d and said %q", script, code, said)
+		}
+	}
+	for _, argv := range [][]string{{"sh"}, {"sh", "/config/script"}, {"sh", "-c"}, {"bash", "-x", "true"}} {
+		if said, code := b.run(argv...); code != exitUsage || !strings.Contains(said, `kubectl exec POD -- sh -c "…" works`) {
+			t.Errorf("%q exited with %d and said %q", argv, code, said)
+		}
+	}
+	if said, code := b.run("echo", strings.Repeat("x", maxWords)); code != exitUsage || !strings.Contains(said, "of more than 1024 KiB are refused") {
+		t.Errorf("exited with %d and said %q", code, said)
+	}
+}
+
+func TestADiskIsFullAtSomePoint(t *testing.T) {
+	b := newBox(t, 26)
+	b.must(os.WriteFile(filepath.Join(b.volume("data"), "big"), make([]byte, maxDisk/2), 0o644))
+	for _, script := range []string{
+		"while cat /data/big >> /data/more; do true; done; rm /data/more", "while cat /data/big >> /tmp/more; do true; done",
+	} {
+		said, _ := b.sh(script)
+		if !strings.Contains(said, "no space left on device") {
+			t.Errorf("%s\nsaid %q", script, said)
+		}
+	}
+	b.must(os.Truncate(filepath.Join(b.volume("data"), "big"), maxDisk))
+	b.expect(1, "touch: touch /tmp/new: no space left on device\n", "touch", "/tmp/new")
+	b.expect(1, "mkdir: mkdir /tmp/new: no space left on device\n", "mkdir", "/tmp/new")
+	b.expect(0, "", "rm", "/tmp/more", "/data/big")
+	b.expect(0, "", "touch", "/tmp/new")
+}
+
+func TestOnlyThePodsOwnVolumesAreOpened(t *testing.T) {
+	state := t.TempDir()
+	for _, path := range []string{"pods/other/volumes/kubernetes.io~secret/s", "pods/uid/volumes/kubernetes.io~secret/s", "pki"} {
+		if err := os.MkdirAll(filepath.Join(state, path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := New(Options{StateDirectory: state})
+	c := &container{id: "c", sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}}
+	c.sandbox.config.Metadata.Uid = "uid"
+	for path, opened := range map[string]bool{
+		"pods/uid/volumes/kubernetes.io~secret/s": true, "pods/other/volumes/kubernetes.io~secret/s": false, "pki": false, "pods": false, ".": false,
+		"pods/uid/../other/volumes/kubernetes.io~secret/s": false,
+	} {
+		c.config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", HostPath: state + "/" + path}}
+		files, err := r.openRootFS(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := files.readDir("/v"); (err == nil) != opened || err != nil && !strings.Contains(err.Error(), errRealMachine.Error()) {
+			t.Errorf("%s: %v", path, err)
+		}
+		files.close()
 	}
 }
 
@@ -156,6 +226,7 @@ func TestFilesLastFromOneCommandToTheNextAndGoWithTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.must(b.StopContainer(t.Context(), b.id, 1))
+	b.cleaning.Wait()
 	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
 		t.Errorf("what the container wrote is still there: %v", err)
 	}
@@ -235,7 +306,7 @@ func TestTimeoutsAreToldApartFromFailures(t *testing.T) {
 
 func TestOutputIsBounded(t *testing.T) {
 	b := newBox(t, 18)
-	b.must(os.WriteFile(filepath.Join(b.state, "pods", "data", "big"), make([]byte, maxOutput+5), 0o644))
+	b.must(os.WriteFile(filepath.Join(b.volume("data"), "big"), make([]byte, maxOutput+5), 0o644))
 	stdout, _, err := b.ExecSync(t.Context(), b.id, []string{"cat", "/data/big", "/data/big"}, patience)
 	if err != nil || len(stdout) != maxOutput {
 		t.Errorf("%d bytes, %v", len(stdout), err)

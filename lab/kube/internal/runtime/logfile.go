@@ -23,31 +23,8 @@ const (
 type logFile struct {
 	path string
 
-	mu        sync.Mutex
-	file      *os.File // nil when there is no path, or after close
-	followers map[chan logLine]bool
-}
-
-type logLine struct {
-	stream stream
-	text   string
-}
-
-// follow returns what is written from now on. A reader that is slow misses lines
-// rather than hold the container up.
-func (l *logFile) follow() (<-chan logLine, func()) {
-	lines := make(chan logLine, 256)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.followers == nil {
-		l.followers = map[chan logLine]bool{}
-	}
-	l.followers[lines] = true
-	return lines, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.followers, lines)
-	}
+	mu   sync.Mutex
+	file *os.File // nil when there is no path, or after close
 }
 
 func openLogFile(path string) (*logFile, error) {
@@ -88,12 +65,6 @@ func (l *logFile) write(to stream, text string) {
 	defer l.mu.Unlock()
 	if l.file != nil {
 		_, _ = l.file.WriteString(line)
-	}
-	for follower := range l.followers {
-		select {
-		case follower <- logLine{to, text}:
-		default:
-		}
 	}
 }
 

@@ -75,7 +75,8 @@ type Runtime struct {
 	images     map[string]*runtimeapi.Image
 	closed     bool
 
-	streams streamServer
+	streams  streamServer
+	cleaning sync.WaitGroup // removes what ended containers wrote
 }
 
 // New returns a runtime without network: the kubelet tells it the node's
@@ -190,6 +191,7 @@ func (r *Runtime) Close(context.Context) error {
 		r.kill(c)
 	}
 	r.streams.close()
+	r.cleaning.Wait()
 	return nil
 }
 

@@ -90,7 +90,7 @@ func (r *Runtime) answerer(c *container) *answerer {
 	if !c.sandbox.hostNetwork {
 		base.PodIP = c.sandbox.address.String()
 	}
-	logFile, volumes := c.log, c.spec.volumesIn(c.config.GetMounts())
+	logFile, volumes := c.log, r.openVolumes(c)
 	return &answerer{
 		identity: func() identity {
 			id := base

@@ -4,7 +4,6 @@ package runtime
 // interpreter, left with only what cannot reach the real machine.
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,17 +24,16 @@ const (
 	exitUsage    = 2
 	exitNotFound = 127
 
-	// maxScript and maxDepth bound what one command can make this process hold.
-	maxScript = 64 << 10
-	maxDepth  = 8
+	// maxWords bounds what a script can make this process hold: the text that it
+	// is given, as often as it expands some.
+	maxWords = 1 << 20
 )
 
 // shellBuiltins are the interpreter's own commands that are let through. The
-// others look at the real machine's files (command, type, cd, source), or parse
-// text behind the back of understood (eval, trap).
-var shellBuiltins = []string{
-	":", "[", "break", "continue", "echo", "exec", "exit", "false", "printf", "read", "set", "shift", "test", "true", "unset", "wait",
-}
+// others look at the real machine's files (command, type, cd, source), parse
+// text behind the back of understood (eval, trap), or make variables out of more
+// than the script (read, set, printf with its widths).
+var shellBuiltins = []string{":", "[", "break", "continue", "echo", "exec", "exit", "false", "shift", "test", "true", "unset"}
 
 // process is one command in a container, and what it was started with.
 type process struct {
@@ -47,25 +45,59 @@ type process struct {
 	stdin       *os.File // nil if there is none
 	stdout      io.Writer
 	stderr      io.Writer
-	depth       int
 
 	runner *interp.Runner
 }
 
+// execute runs one command with the words as they are, or a script.
+func (p *process) execute(ctx context.Context, argv []string) int {
+	given := 0
+	for _, text := range slices.Concat(argv, p.environment) {
+		given += len(text)
+	}
+	if given > maxWords {
+		return p.fail(exitUsage, "arguments and environment of more than %d KiB are refused", maxWords>>10)
+	}
+	var node syntax.Node
+	var parameters []string
+	var err error
+	if len(argv) > 0 && slices.Contains(shells, path.Base(argv[0])) {
+		if len(argv) < 3 || argv[1] != "-c" {
+			return p.fail(exitUsage, "%s", onlyScripts)
+		}
+		node, err = parse(argv[2], given)
+		parameters = argv[min(4, len(argv)):] // argv[3] is $0
+	} else {
+		call := &syntax.CallExpr{}
+		for _, word := range argv {
+			call.Args = append(call.Args, &syntax.Word{Parts: []syntax.WordPart{&syntax.SglQuoted{Value: word}}})
+		}
+		node = call
+	}
+	if err == nil {
+		err = p.newRunner(parameters)
+	}
+	if err != nil {
+		return p.fail(exitUsage, "%v", err)
+	}
+	return p.run(ctx, node)
+}
+
+// onlyScripts refuses an interactive shell, one that reads its stdin or a file, and
+// one in another.
+const onlyScripts = `this simulated container has no shell to type in: kubectl exec POD -- sh -c "…" works, and no shell inside of it`
+
 // newRunner gives the process an interpreter. All that it asks of a system it
-// asks the handlers here; argv are the options and parameters of set.
-func (p *process) newRunner(argv ...string) (err error) {
+// asks the handlers here.
+func (p *process) newRunner(parameters []string) (err error) {
 	p.runner, err = interp.New(
 		interp.Dir("/"), // is looked up on the real machine, and replaced below
-		interp.Env(expand.ListEnviron(p.environment...)),
-		interp.Params(argv...),
+		interp.Env(root{expand.ListEnviron(p.environment...)}),
+		interp.Params(slices.Concat([]string{"-f", "--"}, parameters)...), // -f: no wildcards, of which one can be many words
 		interp.CallHandler(allow),
 		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return p.command }),
 		interp.OpenHandler(func(ctx context.Context, name string, flag int, perm fs.FileMode) (io.ReadWriteCloser, error) {
 			return p.files.open(absolute(ctx, name), flag, perm)
-		}),
-		interp.ReadDirHandler2(func(ctx context.Context, name string) ([]fs.DirEntry, error) {
-			return p.files.readDir(absolute(ctx, name))
 		}),
 		interp.StatHandler(func(_ context.Context, name string, follow bool) (fs.FileInfo, error) {
 			return p.files.stat(name, follow)
@@ -81,6 +113,18 @@ func (p *process) newRunner(argv ...string) (err error) {
 	}
 	p.runner.Dir = p.directory
 	return err
+}
+
+// root are the variables of the user that a container has by default. They are not
+// exported; without them the interpreter tells the real user's.
+type root struct{ expand.Environ }
+
+func (r root) Get(name string) expand.Variable {
+	found := r.Environ.Get(name)
+	if !found.IsSet() && slices.Contains([]string{"UID", "EUID", "GID"}, name) {
+		return expand.Variable{Set: true, ReadOnly: true, Kind: expand.String, Str: "0"}
+	}
+	return found
 }
 
 func absolute(ctx context.Context, name string) string {
@@ -116,73 +160,27 @@ func (p *process) fail(code int, format string, values ...any) int {
 	return code
 }
 
-// parse refuses a script of which some is beyond this shell.
-func parse(from io.Reader) (*syntax.File, error) {
-	text, err := io.ReadAll(io.LimitReader(from, maxScript+1))
-	if err == nil && len(text) > maxScript {
-		err = fmt.Errorf("a script of more than %d KiB is refused", maxScript>>10)
-	}
+// parse refuses a script of which some is beyond this shell. It was given so much
+// text, itself included, which is also the most that a variable can hold.
+func parse(script string, given int) (*syntax.File, error) {
+	file, err := syntax.NewParser().Parse(strings.NewReader(script), "")
 	if err != nil {
 		return nil, err
 	}
-	file, err := syntax.NewParser().Parse(bytes.NewReader(text), "")
-	if err != nil {
-		return nil, err
+	if n := expansions(file); n*given > maxWords {
+		return nil, fmt.Errorf("%d times $… with %d KiB of script, arguments and environment is more than this simulated container expands", n, given>>10)
 	}
 	return file, understood(file)
 }
 
-// arguments runs one command with the words as they are.
-func (p *process) arguments(ctx context.Context, argv []string) int {
-	call := &syntax.CallExpr{}
-	for _, word := range argv {
-		call.Args = append(call.Args, &syntax.Word{Parts: []syntax.WordPart{&syntax.SglQuoted{Value: word}}})
-	}
-	return p.run(ctx, call)
-}
-
-// shell is the command sh: a script in an argument, in a file or on stdin.
-func (p *process) shell(ctx context.Context, argv []string) int {
-	if p.depth > maxDepth {
-		return p.fail(exitUsage, "shells in shells: %d are enough", maxDepth)
-	}
-	var options []string
-	inArgument := false
-	for len(argv) > 0 && len(argv[0]) > 1 && argv[0][0] == '-' {
-		inArgument = inArgument || strings.Contains(argv[0], "c")
-		if letters := strings.NewReplacer("c", "", "l", "").Replace(argv[0][1:]); letters != "" {
-			options = append(options, "-"+letters)
+func expansions(node syntax.Node) (n int) {
+	syntax.Walk(node, func(node syntax.Node) bool {
+		if _, is := node.(*syntax.ParamExp); is {
+			n++
 		}
-		argv = argv[1:]
-	}
-	var script io.Reader = strings.NewReader("")
-	switch {
-	case len(argv) > 0 && inArgument:
-		script = strings.NewReader(argv[0])
-		argv = argv[min(1, len(argv)-1):] // the next is $0
-	case len(argv) > 0:
-		if !path.IsAbs(argv[0]) {
-			argv[0] = path.Join(p.directory, argv[0])
-		}
-		file, err := p.files.open(argv[0], os.O_RDONLY, 0)
-		if err != nil {
-			return p.fail(exitNotFound, "%v", err)
-		}
-		defer func() { _ = file.Close() }()
-		script = file
-	case inArgument:
-		return p.fail(exitUsage, "-c: a script is needed")
-	case p.stdin != nil:
-		script = p.stdin
-	}
-	if err := p.newRunner(slices.Concat(options, []string{"--"}, argv[min(1, len(argv)):])...); err != nil {
-		return p.fail(exitUsage, "%v", err)
-	}
-	file, err := parse(script)
-	if err != nil {
-		return p.fail(exitUsage, "%v", err)
-	}
-	return p.run(ctx, file)
+		return true
+	})
+	return n
 }
 
 // allow is called for each simple command. A builtin that is not let through gets
@@ -215,13 +213,13 @@ func testable(argv []string) []string {
 }
 
 // understood refuses what would start goroutines that nothing could recover
-// (pipes, &), recurse without end (functions), or make the interpreter panic
-// (odd redirections), and lists of words that braces would multiply.
+// (pipes, &), recurse without end (functions), make the interpreter panic (odd
+// redirections), or have words and variables grow beyond what was given.
 func understood(file *syntax.File) (err error) {
 	syntax.Walk(file, func(node syntax.Node) bool {
 		if node != nil && err == nil && !simple(node) {
-			err = fmt.Errorf("%s: this simulated container's shell knows commands, quotes, variables, $(…), && and ||, if, while, for, case "+
-				"and redirections to files; no pipes, functions, subshells, braces or background", node.Pos())
+			err = fmt.Errorf("%s: this simulated container's shell knows commands, quotes, $VARIABLE and ${VARIABLE:-text}, && and ||, "+
+				"if, while, for, case, > >> <, and assignments of either text or one variable; no $(…), pipes, functions, arithmetic or background", node.Pos())
 		}
 		return err == nil
 	})
@@ -230,9 +228,8 @@ func understood(file *syntax.File) (err error) {
 
 func simple(node syntax.Node) bool {
 	switch n := node.(type) {
-	case *syntax.File, *syntax.Comment, *syntax.CallExpr, *syntax.Block, *syntax.IfClause, *syntax.WhileClause, *syntax.WordIter,
-		*syntax.CaseClause, *syntax.CaseItem, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ArithmExp,
-		*syntax.BinaryArithm, *syntax.UnaryArithm, *syntax.ParenArithm:
+	case *syntax.File, *syntax.Comment, *syntax.CallExpr, *syntax.Block, *syntax.IfClause, *syntax.WhileClause,
+		*syntax.CaseClause, *syntax.CaseItem, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted:
 		return true
 	case *syntax.Stmt:
 		return !n.Background && !n.Coprocess
@@ -240,12 +237,14 @@ func simple(node syntax.Node) bool {
 		return n.Op == syntax.AndStmt || n.Op == syntax.OrStmt
 	case *syntax.ForClause:
 		return !n.Select
-	case *syntax.DeclClause:
-		return n.Variant.Value == "export" || n.Variant.Value == "readonly"
+	case *syntax.WordIter:
+		return !slices.ContainsFunc(n.Items, grows)
 	case *syntax.Assign:
-		return n.Index == nil && n.Array == nil
+		return n.Index == nil && n.Array == nil && !n.Append && (n.Value == nil || !grows(n.Value))
 	case *syntax.ParamExp:
-		return !n.Excl && n.Index == nil && n.Names == 0 && (n.Exp == nil || n.Exp.Op != syntax.OtherParamOps)
+		defaults := n.Exp != nil && (n.Exp.Op == syntax.DefaultUnset || n.Exp.Op == syntax.DefaultUnsetOrNull) &&
+			(n.Exp.Word == nil || expansions(n.Exp.Word) == 0)
+		return !n.Excl && !n.Length && !n.Width && n.Index == nil && n.Slice == nil && n.Repl == nil && n.Names == 0 && (n.Exp == nil || defaults)
 	case *syntax.Word:
 		return plain(n)
 	case *syntax.Redirect:
@@ -254,14 +253,23 @@ func simple(node syntax.Node) bool {
 	return false
 }
 
+// grows says that a variable with this value could be longer than what it is made
+// of, and in a loop as long as there is memory.
+func grows(value *syntax.Word) bool {
+	parts := value.Parts
+	if len(parts) == 1 {
+		if quoted, is := parts[0].(*syntax.DblQuoted); is {
+			parts = quoted.Parts
+		}
+	}
+	return len(parts) > 1 && expansions(value) > 0
+}
+
 // plain says that a word is neither {a,b} nor ~someone.
 func plain(word *syntax.Word) bool {
 	split := syntax.Word{Parts: slices.Clone(word.Parts)}
-	if syntax.SplitBraces(&split) {
-		return false
-	}
 	literal, _ := word.Parts[0].(*syntax.Lit)
-	return literal == nil || !strings.HasPrefix(literal.Value, "~") || literal.Value == "~" || strings.HasPrefix(literal.Value, "~/")
+	return !syntax.SplitBraces(&split) && (literal == nil || !strings.HasPrefix(literal.Value, "~"))
 }
 
 func file(redirect *syntax.Redirect) bool {
@@ -270,7 +278,7 @@ func file(redirect *syntax.Redirect) bool {
 		number = redirect.N.Value
 	}
 	switch redirect.Op {
-	case syntax.RdrIn, syntax.Hdoc, syntax.DashHdoc:
+	case syntax.RdrIn:
 		return number == "" || number == "0"
 	case syntax.RdrOut, syntax.AppOut:
 		return number == "" || number == "1" || number == "2"

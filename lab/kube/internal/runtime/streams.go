@@ -1,10 +1,11 @@
 package runtime
 
-// This file answers how kubectl exec, attach and port-forward reach a container:
+// This file answers how kubectl exec and port-forward reach a container:
 // the kubelet asks the runtime for a URL and proxies the client to it.
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ type streamServer struct {
 	mu     sync.Mutex
 	api    streaming.Server
 	http   *http.Server
+	cancel context.CancelFunc
 	closed bool
 }
 
@@ -59,8 +62,12 @@ func (r *Runtime) streamServer() (streaming.Server, error) {
 		return nil, err
 	}
 	s.api = api
-	s.http = &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
-	go func() { _ = s.http.Serve(listener) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.http = &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(_ context.Context, c net.Conn) context.Context { return c.(*clientConn).ctx },
+	}
+	go func() { _ = s.http.Serve(clientListener{listener, ctx}) }()
 	return api, nil
 }
 
@@ -69,12 +76,53 @@ func (s *streamServer) close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	if s.http != nil {
+		s.cancel()
 		_ = s.http.Close()
 	}
 }
 
+// clientListener accepts connections that end with ctx, and that tell when their
+// client has gone: net/http does not for one that became a stream.
+type clientListener struct {
+	net.Listener
+	ctx context.Context
+}
+
+func (l clientListener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &clientConn{Conn: accepted}
+	c.ctx, c.gone = context.WithCancel(l.ctx)
+	context.AfterFunc(c.ctx, func() { _ = accepted.Close() })
+	return c, nil
+}
+
+type clientConn struct {
+	net.Conn
+	ctx  context.Context
+	gone context.CancelFunc
+}
+
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // net/http's own way to stop reading
+		c.gone()
+	}
+	return n, err
+}
+
+func (c *clientConn) Close() error {
+	c.gone()
+	return c.Conn.Close()
+}
+
 // Exec returns the URL of one command; what it runs is in the file exec.go.
 func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if request.GetTty() {
+		return nil, errTerminal
+	}
 	if _, err := r.runningContainer(request.GetContainerId()); err != nil {
 		return nil, err
 	}
@@ -85,16 +133,14 @@ func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*run
 	return server.GetExec(request)
 }
 
-// Attach returns the URL of a container's output from now on.
-func (r *Runtime) Attach(_ context.Context, request *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
-	if _, err := r.runningContainer(request.GetContainerId()); err != nil {
-		return nil, err
-	}
-	server, err := r.streamServer()
-	if err != nil {
-		return nil, err
-	}
-	return server.GetAttach(request)
+var (
+	errAttach   = status.Error(codes.Unimplemented, "attach: a simulated container has no process to attach to; kubectl logs -f --tail=0 does the same")
+	errTerminal = status.Error(codes.Unimplemented, `exec: a simulated container has no terminal; leave out -t: kubectl exec POD -- sh -c "…" works`)
+)
+
+// Attach refuses.
+func (*Runtime) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	return nil, errAttach
 }
 
 // PortForward returns the URL of connections to a pod's ports.
@@ -146,52 +192,7 @@ func (s streams) PortForward(ctx context.Context, sandboxID string, port int32, 
 	return err
 }
 
-// Attach shows the container's log from now on. Nothing reads what the client
-// types, but ^C and ^D leave, so that a terminal is never stuck.
-func (s streams) Attach(ctx context.Context, id string, in io.Reader, out, err io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize) error {
-	c, failed := s.runtime.runningContainer(id)
-	if failed != nil {
-		return failed
-	}
-	ctx, cancel := c.whileRunning(ctx)
-	defer cancel()
-	output, complaints := writers(out, err, tty)
-	if in != nil {
-		go leave(in, tty, cancel)
-	}
-	lines, stop := c.log.follow()
-	defer stop()
-	if _, failed := fmt.Fprintf(complaints, "Simulated container %s: nothing reads what you type; its log from now on follows.\n", c.name()); failed != nil {
-		return failed
-	}
-	for {
-		select {
-		case line := <-lines:
-			to := output
-			if line.stream == stderr {
-				to = complaints
-			}
-			if _, failed := io.WriteString(to, line.text+"\n"); failed != nil {
-				return nil // the client has gone
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// leave cancels when a key that ends things is typed.
-func leave(in io.Reader, tty bool, cancel context.CancelFunc) {
-	buffer := make([]byte, 256)
-	for {
-		n, err := in.Read(buffer)
-		for _, key := range buffer[:n] {
-			if tty && (key == keyInterrupt || key == keyEndOfInput) {
-				cancel()
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
+// Attach is never reached: no URL leads to it.
+func (streams) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan remotecommand.TerminalSize) error {
+	return errAttach
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
@@ -34,9 +36,9 @@ func (b *box) stream(ctx context.Context, address string, options remotecommand.
 	return executor.StreamWithContext(ctx, options)
 }
 
-func (b *box) execURL(tty bool, argv ...string) string {
+func (b *box) execURL(argv ...string) string {
 	b.t.Helper()
-	answer, err := b.Exec(b.t.Context(), &runtimeapi.ExecRequest{ContainerId: b.id, Cmd: argv, Stdin: true, Stdout: true, Stderr: !tty, Tty: tty})
+	answer, err := b.Exec(b.t.Context(), &runtimeapi.ExecRequest{ContainerId: b.id, Cmd: argv, Stdin: true, Stdout: true, Stderr: true})
 	b.must(err)
 	return answer.GetUrl()
 }
@@ -44,13 +46,13 @@ func (b *box) execURL(tty bool, argv ...string) string {
 func TestExecOverTheWire(t *testing.T) {
 	b := newBox(t, 20)
 	var stdout, stderr bytes.Buffer
-	b.must(b.stream(t.Context(), b.execURL(false, "cat"), remotecommand.StreamOptions{Stdin: strings.NewReader("typed"), Stdout: &stdout, Stderr: &stderr}))
+	b.must(b.stream(t.Context(), b.execURL("cat"), remotecommand.StreamOptions{Stdin: strings.NewReader("typed"), Stdout: &stdout, Stderr: &stderr}))
 	if stdout.String() != "typed" || stderr.Len() != 0 {
 		t.Errorf("got %q and %q", &stdout, &stderr)
 	}
 	stdout.Reset()
-	err := b.stream(t.Context(), b.execURL(false, "sh"), remotecommand.StreamOptions{
-		Stdin: strings.NewReader("echo out\necho err >&2\nexit 5\n"), Stdout: &stdout, Stderr: &stderr})
+	err := b.stream(t.Context(), b.execURL("sh", "-c", "echo out; echo err >&2; exit 5"), remotecommand.StreamOptions{
+		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
 	var exit utilexec.ExitError
 	if exit, _ = err.(utilexec.ExitError); exit == nil || exit.ExitStatus() != 5 || stdout.String() != "out\n" || stderr.String() != "err\n" {
 		t.Errorf("got %q, %q and %v", &stdout, &stderr, err)
@@ -59,7 +61,7 @@ func TestExecOverTheWire(t *testing.T) {
 
 func TestTheURLOfAStreamIsGoodOnce(t *testing.T) {
 	b := newBox(t, 21)
-	address := b.execURL(false, "true")
+	address := b.execURL("true")
 	if parsed, err := url.Parse(address); err != nil || parsed.Hostname() != b.options.NodeAddress.String() {
 		t.Errorf("%s is not on the node's address", address)
 	}
@@ -113,64 +115,58 @@ func (s *screen) await(t *testing.T, wanted string) {
 	}
 }
 
-func TestATerminalHasAShell(t *testing.T) {
+// net/http does not tell that the client of a stream has gone.
+func TestACommandEndsWithItsClient(t *testing.T) {
 	b := newBox(t, 22)
-	screen := newScreen()
-	keys, typed := io.Pipe()
-	ended := make(chan error, 1)
-	address := b.execURL(true, "/bin/sh")
-	go func() {
-		ended <- b.stream(context.Background(), address, remotecommand.StreamOptions{Stdin: keys, Stdout: screen, Tty: true})
-	}()
-	typing := func(text string) { _, err := io.WriteString(typed, text); b.must(err) }
-	screen.await(t, "This is a simulated container: help lists what works, exit leaves.\r\n")
-	typing("x=kept\r")
-	typing("cd /config\r")
-	typing("cat greeting; echo \"is $x\"\r")
-	screen.await(t, "hello\r\nis kept\r\n")
-	typing("echo a | cat\r")
-	screen.await(t, "this simulated container's shell knows")
-	typing("echo begun; sleep infinity\r")
-	screen.await(t, "begun\r\n")
-	typing("\x03")
-	typing("this line goes\x03echo \"back ag\"ain\r")
-	screen.await(t, "back again\r\n")
-	typing("exit\r")
-	select {
-	case err := <-ended:
-		b.must(err)
-	case <-time.After(patience):
-		t.Fatal("exit does not leave")
+	for _, argv := range [][]string{{"sleep", "infinity"}, {"sh", "-c", "echo begun; while true; do true; done"}, {"cat"}} {
+		address := b.execURL(argv...)
+		ctx, kill := context.WithCancel(t.Context())
+		screen, gone := newScreen(), make(chan error, 1)
+		stdin, typed := io.Pipe()
+		go func() {
+			gone <- b.stream(ctx, address, remotecommand.StreamOptions{Stdin: stdin, Stdout: screen, Stderr: screen})
+		}()
+		switch argv[0] {
+		case "sh":
+			screen.await(t, "begun")
+		case "cat":
+			_, err := io.WriteString(typed, "echoed")
+			b.must(err)
+			screen.await(t, "echoed")
+		}
+		kill()
+		if err := <-gone; err == nil {
+			t.Errorf("%q ended by itself", argv)
+		}
+		b.must(typed.Close())
+		ended := make(chan struct{})
+		go func() {
+			b.container().commands.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatalf("%q outlives its client", argv)
+		}
 	}
 }
 
-func TestAttachShowsTheLogFromNowOn(t *testing.T) {
+func (b *box) container() *container {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.containers[b.id]
+}
+
+func TestWhatNeedsATerminalOrAProcessIsRefused(t *testing.T) {
 	b := newBox(t, 23)
-	for _, tty := range []bool{false, true} {
-		answer, err := b.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: b.id, Stdin: tty, Stdout: true, Stderr: !tty, Tty: tty})
-		b.must(err)
-		screen := newScreen()
-		options := remotecommand.StreamOptions{Stdout: screen, Stderr: screen, Tty: tty}
-		keys, typed := io.Pipe()
-		if tty {
-			options.Stdin, options.Stderr = keys, nil
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- b.stream(context.Background(), answer.GetUrl(), options) }()
-		screen.await(t, "nothing reads what you type")
-		get(t, "http://"+realised(b.podIP())+fmt.Sprintf(":18080/seen-%v", tty))
-		screen.await(t, fmt.Sprintf("GET /seen-%v from", tty))
-		if tty { // ^C leaves and the container stays
-			_, err := io.WriteString(typed, "\x03")
-			b.must(err)
-		} else {
-			defer func() {
-				b.must(b.StopContainer(t.Context(), b.id, 1))
-				b.must(<-ended)
-			}()
-			continue
-		}
-		b.must(<-ended)
+	_, err := b.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: b.id, Cmd: []string{"sh"}, Stdin: true, Stdout: true, Tty: true})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), `leave out -t: kubectl exec POD -- sh -c "…" works`) {
+		t.Errorf("a terminal: %v", err)
+	}
+	_, err = b.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: b.id, Stdout: true})
+	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "kubectl logs -f --tail=0 does the same") {
+		t.Errorf("attach: %v", err)
 	}
 }
 
