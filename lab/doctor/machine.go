@@ -125,17 +125,12 @@ func mine() ([]process.Found, error) {
 	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.Mine() }), err
 }
 
-func labsIn(home string) ([]Lab, error) {
-	entries, err := os.ReadDir(home)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var all []Lab
-	for _, e := range entries {
-		if dir := filepath.Join(home, e.Name()); e.IsDir() {
-			st, _ := state.OpenDir(dir) // One that is damaged is there too.
-			all = append(all, Lab{Name: e.Name(), Dir: dir, State: st})
-		}
+func labsIn(home string) (all []Lab, err error) {
+	names, err := state.List()
+	for _, name := range names {
+		dir := filepath.Join(home, name)
+		st, _ := state.OpenDir(dir) // One that is damaged is there too.
+		all = append(all, Lab{Name: name, Dir: dir, State: st})
 	}
 	return all, err
 }

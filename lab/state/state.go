@@ -131,7 +131,7 @@ func OpenDir(dir string) (*Lab, error) {
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(data, l); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; `lab down --name %s` removes the lab", filepath.Join(dir, "lab.json"), err, filepath.Base(dir))
+		return nil, fmt.Errorf("%s is damaged: %w; %s", filepath.Join(dir, "lab.json"), err, removal(dir))
 	}
 	if err := l.check(); err != nil {
 		return nil, err
@@ -146,6 +146,9 @@ func Create(name string) (*Lab, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		if _, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && errors.Is(gone, fs.ErrNotExist) {
+			return Create(name) // A `down` has deleted it between two looks.
+		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
 	}
 	if err := foreign(dir); err != nil {
