@@ -44,6 +44,28 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 	return l, fresh, nil
 }
 
+// OpenLocked locks the lab of this name, and then reads what is recorded: what is
+// read earlier may be another command's to change.
+func OpenLocked(name string) (*Lab, error) {
+	folder, err := Blank(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := folder.Lock(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := OpenDir(folder.dir)
+	if err != nil {
+		folder.Unlock()
+		return nil, err
+	}
+	if folder.lock == nil { // An `up` has made it just now.
+		return OpenLocked(name)
+	}
+	l.lock = folder.lock
+	return l, nil
+}
+
 // Ours is an error when the folder holds things and nothing says that they are
 // a lab's: CCMLAB_HOME may name a folder that has others, too.
 func (l *Lab) Ours() error {
