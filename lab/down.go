@@ -53,10 +53,7 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 	l := remains(dir)
 	err = l.State.Lock()
 	if errors.Is(err, fs.ErrNotExist) {
-		if ended, err = l.down(ctx); err == nil && ended == 0 {
-			err = fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, l.State.Name, dir)
-		}
-		return ended, interrupted(ctx, l.State, err)
+		return l.downWithoutFolder(ctx)
 	}
 	if err != nil {
 		return 0, err
@@ -76,6 +73,36 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 		return ended, interrupted(ctx, folder, err)
 	}
 	return ended, folder.Remove()
+}
+
+// downWithoutFolder makes the folder, so as to lock it: an `up` that begins
+// meanwhile must not lose what it starts. Where none can be made, none begins.
+func (l *Lab) downWithoutFolder(ctx context.Context) (ended int, err error) {
+	dir := l.State.Path()
+	var parents []string // That are not there either.
+	for d := filepath.Dir(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		parents = append(parents, d)
+	}
+	folder, err := state.CreateDir(dir)
+	made := err == nil
+	if _, missing := os.Stat(dir); !made && missing == nil {
+		return 0, err // Another command was faster.
+	}
+	ended, err = l.down(ctx)
+	if made {
+		err = errors.Join(err, folder.Remove())
+		for _, d := range parents {
+			_ = os.Remove(d) // Fails when somebody has put something there.
+		}
+		folder.Unlock()
+	}
+	if err == nil && ended == 0 {
+		err = fmt.Errorf("%w: %q (looked in %s)", state.ErrNone, l.State.Name, dir)
+	}
+	return ended, interrupted(ctx, l.State, err)
 }
 
 // interrupted says what to do after a Ctrl-C.
@@ -112,18 +139,12 @@ func (l *Lab) endAgent(ctx context.Context) (ended int, err error) {
 // Pause ends everything of the lab and keeps what it knows: `lab up` comes back
 // to the same cloud and the same cluster.
 func Pause(ctx context.Context, name string) (ended int, err error) {
-	st, err := state.Open(name)
+	l, err := OpenLocked(name)
 	if err != nil {
 		return 0, err
 	}
-	if err := st.Lock(); err != nil {
-		return 0, err
-	}
+	st := l.State
 	defer st.Unlock()
-	l, err := attach(st)
-	if err != nil {
-		return 0, err
-	}
 	pausable, ok := l.Cluster.(cluster.Pausable)
 	if !ok {
 		return 0, fmt.Errorf("the state of lab %q is in its %s containers and goes with them: --keep-state is for the other kinds of cluster; without it `lab down --name %s` deletes all", name, st.Cluster, name)

@@ -34,23 +34,40 @@ func TestForeground(t *testing.T) {
 	assert.NoDirExists(t, f.dir(), "nothing is begun with flags that are wrong")
 
 	published := taken.Addr().String()
-	var said bytes.Buffer
-	cmd := f.command("lab", "up", "--nodes", "1", "--foreground", "--publish", published)
-	cmd.Stdout, cmd.Stderr = &said, &said
-	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	// A connection that comes early waits in the listener's queue, or is reset.
-	require.Eventually(t, func() bool {
-		body, err := fetch("http://" + published)
-		return err == nil && strings.HasPrefix(body, "Hello from pod web-")
-	}, bound, 100*time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, <-ended, said.String())
-	assert.Contains(t, said.String(), "Taking the lab down")
-	assert.NoDirExists(t, f.dir())
-	_, err = net.Dial("tcp", published)
-	assert.ErrorContains(t, err, "refused")
+	for _, tc := range []struct {
+		ends syscall.Signal
+		said string
+		kept bool
+	}{
+		{syscall.SIGTERM, "Taking the lab down", false},
+		{syscall.SIGHUP, "it was there before, so its state is kept", true},
+	} {
+		if tc.kept {
+			f.lab("up", "--nodes", "1")
+		}
+		var said bytes.Buffer
+		cmd := f.command("lab", "up", "--nodes", "1", "--foreground", "--publish", published)
+		cmd.Stdout, cmd.Stderr = &said, &said
+		require.NoError(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		// A connection that comes early waits in the listener's queue, or is reset.
+		require.Eventually(t, func() bool {
+			body, err := fetch("http://" + published)
+			return err == nil && strings.HasPrefix(body, "Hello from pod web-")
+		}, bound, 100*time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(tc.ends))
+		require.NoError(t, <-ended, said.String())
+		assert.Contains(t, said.String(), tc.said)
+		if tc.kept {
+			assert.FileExists(t, f.dir("lab.json"))
+			assert.Contains(t, f.lab("list"), "stopped")
+		} else {
+			assert.NoDirExists(t, f.dir())
+		}
+		_, err = net.Dial("tcp", published)
+		assert.ErrorContains(t, err, "refused")
+	}
 }
 
 // An ordinary container: no capability, no new privileges, nothing to write to
@@ -79,10 +96,11 @@ func TestKindNotNeededInAContainer(t *testing.T) {
 	docker("run", "--detach", "--init", "--name", name, "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
 		"--read-only", "--tmpfs", "/home/lab:size=1g", "--tmpfs", "/tmp", "--publish", "127.0.0.1::8000", "ccmlab/lab:dev")
 	address := docker("port", name, "8000/tcp")
-	require.Eventually(t, func() bool {
+	answered := assert.Eventually(t, func() bool {
 		body, err := fetch("http://" + address)
 		return err == nil && strings.HasPrefix(body, "Hello from pod web-")
-	}, bound, 200*time.Millisecond, docker("logs", name))
+	}, bound, 200*time.Millisecond)
+	require.True(t, answered, "its log:\n%s", docker("logs", name))
 	assert.Contains(t, docker("exec", name, "kubectl", "get", "nodes"), "node-3")
 	assert.Contains(t, docker("exec", name, "fakecloud", "instances", "list"), "running")
 	assert.Contains(t, docker("exec", name, "lab", "status"), "is running")

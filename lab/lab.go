@@ -74,6 +74,20 @@ func OpenDir(dir string) (*Lab, error) {
 	return attach(st)
 }
 
+// OpenLocked is Open for a command that changes the lab: no other does until
+// State.Unlock.
+func OpenLocked(name string) (*Lab, error) {
+	st, err := state.OpenLocked(name)
+	if err != nil {
+		return nil, err
+	}
+	l, err := attach(st)
+	if err != nil {
+		st.Unlock()
+	}
+	return l, err
+}
+
 func attach(st *state.Lab) (*Lab, error) {
 	bin, err := local.FindBinaries(st.Bin, st.KubeBin)
 	if err != nil {
@@ -150,6 +164,9 @@ const DefaultProfile = "fast"
 // create records a new lab and claims what it needs for itself. The hold must
 // be passed on to the agent or closed; it may be nil.
 func create(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {
+	if err := vacant(st); err != nil {
+		return nil, nil, errors.Join(err, st.Remove())
+	}
 	l, hold, err := claim(ctx, st, o)
 	if err != nil {
 		if hold != nil {
@@ -162,6 +179,16 @@ func create(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, 
 		return nil, nil, errors.Join(err, st.Remove())
 	}
 	return l, hold, nil
+}
+
+// vacant is an error while processes of an earlier lab of this folder run, which
+// would be taken for the new one's: they have other tokens and certificates.
+func vacant(st *state.Lab) error {
+	running, err := process.Host{Lab: st.Path()}.Running()
+	if err != nil || len(running) == 0 {
+		return err
+	}
+	return fmt.Errorf("%d processes of an earlier lab %q still run, whose folder was deleted; `lab down --name %s` ends them", len(running), st.Name, st.Name)
 }
 
 func claim(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, error) {

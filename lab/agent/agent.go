@@ -23,8 +23,13 @@ import (
 )
 
 // restartDelay keeps a machine that dies at once from being booted again in a
-// tight loop.
-const restartDelay = time.Second
+// tight loop. One that dies within shortLife of its boot waits twice as long the
+// next time, up to maxDelay.
+const (
+	restartDelay = time.Second
+	maxDelay     = 30 * time.Second
+	shortLife    = 10 * time.Second
+)
 
 // bootBound is how long a machine may take to boot or to halt; a container
 // that joins a cluster on a busy computer takes a minute.
@@ -67,7 +72,8 @@ type Agent struct {
 	sizes    map[api.InstanceType]cluster.Size
 	listedAt time.Time // when known and routes were last complete lists
 	running  map[cluster.Machine]cluster.Running
-	busy     map[string]bool // names of machines that are booting or halting
+	busy     map[string]bool                   // names of machines that are booting, halting or waiting to
+	delays   map[cluster.Machine]time.Duration // of those that ended soon after their boot
 	routed   map[cluster.Machine][]cluster.Route
 	wake     chan struct{}
 }
@@ -76,7 +82,7 @@ type Agent struct {
 func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Agent {
 	return &Agent{
 		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
-		busy: map[string]bool{}, routed: map[cluster.Machine][]cluster.Route{},
+		busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
 		Tell: func(...timeline.Change) {},
 	}
 }
@@ -291,7 +297,7 @@ func (a *Agent) halt(ctx context.Context, m cluster.Machine, r cluster.Running) 
 		a.later(ctx, func() { a.idle(m) })
 		return
 	}
-	a.ended(m, r)
+	a.ended(m, r, 0)
 	a.idle(m)
 }
 
@@ -330,8 +336,8 @@ func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
 	a.running[m] = r
 	delete(a.routed, m)
 	a.mu.Unlock()
+	a.idle(m) // Before it is watched: its end makes it busy again.
 	go a.reap(ctx, m, r)
-	a.idle(m)
 }
 
 // size is what the type of the machine's instance gives it.
@@ -342,32 +348,44 @@ func (a *Agent) size(m cluster.Machine) cluster.Size {
 }
 
 // reap notices the end of a machine. One that should run is booted again, as a
-// cloud's watchdog would.
+// cloud's watchdog would, after a while in which nothing else is done with it.
 func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) {
+	began := time.Now()
 	if err := r.Wait(ctx); err != nil {
 		if !errors.Is(err, context.Canceled) {
 			a.log.Error("watching machine", "name", m.Name, "error", err)
 		}
 		return
 	}
-	a.log.Info("machine ended", "name", m.Name)
-	a.ended(m, r)
-	a.later(ctx, a.poke)
+	if rest := a.ended(m, r, time.Since(began)); rest > 0 {
+		a.log.Info("machine ended", "name", m.Name, "again after", rest)
+		a.after(ctx, rest, func() { a.idle(m) })
+	}
 }
 
-func (a *Agent) ended(m cluster.Machine, r cluster.Running) {
+// ended takes note of a machine that has ended. One that nobody halted is busy
+// resting, for as long as is said.
+func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (rest time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.running[m] != r {
-		return
+		return 0
 	}
 	delete(a.running, m)
 	delete(a.routed, m)
+	previous := a.delays[m]
+	delete(a.delays, m)
 	if a.busy[m.Name] {
 		a.tell(m, "halted", "", false)
-	} else {
-		a.tell(m, "ended", "nobody had halted it", true)
+		return 0
 	}
+	a.tell(m, "ended", "nobody had halted it", true)
+	a.busy[m.Name] = true
+	if age >= shortLife {
+		return restartDelay
+	}
+	a.delays[m] = max(restartDelay, min(2*previous, maxDelay))
+	return a.delays[m]
 }
 
 // tell says what has become of a machine.
@@ -443,11 +461,13 @@ func (a *Agent) retry(ctx context.Context, what string, err error) {
 	a.later(ctx, a.poke)
 }
 
-func (a *Agent) later(ctx context.Context, do func()) {
+func (a *Agent) later(ctx context.Context, do func()) { a.after(ctx, restartDelay, do) }
+
+func (a *Agent) after(ctx context.Context, delay time.Duration, do func()) {
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-time.After(restartDelay):
+		case <-time.After(delay):
 			do()
 		}
 	}()

@@ -35,8 +35,12 @@ func (r *Recorder) Components(ctx context.Context, running func() (map[string]*p
 		t.absent[name] = true
 	}
 	for subject, last := range r.components {
-		if name, ok := strings.CutPrefix(subject, componentPrefix); ok && last.What == componentStarted {
-			t.absent[name] = true
+		name, ok := strings.CutPrefix(subject, componentPrefix)
+		if !ok {
+			continue
+		}
+		t.absent[name] = true // One that had ended may come back.
+		if last.What == componentStarted {
 			t.told = append(t.told, name)
 		}
 	}

@@ -35,10 +35,21 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // Main runs the command line and returns the exit code.
 func Main() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	hangup := !signal.Ignored(syscall.SIGHUP) // As nohup has it.
+	if hangup {
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
-	// After the first Ctrl-C things are cleared up; the second ends that too.
-	context.AfterFunc(ctx, stop)
+	// After the first Ctrl-C things are cleared up; the second ends that too. A
+	// terminal that closes hangs up twice, by the kernel and by the shell.
+	context.AfterFunc(ctx, func() {
+		if hangup {
+			signal.Ignore(syscall.SIGHUP)
+		}
+		stop()
+	})
 	return exitCode(ctx, os.Stderr, newRoot().ExecuteContext(ctx))
 }
 

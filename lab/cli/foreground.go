@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/publish"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -27,7 +28,7 @@ type foreground struct {
 
 func addForeground(cmd *cobra.Command) *foreground {
 	f := &foreground{}
-	cmd.Flags().BoolVar(&f.stay, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM)")
+	cmd.Flags().BoolVar(&f.stay, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers")
 	cmd.Flags().StringArrayVar(&f.ports, "publish", nil, "with --foreground: `[ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]` of this machine that leads to the Service's load balancer (default address 127.0.0.1, default Service "+publish.Default+"); can be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("publish", cobra.NoFileCompletions)
 	return f
@@ -50,7 +51,7 @@ func (f *foreground) listen(ctx context.Context) (*publish.Listeners, error) {
 	return publish.Listen(ctx, ports)
 }
 
-// run stays until ctx ends, which takes the lab down, or the lab goes down by
+// run stays until ctx ends, which ends the lab, too, or the lab goes down by
 // another command.
 func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, published *publish.Listeners) error {
 	kube, err := l.Cluster.Observer()
@@ -77,12 +78,26 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 	if ctx.Err() == nil {
 		return following
 	}
-	return takeDown(context.WithoutCancel(ctx), l.State.Name)
+	return end(context.WithoutCancel(ctx), l)
 }
 
-func takeDown(ctx context.Context, name string) error {
-	_, _ = fmt.Fprintln(os.Stderr, "Taking the lab down.")
-	_, err := lab.Down(ctx, name)
+// end takes down what this command has made. A lab that was there before is
+// somebody's: what it knows stays.
+func end(ctx context.Context, l *lab.Lab) error {
+	name := l.State.Name
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	_, pausable := l.Cluster.(cluster.Pausable)
+	var err error
+	switch {
+	case l.Outcome.Result == lab.Created:
+		say("Taking the lab down.")
+		_, err = lab.Down(ctx, name)
+	case pausable:
+		say("Stopping the lab; it was there before, so its state is kept: `lab up --name %[1]s` comes back to it, `lab down --name %[1]s` deletes it.", name)
+		_, err = lab.Pause(ctx, name)
+	default:
+		say("The lab goes on running: it was there before, and its state is in its containers; `lab down --name %s` deletes it.", name)
+	}
 	if errors.Is(err, state.ErrNone) {
 		return nil
 	}

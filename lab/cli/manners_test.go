@@ -128,7 +128,7 @@ func TestCompletion(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", home)
 	for _, name := range []string{"second", "first"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(home, name), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte("{}"), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte(`{"name":"`+name+`"}`), 0o600))
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(home, "no-lab"), 0o700))
 	for line, want := range map[string][]string{

@@ -241,11 +241,11 @@ func newCCM(o *options) *cobra.Command {
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
 		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := o.open()
-			if err != nil {
-				return err
+			if _, err := state.Dir(o.name); err != nil {
+				return usageError{err}
 			}
-			if err := l.State.Lock(); err != nil {
+			l, err := lab.OpenLocked(o.name)
+			if err != nil {
 				return err
 			}
 			defer l.State.Unlock()

@@ -140,9 +140,14 @@ func TestFindings(t *testing.T) {
 		"clock of 1970":    {"clock", func(m machine) { m.Now = func() time.Time { return time.Unix(0, 0).UTC() } }, Fix, "the lab was built later", "timedatectl"},
 		"clock gone back": {"clock", func(m machine) {
 			m.Labs = func() ([]Lab, error) {
-				return []Lab{{Name: "broken"}, {Name: "a", State: &state.Lab{StartedAt: noon.Add(time.Minute)}}}, nil
+				return []Lab{{Name: "broken"}, {Name: "a", State: &state.Lab{StartedAt: noon.Add(25 * time.Hour)}}, {Name: "b", State: &state.Lab{StartedAt: noon.Add(time.Minute)}}}, nil
 			}
 		}, Fix, "lab a was made later", "lab down --name a"},
+		"clock gone back a little": {"clock", func(m machine) {
+			m.Labs = func() ([]Lab, error) {
+				return []Lab{{Name: "a", State: &state.Lab{StartedAt: noon.Add(23 * time.Hour)}}}, nil
+			}
+		}, Info, "its certificates are valid all the same", "timedatectl"},
 		"programs missing": {"programs", func(m machine) { m.Missing = []string{"/src/bin/ccm"} }, Fix, "missing: /src/bin/ccm", "make build"},
 		"no go":            {"go", func(m machine) { m.Missing, m.Find = []string{"x"}, without("go") }, Fix, "not in PATH", "install Go " + NeedGo},
 		"no go, all built": {"go", func(m machine) { m.Find = without("go") }, Info, "not in PATH", "what is built runs without"},

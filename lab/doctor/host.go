@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
 const (
@@ -67,13 +69,18 @@ func clock(_ context.Context, m *Machine) Finding {
 		return fix(fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp))
 	}
 	all, _ := m.Labs()
+	seen := ok("%s", now.Format(stamp))
 	for _, l := range all {
-		if l.State != nil && now.Before(l.State.StartedAt) {
-			return fix(fixed+"; or make the lab anew: lab down --name "+l.Name,
-				"it is %s, and lab %s was made later, at %s: its certificates are not valid yet", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp))
+		if l.State == nil || !now.Before(l.State.StartedAt) {
+			continue
 		}
+		made := fmt.Sprintf("it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp))
+		if now.Before(l.State.StartedAt.Add(-pki.Margin)) {
+			return fix(fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made)
+		}
+		seen = info(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
 	}
-	return ok("%s", now.Format(stamp))
+	return seen
 }
 
 func programs(_ context.Context, m *Machine) Finding {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +63,8 @@ type Machine struct {
 	Holder func(inode string) string
 	User   func(uid int) string
 	// Labs are those that have a folder; one that cannot be read has no State.
-	Labs      func() ([]Lab, error)
+	Labs func() ([]Lab, error)
+	// Processes are those of this user's labs.
 	Processes func() ([]process.Found, error)
 	// Engine says what a kind cluster would run on.
 	Engine func(ctx context.Context) (string, error)
@@ -82,7 +84,7 @@ func This(cluster string) *Machine {
 		Space:    func(dir string) (uint64, error) { return process.Space(existing(dir)) },
 		Writable: func(dir string) error { return unix.Access(existing(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
-		Size:     size, Run: run, Listen: listen, Limit: limit, Holder: holder, User: state.UserName, Processes: process.All,
+		Size:     size, Run: run, Listen: listen, Limit: limit, Holder: holder, User: state.UserName, Processes: mine,
 	}
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
@@ -116,17 +118,19 @@ func existing(dir string) string {
 	}
 }
 
-func labsIn(home string) ([]Lab, error) {
-	entries, err := os.ReadDir(home)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var all []Lab
-	for _, e := range entries {
-		if dir := filepath.Join(home, e.Name()); e.IsDir() {
-			st, _ := state.OpenDir(dir) // One that is damaged is there too.
-			all = append(all, Lab{Name: e.Name(), Dir: dir, State: st})
-		}
+// mine are the processes of this user's labs: those of others are not to be mended
+// by this one, who may be root and see them.
+func mine() ([]process.Found, error) {
+	all, err := process.All()
+	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.Mine() }), err
+}
+
+func labsIn(home string) (all []Lab, err error) {
+	names, err := state.List()
+	for _, name := range names {
+		dir := filepath.Join(home, name)
+		st, _ := state.OpenDir(dir) // One that is damaged is there too.
+		all = append(all, Lab{Name: name, Dir: dir, State: st})
 	}
 	return all, err
 }

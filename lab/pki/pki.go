@@ -25,9 +25,9 @@ import (
 // a folder is forgotten.
 const validity = 365 * 24 * time.Hour
 
-// margin is how far the clock may go back, a wrong time zone's correction for
+// Margin is how far the clock may go back, a wrong time zone's correction for
 // one, before a lab's certificates are not valid yet.
-const margin = 24 * time.Hour
+const Margin = 24 * time.Hour
 
 // Authority signs certificates.
 type Authority struct {
@@ -148,7 +148,7 @@ func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, fil
 		return err
 	}
 	tmpl.SerialNumber = serial
-	tmpl.NotBefore = time.Now().Add(-margin)
+	tmpl.NotBefore = time.Now().Add(-Margin)
 	tmpl.NotAfter = time.Now().Add(validity)
 	issuer, signer := parent.cert, parent.key
 	if issuer == nil { // Self-signed.

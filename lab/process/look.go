@@ -7,20 +7,27 @@ import (
 	"syscall"
 )
 
-// Mine tells whether the process is this user's, and sees the same folders: root
-// sees those of others, too, and one in a container has paths of its own.
+// Mine tells whether the process is this user's: root sees those of others, too.
 func (p *Process) Mine() bool {
 	info, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID))
 	if err != nil {
 		return false
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(stat.Uid) != os.Getuid() {
-		return false
-	}
-	theirs, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", p.PID))
+	return ok && int(stat.Uid) == os.Getuid()
+}
+
+// here tells whether the process means the folder that is seen here by the lab's
+// path: one in a container has paths of its own.
+func (f Found) here() bool {
+	theirs, err1 := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", f.PID))
 	ours, err2 := os.Readlink("/proc/self/ns/mnt")
-	return err1 == nil && err2 == nil && theirs == ours
+	if err1 == nil && err2 == nil && theirs == ours {
+		return true
+	}
+	there, err1 := os.Stat(fmt.Sprintf("/proc/%d/root%s", f.PID, f.Lab))
+	seen, err2 := os.Stat(f.Lab)
+	return err1 == nil && err2 == nil && os.SameFile(there, seen)
 }
 
 // Paused tells whether a signal or a debugger has stopped the process (state T

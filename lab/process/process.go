@@ -125,7 +125,7 @@ func (h Host) Running() (map[string]*Process, error) {
 	}
 	found := map[string]*Process{}
 	for _, p := range all {
-		if p.Lab == h.Lab {
+		if p.Lab == h.Lab && p.here() {
 			found[p.Component] = p.Process
 		}
 	}
@@ -138,8 +138,12 @@ type Found struct {
 	*Process
 }
 
-// All finds the processes of every lab that this user may look into.
-func All() ([]Found, error) { return scan() }
+// All finds the processes of every lab that this user may look into; those in
+// containers are theirs.
+func All() ([]Found, error) {
+	all, err := scan()
+	return slices.DeleteFunc(all, func(f Found) bool { return !f.here() }), err
+}
 
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {

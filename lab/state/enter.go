@@ -6,11 +6,13 @@ package state
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -42,26 +44,80 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 	return l, fresh, nil
 }
 
+// OpenLocked locks the lab of this name, and then reads what is recorded: what is
+// read earlier may be another command's to change.
+func OpenLocked(name string) (*Lab, error) {
+	folder, err := Blank(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := folder.Lock(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := OpenDir(folder.dir)
+	if err != nil {
+		folder.Unlock()
+		return nil, err
+	}
+	if folder.lock == nil { // An `up` has made it just now.
+		return OpenLocked(name)
+	}
+	l.lock = folder.lock
+	return l, nil
+}
+
 // Ours is an error when the folder holds things and nothing says that they are
 // a lab's: CCMLAB_HOME may name a folder that has others, too.
 func (l *Lab) Ours() error {
 	entries, err := os.ReadDir(l.dir)
-	if err != nil {
+	if err != nil || recorded(l.dir) {
 		return err
 	}
-	stranger := ""
 	for _, e := range entries {
-		switch name := e.Name(); {
-		case name == "lab.json" || name == removing:
-			return nil
-		case !strings.HasPrefix(name, newFile): // A crash may have left one of those.
-			stranger = name
+		if strings.HasPrefix(e.Name(), newFile) || e.Name() == "lab.json" && empty(l.Path("lab.json")) {
+			continue // A crash may have left those.
 		}
-	}
-	if stranger != "" {
-		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, stranger)
+		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, e.Name())
 	}
 	return nil
+}
+
+// recorded tells whether the folder is a lab's: by a record with its name or,
+// where a crash or a full disk has cut that short, by what else a lab makes. Other
+// programs have files called lab.json, too.
+func recorded(dir string) bool {
+	for _, file := range []string{"lab.json", removing} {
+		data, err := os.ReadFile(filepath.Join(dir, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var record struct {
+			Name string `json:"name"`
+		}
+		switch {
+		case err != nil || !json.Valid(data):
+			return slices.ContainsFunc([]string{"logs", "pki", "cloud"}, func(made string) bool {
+				_, err := os.Stat(filepath.Join(dir, made))
+				return err == nil
+			})
+		case json.Unmarshal(data, &record) == nil && record.Name == filepath.Base(dir):
+			return true
+		}
+	}
+	return false
+}
+
+func empty(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0
+}
+
+// removal says how the lab in this folder is removed.
+func removal(dir string) string {
+	if err := In(dir, filepath.Base(dir)).Ours(); err != nil {
+		return fmt.Sprintf("if that is a lab's, delete the folder %s yourself: `lab down` does not, since nothing says so", dir)
+	}
+	return fmt.Sprintf("`lab down --name %s` removes it", filepath.Base(dir))
 }
 
 // clear deletes what is in the folder, so that a crash half-way leaves no record

@@ -20,7 +20,7 @@ func TestEnter(t *testing.T) {
 	assert.True(t, fresh)
 	_, _, err = state.Enter("lab")
 	require.ErrorContains(t, err, `another command is working on lab "lab": `+"`state.test ")
-	l.Slot = 42
+	l.Slot, l.Ports["etcd"] = 42, 2379
 	require.NoError(t, l.Save())
 	l.Unlock()
 

@@ -26,10 +26,7 @@ func List() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if !e.IsDir() || !nameRE.MatchString(e.Name()) {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(root, e.Name(), "lab.json")); err == nil {
+		if e.IsDir() && nameRE.MatchString(e.Name()) && recorded(filepath.Join(root, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}

@@ -25,7 +25,16 @@ func TestList(t *testing.T) {
 		l.Unlock()
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(home, "damaged", "lab.json"), []byte("{"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(home, "damaged", "logs"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(home, "file"), nil, 0o600))
+	for name, record := range map[string]string{"notes": `{"title":"of a laboratory"}`, "renamed": `{"name":"first"}`, "cut": `{"title":`, "number": `{"name":1}`, "blank": ""} {
+		require.NoError(t, os.Mkdir(filepath.Join(home, name), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte(record), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(home, name, "data"), nil, 0o600))
+		l, err := state.Blank(name)
+		require.NoError(t, err)
+		assert.ErrorContains(t, l.Ours(), "is no lab's folder, it holds", name)
+	}
 	require.NoError(t, os.Mkdir(filepath.Join(home, "stranger"), 0o700))
 	require.NoError(t, os.MkdirAll(filepath.Join(home, "Not-A-Name", "lab.json"), 0o700))
 	names, err = state.List()

@@ -131,7 +131,7 @@ func OpenDir(dir string) (*Lab, error) {
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(data, l); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; `lab down --name %s` removes the lab", filepath.Join(dir, "lab.json"), err, filepath.Base(dir))
+		return nil, fmt.Errorf("%s is damaged: %w; %s", filepath.Join(dir, "lab.json"), err, removal(dir))
 	}
 	if err := l.check(); err != nil {
 		return nil, err
@@ -145,17 +145,25 @@ func Create(name string) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	return CreateDir(dir)
+}
+
+// CreateDir is Create by the lab's folder.
+func CreateDir(dir string) (*Lab, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		if _, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && errors.Is(gone, fs.ErrNotExist) {
+			return CreateDir(dir) // A `down` has deleted it between two looks.
+		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
 	}
 	if err := foreign(dir); err != nil {
 		return nil, err
 	}
-	l := blank(name, dir)
+	l := blank(filepath.Base(dir), dir)
 	if err := l.Lock(); !errors.Is(err, fs.ErrNotExist) {
 		return l, err
 	}
-	return Create(name) // A `down` was faster.
+	return CreateDir(dir) // A `down` was faster.
 }
 
 // In is a lab that has this folder, which is there and its alone, instead of one

@@ -47,9 +47,13 @@ func TestDamagedRecord(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	l, err := state.Create("lab")
 	require.NoError(t, err)
-	require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte("{")))
-	_, err = state.Open("lab")
-	assert.ErrorContains(t, err, "`lab down --name lab` removes the lab")
+	require.NoError(t, os.Mkdir(l.Path("pki"), 0o700))
+	for _, cut := range []string{"", "{", `{"name":"lab"`} {
+		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(cut)))
+		_, err = state.Open("lab")
+		assert.ErrorContains(t, err, "`lab down --name lab` removes it", cut)
+		assert.NoError(t, l.Ours(), cut)
+	}
 }
 
 // Of a lab that nothing is known of, there is a name and a place.

@@ -42,7 +42,7 @@ func UserName(uid int) string {
 // check is an error when the record is of no use.
 func (l *Lab) check() error {
 	name := filepath.Base(l.dir)
-	remove := fmt.Sprintf("`lab down --name %s` removes it", name)
+	remove := removal(l.dir)
 	inContainers := cmp.Or(l.Cluster, "embedded") != "embedded" && l.Cluster != "external"
 	switch {
 	case l.Format > format:

@@ -17,6 +17,7 @@ func TestRecordsThatAreNotRead(t *testing.T) {
 	l, err := state.Create("lab")
 	require.NoError(t, err)
 	defer l.Unlock()
+	require.NoError(t, os.Mkdir(l.Path("pki"), 0o700))
 	for record, want := range map[string]string{
 		"": "is damaged", "[]": "is damaged", `{"name":1}`: "is damaged", "\x00": "is damaged",
 		"{}": `it is called ""`, `{"name":"other","slot":30,"ports":{"etcd":1}}`: `it is called "other"`,
@@ -27,7 +28,11 @@ func TestRecordsThatAreNotRead(t *testing.T) {
 		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(record)))
 		_, err := state.Open("lab")
 		require.ErrorContains(t, err, want, record)
-		assert.ErrorContains(t, err, "`lab down --name lab` removes", record)
+		if l.Ours() == nil {
+			assert.ErrorContains(t, err, "`lab down --name lab` removes", record)
+		} else {
+			assert.ErrorContains(t, err, "delete the folder "+l.Path()+" yourself", record)
+		}
 	}
 	require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)))
 	_, err = state.Open("lab")

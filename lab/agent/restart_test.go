@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// brief are machines that live as long as they are told, one after another.
+type brief struct {
+	*sleepers // For what nobody should need to ask.
+	mu        sync.Mutex
+	lives     []time.Duration
+	booted    []time.Time
+}
+
+type life chan struct{}
+
+func (l life) Wait(ctx context.Context) error {
+	select {
+	case <-l:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *brief) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := life(make(chan struct{}))
+	if n := len(b.booted); n < len(b.lives) {
+		if b.lives[n] == 0 {
+			close(l) // It has ended before anybody can look.
+		} else {
+			time.AfterFunc(b.lives[n], func() { close(l) })
+		}
+	}
+	b.booted = append(b.booted, time.Now())
+	return l, nil
+}
+
+// A machine that dies at once is booted again later and later, and told of as
+// often as it dies; one that has lived for a while comes back soon.
+func TestMachineThatDiesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud := &fakeCloud{listed: []api.Instance{inst("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event)}
+		b := &brief{sleepers: &sleepers{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0)}
+		b.routes = map[string][]cluster.Route{}
+		a := New(cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
+		var told []string
+		var mu sync.Mutex
+		a.Tell = func(changes ...timeline.Change) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, c := range changes {
+				told = append(told, c.What)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx, func(api.Event) {}) }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		var waited []time.Duration
+		for i, at := range b.booted[1:] {
+			waited = append(waited, at.Sub(b.booted[i])-b.lives[i])
+		}
+		s := time.Second
+		assert.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, s, s}, waited)
+		mu.Lock()
+		assert.Equal(t, slices.Repeat([]string{"booted", "ended"}, 9), told[:18])
+		assert.Equal(t, []string{"booted"}, told[18:])
+		mu.Unlock()
+		cancel()
+		assert.NoError(t, <-done)
+	})
+}
