@@ -52,6 +52,8 @@ func (l *Lab) explainSource(ctx context.Context) (explain.Source, error) {
 	defer cancel()
 	if source.Components, err = l.components(bounded); err != nil {
 		source.Missing = append(source.Missing, fmt.Sprintf("%s: which components run: %v", explain.Lab, err))
+	} else if err := l.notStopped(source.Components); err != nil {
+		return source, err
 	}
 	source.Processes = l.explainProcesses()
 	if source.Kube, err = l.Cluster.Observer(); err != nil {
@@ -60,6 +62,14 @@ func (l *Lab) explainSource(ctx context.Context) (explain.Source, error) {
 	// The person's own token: fault rules are for admins to see.
 	source.Cloud, err = l.Cluster.Cloud().Client(cluster.CallerOperator)
 	return source, err
+}
+
+// notStopped is an error for a lab of which nothing runs: there is nobody to ask.
+func (l *Lab) notStopped(components []cluster.Component) error {
+	if stateOf(components) != cluster.StateStopped {
+		return nil
+	}
+	return fmt.Errorf("lab %q is stopped; `lab up --name %s` starts it", l.State.Name, l.State.Name)
 }
 
 // explainProcesses are this machine's processes, by their components' names: what
