@@ -73,6 +73,9 @@ type ServiceFacts struct {
 	Type string `json:"type"`
 	// Address is its balancer's, ADDRESS:PORT; "" while it has none.
 	Address string `json:"address"`
+	// Balancer tells whether the cloud has a balancer for it.
+	Balancer bool `json:"balancer"`
+	uid      string
 }
 
 // Comparison is two labs side by side.
@@ -97,7 +100,14 @@ func Compare(ctx context.Context, left, right string) (*Comparison, error) {
 			if err != nil {
 				return err
 			}
-			if labs[i], err = l.facts(ctx); err != nil {
+			components, err := l.components(ctx)
+			if err == nil {
+				if err := l.notStopped(components); err != nil {
+					return err
+				}
+				labs[i], err = l.facts(ctx, components)
+			}
+			if err != nil {
 				return fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
 			}
 			return nil
@@ -109,7 +119,7 @@ func Compare(ctx context.Context, left, right string) (*Comparison, error) {
 	return &Comparison{Labs: labs, Rows: compare(labs[0], labs[1])}, nil
 }
 
-func (l *Lab) facts(ctx context.Context) (*Facts, error) {
+func (l *Lab) facts(ctx context.Context, components []cluster.Component) (*Facts, error) {
 	f := &Facts{
 		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), Flags: map[string]string{},
 		Nodes: []NodeFacts{}, Pods: []PodFacts{}, Services: []ServiceFacts{},
@@ -123,7 +133,14 @@ func (l *Lab) facts(ctx context.Context) (*Facts, error) {
 			return nil, err
 		}
 	}
-	if err := f.addCCM(ctx, l); err != nil {
+	f.CCM = slices.ContainsFunc(components, func(c cluster.Component) bool {
+		return c.Name == "ccm" && c.State == cluster.StateRunning
+	})
+	cloud, err := l.Cloud()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.addCalls(ctx, cloud); err != nil {
 		return nil, err
 	}
 	for _, add := range []func(context.Context, kubernetes.Interface) error{f.addNodes, f.addPods, f.addServices} {
@@ -131,27 +148,28 @@ func (l *Lab) facts(ctx context.Context) (*Facts, error) {
 			return nil, err
 		}
 	}
-	return f, nil
+	return f, f.addBalancers(ctx, cloud)
 }
 
-func (f *Facts) addCCM(ctx context.Context, l *Lab) error {
-	components, err := l.Cluster.Components(ctx)
-	if err != nil {
-		return err
-	}
-	f.CCM = slices.ContainsFunc(components, func(c cluster.Component) bool {
-		return c.Name == "ccm" && c.State == cluster.StateRunning
-	})
-	cloud, err := l.Cloud()
-	if err != nil {
-		return err
-	}
+func (f *Facts) addCalls(ctx context.Context, cloud *client.Client) error {
 	sums, err := cloud.SumAudit(ctx, client.AuditFilter{Token: cluster.CallerCCM}, api.AuditByToken)
 	for _, s := range sums {
 		f.CCMCalls += s.Calls
 	}
 	if err != nil {
 		return fmt.Errorf("calls of the cloud: %w", err)
+	}
+	return nil
+}
+
+// addBalancers tells which Services have a balancer in the cloud.
+func (f *Facts) addBalancers(ctx context.Context, cloud *client.Client) error {
+	all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagServiceUID}})
+	if err != nil {
+		return fmt.Errorf("load balancers: %w", err)
+	}
+	for i, s := range f.Services {
+		f.Services[i].Balancer = slices.ContainsFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[tagServiceUID] == s.uid })
 	}
 	return nil
 }
@@ -205,7 +223,7 @@ func (f *Facts) addServices(ctx context.Context, kube kubernetes.Interface) erro
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
-		service := ServiceFacts{Name: s.Namespace + "/" + s.Name, Type: string(s.Spec.Type), Address: timeline.IngressIP(&s)}
+		service := ServiceFacts{Name: s.Namespace + "/" + s.Name, Type: string(s.Spec.Type), Address: timeline.IngressIP(&s), uid: string(s.UID)}
 		if service.Address != "" && len(s.Spec.Ports) > 0 {
 			service.Address += fmt.Sprintf(":%d", s.Spec.Ports[0].Port)
 		}

@@ -101,8 +101,16 @@ func compare(left, right *Facts) []Row {
 // explain says why two labs differ: by their situations, where these bring about
 // what there is.
 func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source string) {
-	leftClause, leftOK := a.why[left.situation()]
-	rightClause, rightOK := a.why[right.situation()]
+	for _, lab := range []struct {
+		name string
+		has  cell
+	}{{left.Name, l}, {right.Name, r}} {
+		if lab.has.kind == noService { // Why the other has it is no question of providers.
+			return []string{lab.name + ": this Service was not created there."}, ""
+		}
+	}
+	leftClause, leftOK := a.clause(left)
+	rightClause, rightOK := a.clause(right)
 	leftOK, rightOK = leftOK && leftClause.kind == l.kind, rightOK && rightClause.kind == r.kind
 	if !leftOK && !rightOK {
 		return []string{fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name)}, ""
@@ -114,6 +122,16 @@ func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source str
 		return f.Name + ": " + strings.ReplaceAll(c.text, "NAME", f.Name) + "."
 	}
 	return []string{half(left, leftClause, leftOK), half(right, rightClause, rightOK)}, a.source
+}
+
+// clause is why a lab has what it has; of a Service that depends on more than the
+// situation.
+func (a aspect) clause(f *Facts) (c clause, ok bool) {
+	if a.section == SectionServices {
+		return f.whyService(f.service(a.what)), true
+	}
+	c, ok = a.why[f.situation()]
+	return c, ok
 }
 
 // aspects are those of every lab.
@@ -379,27 +397,47 @@ func services(left, right *Facts) []aspect {
 	var found []aspect
 	for _, name := range slices.Compact(names) {
 		found = append(found, aspect{
-			SectionServices, name, func(f *Facts) cell { return service(f, name) },
-			map[situation]clause{
-				without:  {pendingService, "nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort"},
-				waiting:  {pendingService, "the address is pending until a CCM has had the cloud make a balancer"},
-				deserted: {servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were"},
-				served:   {servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status"},
-			},
-			"k8s.io/cloud-provider/controllers/service/controller.go, syncLoadBalancerIfNeeded",
+			section: SectionServices, what: name,
+			of:     func(f *Facts) cell { return f.service(name).cell() },
+			source: "k8s.io/cloud-provider/controllers/service/controller.go, syncLoadBalancerIfNeeded",
 		})
 	}
 	return found
 }
 
-func service(f *Facts, name string) cell {
-	i := slices.IndexFunc(f.Services, func(s ServiceFacts) bool { return s.Name == name })
-	switch {
-	case i < 0:
-		return cell{noService, "not there"}
-	case f.Services[i].Address == "":
-		return cell{pendingService, f.Services[i].Type + ", address pending"}
-	default:
-		return cell{servedService, f.Services[i].Type + ", " + f.Services[i].Address}
+// service is nil for one that the lab has not.
+func (f *Facts) service(name string) *ServiceFacts {
+	if i := slices.IndexFunc(f.Services, func(s ServiceFacts) bool { return s.Name == name }); i >= 0 {
+		return &f.Services[i]
 	}
+	return nil
+}
+
+func (s *ServiceFacts) cell() cell {
+	switch {
+	case s == nil:
+		return cell{noService, "not there"}
+	case s.Address == "":
+		return cell{pendingService, s.Type + ", address pending"}
+	default:
+		return cell{servedService, s.Type + ", " + s.Address}
+	}
+}
+
+func (f *Facts) whyService(s *ServiceFacts) clause {
+	switch f.situation() {
+	case without:
+		return clause{pendingService, "nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort"}
+	case waiting:
+		return clause{pendingService, "the address is pending until a CCM has had the cloud make a balancer"}
+	case served:
+		return clause{servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status"}
+	}
+	switch {
+	case s.Address == "":
+		return clause{pendingService, "the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name NAME` has it go on"}
+	case !s.Balancer:
+		return clause{servedService, "the CCM wrote the address before it was stopped, and the balancer has gone since"}
+	}
+	return clause{servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were"}
 }

@@ -34,7 +34,7 @@ func fullFacts() *Facts {
 		{Name: "node-2", Ready: true, ProviderID: "fakecloud://i-2", Zone: "nebula-1b", Region: "nebula-1", InstanceType: "large", InternalIP: "127.32.16.2"},
 	}
 	f.Pods = plainFacts().Pods
-	f.Services = []ServiceFacts{{Name: "default/web", Type: "LoadBalancer", Address: "127.32.64.1:8080"}}
+	f.Services = []ServiceFacts{{Name: "default/web", Type: "LoadBalancer", Address: "127.32.64.1:8080", Balancer: true}}
 	return f
 }
 
@@ -140,6 +140,35 @@ func TestWhatHappenedIsNoMatterOfProviders(t *testing.T) {
 	assert.Equal(t, "nebula-1b on 1 of 2", zone.Values[1])
 	assert.Contains(t, zone.Why[0], "plain: only the cloud knows where a machine stands")
 	assert.Contains(t, zone.Why[1], "halfway: not as it is set up to be; `lab status --name halfway`")
+}
+
+func TestServicesOfACCMThatWasStopped(t *testing.T) {
+	pending, gone := desertedFacts(), desertedFacts()
+	pending.Name, pending.Services[0].Address, pending.Services[0].Balancer = "pending", "", false
+	gone.Name, gone.Services[0].Balancer = "gone", false
+	for _, c := range []struct {
+		left, right *Facts
+		want        []string
+	}{
+		{pending, desertedFacts(), []string{
+			"pending: the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name pending` has it go on.",
+			"deserted: the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were.",
+		}},
+		{gone, plainFacts(), []string{
+			"gone: the CCM wrote the address before it was stopped, and the balancer has gone since.",
+			"plain: nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort.",
+		}},
+	} {
+		assert.Equal(t, c.want, row(t, c.left, c.right, "default/web").Why)
+	}
+}
+
+func TestServiceOfOneLabAlone(t *testing.T) {
+	without := desertedFacts()
+	without.Services = nil
+	assert.Equal(t, []string{"deserted: this Service was not created there."}, row(t, without, fullFacts(), "default/web").Why)
+	assert.Equal(t, []string{"deserted: this Service was not created there."}, row(t, fullFacts(), without, "default/web").Why)
+	assert.Empty(t, row(t, fullFacts(), without, "default/web").Source)
 }
 
 func TestLabsWithLessInThem(t *testing.T) {

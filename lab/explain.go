@@ -5,10 +5,12 @@ package lab
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/explain"
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // explainBound keeps it quick when something does not answer; processesBound is
@@ -28,6 +30,7 @@ func (l *Lab) Explain(ctx context.Context, kind, namespace, name string) (explai
 		return explain.Explanation{}, err
 	}
 	if kind == explain.KindNode {
+		source.Removed = l.removed()
 		return source.Node(ctx, name), nil
 	}
 	return source.Service(ctx, namespace, name), nil
@@ -49,11 +52,52 @@ func (l *Lab) explainSource(ctx context.Context) (explain.Source, error) {
 	defer cancel()
 	if source.Components, err = l.components(bounded); err != nil {
 		source.Missing = append(source.Missing, fmt.Sprintf("%s: which components run: %v", explain.Lab, err))
+	} else if err := l.notStopped(source.Components); err != nil {
+		return source, err
 	}
+	source.Processes = l.explainProcesses()
 	if source.Kube, err = l.Cluster.Observer(); err != nil {
 		return source, err
 	}
 	// The person's own token: fault rules are for admins to see.
 	source.Cloud, err = l.Cluster.Cloud().Client(cluster.CallerOperator)
 	return source, err
+}
+
+// notStopped is an error for a lab of which nothing runs: there is nobody to ask.
+func (l *Lab) notStopped(components []cluster.Component) error {
+	if stateOf(components) != cluster.StateStopped {
+		return nil
+	}
+	return fmt.Errorf("lab %q is stopped; `lab up --name %s` starts it", l.State.Name, l.State.Name)
+}
+
+// explainProcesses are this machine's processes, by their components' names: what
+// is not known of them is no reason not to explain.
+func (l *Lab) explainProcesses() map[string]explain.Process {
+	running, err := l.host.Running()
+	if err != nil {
+		return nil
+	}
+	all := map[string]explain.Process{}
+	for name, p := range running {
+		short, _, _ := strings.Cut(name, "@")
+		all[short] = explain.Process{PID: p.PID, Began: p.Started(), Paused: p.Paused()}
+	}
+	return all
+}
+
+// removed is when the timeline last saw each Node deleted.
+func (l *Lab) removed() map[string]time.Time {
+	entries, err := l.Timeline().Read()
+	if err != nil {
+		return nil
+	}
+	all := map[string]time.Time{}
+	for _, e := range entries {
+		if name, node := strings.CutPrefix(e.Subject, "node/"); node && e.Source == timeline.SourceCluster && e.What == "removed" {
+			all[name] = e.Time
+		}
+	}
+	return all
 }

@@ -31,7 +31,12 @@ It exits with 0 whether anything differs or not.`,
   lab compare plain tainted
   lab compare tainted lab
   lab compare plain lab -o json`,
-		Args:              cobra.ExactArgs(2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usagef("compare which two labs? want `lab compare A B`; `lab list` shows what there is")
+			}
+			return nil
+		},
 		ValidArgsFunction: completeLabs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {

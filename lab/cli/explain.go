@@ -35,7 +35,12 @@ cannot be explained, and with 2 when it was called wrongly.`,
   lab explain service/web
   lab explain service/kube-system/dns -o json
   lab explain node            # which nodes there are`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return usagef("explain what? want node/NAME or service/[NAMESPACE/]NAME, one at a time")
+			}
+			return nil
+		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 			return completeExplain(cmd, o, args, toComplete)
 		},

@@ -38,6 +38,8 @@ type Around struct {
 	// Components are the lab's processes. What the lab does not run itself, as
 	// the control plane of somebody's cluster, is not among them.
 	Components []cluster.Component
+	// Processes are those of components on this machine, by the components' names.
+	Processes map[string]Process
 	// ClusterError and CloudError are why the API server and the cloud could not
 	// be asked; "" if they could.
 	ClusterError, CloudError string
@@ -50,6 +52,22 @@ type Around struct {
 	// Missing is what else could not be found out, and why.
 	Missing []string
 }
+
+// Process is what is known of a component's process on this machine.
+type Process struct {
+	PID int
+	// Began is when it was started, zero if that is not known.
+	Began time.Time
+	// Paused tells that a signal or a debugger has stopped it: it is there, and
+	// answers nobody.
+	Paused bool
+}
+
+// bootTime is for how long a machine may be about to say what it has to say.
+const bootTime = 15 * time.Second
+
+// booting tells whether a process was started just now.
+func (a Around) booting(name string) bool { return a.Now.Sub(a.Processes[name].Began) < bootTime }
 
 // lab is a command of the lab.
 func (a Around) lab(args string) string {
@@ -72,14 +90,28 @@ func (a Around) component(name string) *cluster.Component {
 	return nil
 }
 
-// down tells which of the components do not run that should, and how they come
-// back.
+// halted is what keeps a component from its work; "" if nothing is known to.
+func (a Around) halted(name string) string {
+	switch {
+	case a.stopped(name):
+		return "does not run"
+	case a.Processes[name].Paused:
+		return "is stopped by a signal"
+	}
+	return ""
+}
+
+// down tells which of the components do not run that should, or are paused, and
+// how they come back.
 func (a Around) down(f *finding, names ...string) *finding {
 	ended := false
 	for _, name := range names {
-		if a.stopped(name) {
+		switch p := a.Processes[name]; {
+		case a.stopped(name):
 			f.fact(Lab, "%s does not run", name)
 			ended = true
+		case p.Paused:
+			f.fact(Lab, "%s (pid %d) is stopped by a signal, and answers nobody", name, p.PID).step("have it go on", "kill -CONT %d", p.PID)
 		}
 	}
 	if !ended {
@@ -100,8 +132,11 @@ func (a Around) unanswered() *finding {
 		return found(Unknown, "cannot be explained: the lab's own user may not look at all of it").fact(Cluster, "%s", a.ClusterError).
 			step("give the lab the rights of this version", "%s", a.lab("up"))
 	}
-	if a.stopped(componentAPIServer) || a.stopped(componentEtcd) {
+	switch {
+	case a.stopped(componentAPIServer), a.stopped(componentEtcd):
 		f.what = "cannot be explained: the control plane does not run"
+	case a.halted(componentAPIServer)+a.halted(componentEtcd) != "":
+		f.what = "cannot be explained: the control plane is stopped by a signal"
 	}
 	f.fact(Cluster, "%s", a.ClusterError)
 	a.down(f, componentEtcd, componentAPIServer, componentKCM, componentScheduler, componentCloud, componentAgent)
@@ -115,6 +150,8 @@ func (a Around) unanswered() *finding {
 func (a Around) idleCCM() *finding {
 	c := a.component(componentCCM)
 	switch {
+	case a.Processes[componentCCM].Paused:
+		return a.down(found(NotReady, "the cloud controller manager is stopped by a signal"), componentCCM)
 	case c == nil || c.State == cluster.StateRunning:
 		return nil
 	case !c.Wanted:
@@ -123,7 +160,7 @@ func (a Around) idleCCM() *finding {
 			step("start the CCM", "%s", a.lab("ccm start"))
 	}
 	f := found(NotReady, "the cloud controller manager does not run, though it should").fact(Lab, "the CCM has ended, though it is wanted")
-	if a.stopped(componentAgent) {
+	if a.halted(componentAgent) != "" {
 		return a.down(f, componentAgent)
 	}
 	return f.step("see why it ended; it is started again by itself", "%s", a.lab("logs ccm --tail 30"))
@@ -145,14 +182,20 @@ var (
 	serviceWords = []string{"LoadBalancer", "Address", "Project"}
 )
 
+// aboutCloud are the CCM's reasons that are not about the object, in words.
+var aboutCloud = map[string]string{
+	"CloudUnavailable": "the CCM cannot use the cloud", "CloudThrottled": "the cloud throttles the CCM",
+	"CloudAccessDenied": "the cloud refuses the CCM's token", "WrongProject": "the CCM's token is of another project",
+}
+
 // ccmTrouble is why a CCM that may run cannot do its work, nil if nothing speaks
 // against it: it is off, the cloud is, or the cloud refuses it.
 func (a Around) ccmTrouble(of about, events []corev1.Event) *finding {
 	if f := a.idleCCM(); f != nil {
 		return f
 	}
-	if a.stopped(componentCloud) {
-		return a.down(found(NotReady, "the cloud does not run"), componentCloud)
+	if why := a.halted(componentCloud); why != "" {
+		return a.down(found(NotReady, "the cloud %s", why), componentCloud)
 	}
 	if f := a.faulty(of); f != nil {
 		return f
@@ -160,15 +203,11 @@ func (a Around) ccmTrouble(of about, events []corev1.Event) *finding {
 	if f := a.refused(of); f != nil {
 		return f
 	}
-	e := newestWarning(events)
-	if e == nil || !slices.Contains([]string{"CloudUnavailable", "CloudThrottled", "CloudAccessDenied", "WrongProject"}, e.Reason) {
+	e := a.standing(events)
+	if e == nil || aboutCloud[e.Reason] == "" {
 		return nil
 	}
-	what := map[string]string{
-		"CloudUnavailable": "the CCM cannot use the cloud", "CloudThrottled": "the cloud throttles the CCM",
-		"CloudAccessDenied": "the cloud refuses the CCM's token", "WrongProject": "the CCM's token is of another project",
-	}[e.Reason]
-	return found(NotReady, "%s", what).event(a.Now, e).step("see what the CCM says", "%s", a.lab("logs ccm --tail 30"))
+	return found(NotReady, "%s", aboutCloud[e.Reason]).event(a.Now, e).step("see what the CCM says", "%s", a.lab("logs ccm --tail 30"))
 }
 
 // faulty is a fault that was made to happen to the CCM's calls.
@@ -327,6 +366,21 @@ func newestWarning(events []corev1.Event) *corev1.Event {
 	return newest(events, func(e *corev1.Event) bool {
 		return e.Type == corev1.EventTypeWarning && e.Source.Component == "fakecloud-ccm"
 	})
+}
+
+// standing is the newest of these warnings that may still hold. What is about the
+// object is said once and holds until it is mended; the cloud's troubles pass
+// without a word, but for what the CCM does then.
+func (a Around) standing(events []corev1.Event) *corev1.Event {
+	e := newestWarning(events)
+	if e == nil || aboutCloud[e.Reason] == "" {
+		return e
+	}
+	done := newestOf(events, "EnsuredLoadBalancer", "UpdatedLoadBalancer")
+	if a.Now.Sub(eventTime(e)) >= refusalFresh || done != nil && !eventTime(e).After(eventTime(done)) {
+		return nil
+	}
+	return e
 }
 
 func newestOf(events []corev1.Event, reasons ...string) *corev1.Event {

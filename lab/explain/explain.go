@@ -176,6 +176,14 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
+// in is a resource's state as the end of a sentence: its instance is ...
+func in[State ~string](state State) string {
+	if state == "error" {
+		return "in error"
+	}
+	return string(state)
+}
+
 // because is ": why", or nothing where nobody says why.
 func because(why string) string {
 	if why == "" {

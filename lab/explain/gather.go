@@ -54,10 +54,13 @@ type CloudReader interface {
 type Source struct {
 	LabName    string
 	Components []cluster.Component
+	Processes  map[string]Process
 	Kube       kubernetes.Interface
 	Cloud      CloudReader
 	// Missing is what is known beforehand to be missing.
 	Missing []string
+	// Removed is when Nodes were last seen to be deleted, by name.
+	Removed map[string]time.Time
 }
 
 // asking collects what is asked at once.
@@ -96,7 +99,7 @@ func (a *Around) clusterSaid(err error) {
 }
 
 func (s Source) begin(a *Around) *asking {
-	*a = Around{LabName: s.LabName, Now: time.Now(), Components: s.Components, Missing: slices.Clone(s.Missing)}
+	*a = Around{LabName: s.LabName, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
 	return &asking{around: a}
 }
 
@@ -136,7 +139,7 @@ func (a *Around) tidy() {
 
 // Node explains the Node of this name.
 func (s Source) Node(ctx context.Context, name string) Explanation {
-	f := NodeFacts{Name: name}
+	f := NodeFacts{Name: name, Removed: s.Removed[name]}
 	q := s.begin(&f.Around)
 	bounded, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()

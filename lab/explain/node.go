@@ -42,6 +42,9 @@ type NodeFacts struct {
 	// Nodes and Instances are what there is, for a name that is neither's.
 	Nodes     []string
 	Instances []api.Instance
+	// Removed is when a Node of this name was last seen to be deleted, zero if
+	// none was.
+	Removed time.Time
 }
 
 // Node explains one.
@@ -56,7 +59,7 @@ func Node(f NodeFacts) Explanation {
 	if gone := f.gone(); gone != nil { // What else is wrong with it goes with it.
 		return x.conclude(f.Around, gone)
 	}
-	findings := []*finding{f.foreign(), f.uninitialized(), f.instanceDown(), f.notReady(), f.silent(), f.shutdown(), f.network(), f.cordoned(), f.unseen()}
+	findings := []*finding{f.foreign(), f.instanceDown(), f.uninitialized(), f.notReady(), f.silent(), f.shutdown(), f.network(), f.cordoned(), f.unseen()}
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
 		findings = append(findings, f.well())
 	}
@@ -97,7 +100,7 @@ func (f NodeFacts) named(to *finding) *finding {
 }
 
 func describe(i *api.Instance) string {
-	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + string(i.State) + because(deref(i.StateReason))
+	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + in(i.State) + because(deref(i.StateReason))
 }
 
 // absent is a name that no Node has.
@@ -137,7 +140,7 @@ func (f NodeFacts) notJoined(i *api.Instance) *finding {
 	case i.State == api.InstancePending:
 		return f.lifeCycle(found(NotReady, "does not exist yet: its instance is still being built"), f.about()).due("wait; its machine boots once the instance runs")
 	case i.State != api.InstanceRunning:
-		return f.restart(found(NotReady, "does not exist: its instance is %s, so no machine runs", i.State), i)
+		return f.restart(found(NotReady, "does not exist: its instance is %s, so no machine runs", in(i.State)), i)
 	case i.Tags[tagMachine] == noMachine:
 		return found(NotReady, "does not exist, as asked: no machine boots for its instance").
 			fact(Cloud, "the instance has the tag %s=%s", tagMachine, noMachine)
@@ -145,16 +148,37 @@ func (f NodeFacts) notJoined(i *api.Instance) *finding {
 		return found(NotReady, "does not exist: its instance is not this cluster's").
 			fact(Cloud, "the instance lacks the tag %s=%s", tagCluster, f.LabName).
 			step("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, tagCluster, f.LabName))
-	case f.stopped(componentAgent):
-		return f.down(found(NotReady, "does not exist yet: the lab's agent, which boots machines, does not run"), componentAgent)
+	case process == nil && f.halted(componentAgent) != "":
+		return f.down(found(NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.halted(componentAgent)), componentAgent)
 	case process != nil:
-		return f.down(found(NotReady, "does not exist yet: its machine runs, and its kubelet has not registered it"), componentAPIServer).
-			fact(Lab, "the machine's process runs (pid %d)", process.PID).
-			step("see what the kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+		return f.unregistered(process.PID)
 	}
 	return found(NotReady, "does not exist yet: its machine has not booted").
 		fact(Lab, "no process of node/%s runs; the agent, which boots it, does", f.Name).
 		step("see what the agent waits for", "%s", f.lab("logs "+componentAgent+" --tail 20"))
+}
+
+// unregistered is a machine that runs without a Node. Its kubelet registers itself
+// when it starts, and never again (kubelet_node_status.go, registerWithAPIServer).
+func (f NodeFacts) unregistered(pid int) *finding {
+	name := "node/" + f.Name
+	p := f.Processes[name]
+	not := found(NotReady, "does not exist yet: its machine runs, and its kubelet has not registered it")
+	f.down(not, componentAPIServer, name).fact(Lab, "the machine's process runs (pid %d)", pid)
+	const reboot = "reboot its machine: a kubelet registers when it starts"
+	switch {
+	case p.Paused:
+		not.what = "does not exist: its machine's process is stopped by a signal"
+		return not
+	case p.Began.IsZero():
+	case f.Removed.After(p.Began):
+		not.what = "does not exist: its Node was deleted, and a kubelet that runs does not register again"
+		not.fact(Cluster, "the Node was deleted %s ago", age(f.Now, f.Removed)).step(reboot, "fakecloud instances reboot %s", f.Name)
+	case !f.booting(name):
+		not.what = "does not exist, though its kubelet has run for " + age(f.Now, p.Began) + ": if its Node was deleted, it does not register again"
+		not.step(reboot, "fakecloud instances reboot %s", f.Name)
+	}
+	return not.step("see what the kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
 }
 
 // tagFlags are an instance's tags and one more, as the command line replaces all.
@@ -208,7 +232,7 @@ func (f NodeFacts) gone() *finding {
 	case f.idleCCM() != nil:
 		lingers.what += ", and " + trouble.what + " that would delete it"
 		if f.component(componentCCM).Wanted {
-			lingers.what = "lingers: its instance is gone, and the CCM, which would delete it, does not run"
+			lingers.what = "lingers: its instance is gone, and the CCM, which would delete it, " + f.halted(componentCCM)
 		}
 		return lingers.with(trouble)
 	case held != nil && held.Reason == "MassDeletionHeld":
@@ -255,7 +279,7 @@ func (f NodeFacts) uninitialized() *finding {
 		cause = f.noInstance()
 	}
 	if cause == nil {
-		if e := newestWarning(f.Events); e != nil {
+		if e := f.standing(f.Events); e != nil {
 			cause = found(NotReady, "the CCM says why: %s", e.Reason).event(f.Now, e).step("see what the CCM does", "%s", f.lab("logs ccm --tail 30"))
 		}
 	}
@@ -299,9 +323,9 @@ func (f NodeFacts) instanceDown() *finding {
 	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated || i.State == api.InstancePending && f.ready() {
 		return nil
 	}
-	off := found(NotReady, "is not ready: its instance is %s", i.State)
+	off := found(NotReady, "is not ready: its instance is %s", in(i.State))
 	if f.ready() {
-		off.what = "is still Ready in the cluster, and its instance is " + string(i.State)
+		off.what = "is still Ready in the cluster, and its instance is " + in(i.State)
 	}
 	return f.restart(off.fact(Cloud, "%s", describe(i)), i)
 }
@@ -337,22 +361,20 @@ func (f NodeFacts) notReady() *finding {
 	switch i := f.instance(); {
 	case i != nil && i.State != api.InstanceRunning: // instanceDown has said so.
 		return not
+	case f.Processes["node/"+f.Name].Paused:
+		not.what = "is not ready: its kubelet is stopped by a signal"
+		return f.down(not, "node/"+f.Name)
 	case c != nil && c.Status == corev1.ConditionFalse && f.Node.Spec.PodCIDR == "":
 		not.what = "is not ready: it has no range of pod addresses, so its network is not set up"
 		not.fact(Cluster, "spec.podCIDR is empty; kube-controller-manager gives it").event(f.Now, newestOf(f.Events, "CIDRNotAvailable"))
-		if f.stopped(componentKCM) {
+		if f.halted(componentKCM) != "" {
 			return f.down(not, componentKCM)
 		}
 		return not.due("wait; it is given within a second").step("if it stays, see who gives the ranges", "%s", f.lab("logs kube-controller-manager --tail 30"))
 	case process != nil && process.PID != 0 && (c == nil || c.Status == corev1.ConditionUnknown):
-		not.fact(Lab, "its machine's process runs (pid %d)", process.PID)
-		if c != nil {
-			not.what = "is not ready: its kubelet runs and hangs"
-			not.step("reboot its machine", "fakecloud instances reboot %s", f.Name)
-		}
-		return not.step("see what it says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
-	case process == nil && f.runsMachines() && f.stopped(componentAgent):
-		not.what = "is not ready: its machine has ended, and the lab's agent, which would boot it again, does not run"
+		return f.speechless(not.fact(Lab, "its machine's process runs (pid %d)", process.PID), c != nil)
+	case process == nil && f.runsMachines() && f.halted(componentAgent) != "":
+		not.what = "is not ready: its machine has ended, and the lab's agent, which would boot it again, " + f.halted(componentAgent)
 		return f.down(not.fact(Lab, "no process of node/%s runs", f.Name), componentAgent)
 	case process == nil && f.runsMachines():
 		not.what = "is not ready: its machine has ended"
@@ -360,6 +382,23 @@ func (f NodeFacts) notReady() *finding {
 			step("see why it ended", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
 	}
 	return not.step("see what its kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+}
+
+// speechless is a machine that runs, and whose kubelet does not say how it is;
+// spoken tells that it did once.
+func (f NodeFacts) speechless(not *finding, spoken bool) *finding {
+	switch {
+	case f.booting("node/" + f.Name):
+		not.what = "is not ready: its machine is booting"
+		not.due("wait; its kubelet says in a moment that it is ready")
+	case spoken && f.leaseOver() > 0:
+		not.what = "is not ready: its kubelet runs and hangs"
+		not.step("reboot its machine", "fakecloud instances reboot %s", f.Name)
+	case spoken:
+		not.what = "is not ready: its kubelet is back, and has not said yet that it is"
+		not.due("wait; it says so in a moment")
+	}
+	return not.step("see what it says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
 }
 
 // runsMachines tells whether the lab runs the nodes itself: where it does not run
@@ -394,9 +433,12 @@ func (f NodeFacts) silent() *finding {
 	if f.component("node/"+f.Name) == nil && f.runsMachines() {
 		old.fact(Lab, "no process of node/%s runs", f.Name)
 	}
-	f.down(old, componentKCM, componentAgent)
-	if f.stopped(componentKCM) {
-		old.what += "; nobody marks it, as kube-controller-manager does not run"
+	f.down(old, "node/"+f.Name, componentKCM, componentAgent)
+	if why := f.halted("node/" + f.Name); why != "" {
+		old.what = "still says Ready, and its kubelet " + why
+	}
+	if why := f.halted(componentKCM); why != "" {
+		old.what += "; nobody marks it, as kube-controller-manager " + why
 	}
 	return old.step("see what its kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
 }
@@ -413,10 +455,10 @@ func (f NodeFacts) shutdown() *finding {
 	}
 	off.what += ", though its instance runs again"
 	if trouble := f.idleCCM(); trouble != nil {
-		off.what += ": the CCM, which would lift it, does not run"
+		off.what += ": the CCM, which would lift it, " + f.halted(componentCCM)
 		return off.with(trouble)
 	}
-	return off.due("wait; the CCM lifts it once the Node is Ready")
+	return off.due("wait; the CCM lifts the taint once the Node is Ready")
 }
 
 // network is a Node that no route leads to.

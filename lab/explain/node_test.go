@@ -48,6 +48,25 @@ func (a *Around) end(node string) {
 	}
 }
 
+func (a *Around) pause(names ...string) {
+	a.Processes = map[string]Process{}
+	for _, name := range names {
+		a.Processes[name] = Process{PID: 4711, Began: now.Add(-time.Hour), Paused: true}
+	}
+}
+
+// began has node-1's machine booted so long ago.
+func (a *Around) began(before time.Duration) {
+	a.Processes = map[string]Process{"node/node-1": {PID: 4711, Began: now.Add(-before)}}
+}
+
+// before is an Event of the CCM so long ago.
+func before(age time.Duration, reason string) corev1.Event {
+	e := event("fakecloud-ccm", reason, "")
+	e.LastTimestamp = ago(age)
+	return e
+}
+
 func (a *Around) ccmOff() {
 	a.stop(componentCCM)
 	a.component(componentCCM).Wanted = false
@@ -319,7 +338,7 @@ func TestNodes(t *testing.T) {
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 				f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Crash: true}}}
 			},
-			saidCase{NotReady, "Node node-1 is not ready: its instance is error.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is error: crashed"}, {Cloud, "fault f-1 crashes instances"}},
+			saidCase{NotReady, "Node node-1 is not ready: its instance is in error.", []Fact{{Cloud, "instance i-1 (node-1, nebula-1a) is in error: crashed"}, {Cloud, "fault f-1 crashes instances"}},
 				[]string{"fakecloud instances start i-1", "fakecloud faults delete f-1"}},
 		},
 		"shutdown taint, though it runs": {
@@ -347,6 +366,61 @@ func TestNodes(t *testing.T) {
 			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown") },
 			saidCase{NotReady, "Node node-1 is not ready: its kubelet runs and hangs.", []Fact{{Lab, "its machine's process runs (pid 4711)"}},
 				[]string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+		},
+		"booting": {
+			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown"); f.began(3 * time.Second) },
+			saidCase{NotReady, "Node node-1 is not ready: its machine is booting.", nil, []string{"lab logs node-node-1 --tail 30"}},
+		},
+		"the kubelet is back": {
+			func(f *NodeFacts) {
+				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
+				f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now))
+			},
+			saidCase{NotReady, "Node node-1 is not ready: its kubelet is back, and has not said yet that it is.", nil, []string{"lab logs node-node-1 --tail 30"}},
+		},
+		"the kubelet is paused": {
+			func(f *NodeFacts) { f.unready(corev1.ConditionUnknown, "NodeStatusUnknown"); f.pause("node/node-1") },
+			saidCase{NotReady, "Node node-1 is not ready: its kubelet is stopped by a signal.", []Fact{{Lab, "node/node-1 (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"}},
+		},
+		"says Ready, and its kubelet is paused": {
+			func(f *NodeFacts) {
+				f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now.Add(-time.Minute)))
+				f.pause("node/node-1", componentKCM)
+			},
+			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is stopped by a signal; nobody marks it, as kube-controller-manager is stopped by a signal.",
+				nil, []string{"kill -CONT 4711", "lab logs node-node-1 --tail 30"}},
+		},
+		"tainted: the CCM is paused": {
+			func(f *NodeFacts) { tainted(f); f.pause(componentCCM) },
+			saidCase{NotReady, "Node node-1 is not initialised: the cloud controller manager is stopped by a signal.", nil, []string{"kill -CONT 4711"}},
+		},
+		"tainted: the cloud is paused": {
+			func(f *NodeFacts) { tainted(f); f.pause(componentCloud); f.CloudError = "no answer in time" },
+			saidCase{NotReady, "Node node-1 is not initialised: the cloud is stopped by a signal.", []Fact{{Lab, "fakecloud (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"}},
+		},
+		"the API server is paused": {
+			func(f *NodeFacts) { absent(f); f.ClusterError = "no answer in time"; f.pause(componentAPIServer) },
+			saidCase{Unknown, "Node node-1 cannot be explained: the control plane is stopped by a signal.", []Fact{{Lab, "kube-apiserver (pid 4711) is stopped by a signal"}}, []string{"kill -CONT 4711"}},
+		},
+		"tainted: a cloud that refused long ago is not why": {
+			func(f *NodeFacts) { tainted(f); f.Events = []corev1.Event{before(8*time.Minute, "CloudAccessDenied")} },
+			saidCase{NotReady, "Node node-1 is not initialised: the CCM has not got to it yet.", nil, []string{"lab logs ccm --tail 30"}},
+		},
+		"tainted: what is about the Node is said once, and holds": {
+			func(f *NodeFacts) {
+				tainted(f)
+				f.Events = []corev1.Event{before(8*time.Minute, "ProvidedNodeIPMismatch")}
+			},
+			saidCase{NotReady, "Node node-1 is not initialised: the CCM says why: ProvidedNodeIPMismatch.", nil, []string{"lab logs ccm --tail 30"}},
+		},
+		"crashed, and no CCM": {
+			func(f *NodeFacts) {
+				tainted(f)
+				f.ccmOff()
+				f.state(api.InstanceError)
+				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
+			},
+			saidCase{NotReady, "Node node-1 is not ready: its instance is in error.", nil, []string{"fakecloud instances start i-1", "lab ccm start"}},
 		},
 		"the kubelet says no": {
 			func(f *NodeFacts) { f.unready(corev1.ConditionFalse, "KubeletNotReady") },
@@ -459,7 +533,7 @@ func TestNodes(t *testing.T) {
 			saidCase{NotReady, "Node node-1 does not exist: its instance is not this cluster's.", nil, []string{"fakecloud instances update i-1 --tag a=b --tag kubernetes-cluster=lab"}},
 		},
 		"absent: no agent": {
-			func(f *NodeFacts) { absent(f); f.stop(componentAgent) },
+			func(f *NodeFacts) { absent(f); f.end("node/node-1"); f.stop(componentAgent) },
 			saidCase{NotReady, "Node node-1 does not exist yet: the lab's agent, which boots machines, does not run.", nil, []string{"lab up"}},
 		},
 		"absent: booting": {
@@ -467,8 +541,22 @@ func TestNodes(t *testing.T) {
 			saidCase{NotReady, "Node node-1 does not exist yet: its machine has not booted.", nil, []string{"lab logs lab-agent --tail 20"}},
 		},
 		"absent: booted, not registered": {
-			absent,
+			func(f *NodeFacts) { absent(f); f.began(3 * time.Second); f.Removed = now.Add(-time.Minute) },
 			saidCase{NotReady, "Node node-1 does not exist yet: its machine runs, and its kubelet has not registered it.", []Fact{{Lab, "the machine's process runs (pid 4711)"}}, []string{"lab logs node-node-1 --tail 30"}},
+		},
+		"absent: its Node was deleted": {
+			func(f *NodeFacts) { absent(f); f.began(12 * time.Second); f.Removed = now.Add(-10 * time.Second) },
+			saidCase{NotReady, "Node node-1 does not exist: its Node was deleted, and a kubelet that runs does not register again.",
+				[]Fact{{Cluster, "the Node was deleted 10s ago"}}, []string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+		},
+		"absent: booted long ago": {
+			func(f *NodeFacts) { absent(f); f.began(time.Minute) },
+			saidCase{NotReady, "Node node-1 does not exist, though its kubelet has run for 1m0s: if its Node was deleted, it does not register again.",
+				nil, []string{"fakecloud instances reboot node-1", "lab logs node-node-1 --tail 30"}},
+		},
+		"absent: its process is paused": {
+			func(f *NodeFacts) { absent(f); f.pause("node/node-1") },
+			saidCase{NotReady, "Node node-1 does not exist: its machine's process is stopped by a signal.", nil, []string{"kill -CONT 4711"}},
 		},
 		"absent: terminated": {
 			func(f *NodeFacts) { f.state(api.InstanceTerminated); absent(f) },

@@ -53,12 +53,14 @@ func Service(f ServiceFacts) Explanation {
 		return x.conclude(f.Around, f.absent())
 	case f.Service.DeletionTimestamp != nil:
 		return x.conclude(f.Around, f.deleting())
+	case f.Namespace == "default" && f.Name == "kubernetes":
+		return x.conclude(f.Around, f.theAPIServers())
 	case f.Service.Spec.Type != corev1.ServiceTypeLoadBalancer:
 		return x.conclude(f.Around, f.otherType(), f.leftOver(), f.endpoints())
 	}
 	var findings []*finding
-	if f.theCCMs() && f.stopped(componentCloud) {
-		findings = append(findings, f.lost(found(NotReady, "does not answer: its load balancer is the cloud's, which does not run")))
+	if why := f.halted(componentCloud); f.theCCMs() && why != "" {
+		findings = append(findings, f.lost(found(NotReady, "does not answer: its load balancer is the cloud's, which %s", why)))
 	} else {
 		findings = append(findings, f.address(), f.balancer(), f.outstanding())
 	}
@@ -123,18 +125,31 @@ func (f ServiceFacts) deleting() *finding {
 		d.what += "; its load balancer is on its way out"
 		return f.lifeCycle(d, f.about()).due("wait; the CCM takes the finalizer off once the balancer is gone")
 	}
-	if e := newestWarning(f.Events); e != nil {
+	if e := f.standing(f.Events); e != nil {
 		d.what += ", and the CCM cannot delete its load balancer: " + e.Reason
 		d.event(f.Now, e)
 	}
 	return d.due("wait; the CCM deletes the balancer and takes the finalizer off").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
 }
 
+// theAPIServers is default/kubernetes, which the API server makes for itself and
+// sets right whenever somebody changes it.
+func (f ServiceFacts) theAPIServers() *finding {
+	if s := f.served(); s.ready > 0 {
+		return found(Ready, "is the API server's own").fact(Cluster, "its EndpointSlices have %s", s)
+	}
+	return found(Ready, "is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there").
+		fact(Cluster, "EndpointSlices take no addresses of 127.0.0.0/8, and the API server has no other")
+}
+
 // otherType is a Service that asks for no balancer.
 func (f ServiceFacts) otherType() *finding {
-	return found(Ready, "is of type %s, so it has no load balancer", f.Service.Spec.Type).
-		fact(Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address", f.Service.Spec.Type).
-		step("if it should have one", "%s", f.kubectl("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`))
+	other := found(Ready, "is of type %s, so it has no load balancer", f.Service.Spec.Type).
+		fact(Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address", f.Service.Spec.Type)
+	if len(f.Service.Spec.Selector) == 0 { // A load balancer would lead to nothing.
+		return other
+	}
+	return other.step("if it should have one", "%s", f.kubectl("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`))
 }
 
 // leftOver is the balancer of a Service that asks for none any more.
@@ -151,7 +166,7 @@ func (f ServiceFacts) leftOver() *finding {
 }
 
 func describeBalancer(lb *api.LoadBalancer) string {
-	return fmt.Sprintf("load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, lb.State, because(deref(lb.StateReason)))
+	return fmt.Sprintf("load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, in(lb.State), because(deref(lb.StateReason)))
 }
 
 func (f ServiceFacts) addressed() bool { return len(f.Service.Status.LoadBalancer.Ingress) > 0 }
@@ -179,7 +194,7 @@ func (f ServiceFacts) address() *finding {
 	if f.CloudError != "" {
 		none.state = Unknown
 		none.what += ", and the cloud cannot be asked why"
-		return f.lost(none.event(f.Now, newestWarning(f.Events)))
+		return f.lost(none.event(f.Now, f.standing(f.Events)))
 	}
 	return f.notMade(none)
 }
@@ -235,7 +250,7 @@ func (f ServiceFacts) notToldYet(to *finding) *finding {
 		return to.with(trouble)
 	}
 	to.what += " yet, though its load balancer is active: the CCM is about to write it"
-	return to.event(f.Now, newestWarning(f.Events)).due("wait; this takes under a second").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	return to.event(f.Now, f.standing(f.Events)).due("wait; this takes under a second").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
 }
 
 // told are the CCM's reasons in words, with what to do first.
@@ -252,10 +267,10 @@ var told = map[string]struct{ what, do, command string }{
 
 // notMade is a Service for which the CCM has not made a balancer.
 func (f ServiceFacts) notMade(to *finding) *finding {
-	e := newestWarning(f.Events)
+	e := f.standing(f.Events)
 	if q := f.Quota; q != nil && q.Used >= q.Limit && (e == nil || e.Reason == "QuotaExceeded") {
 		to.what += ": the project's quota of load balancers is used up"
-		return to.fact(Cloud, "%d of %d load balancers are in use", q.Used, q.Limit).event(f.Now, e).
+		return to.fact(Cloud, "%d load balancers are in use, and %d allowed", q.Used, q.Limit).event(f.Now, e).
 			step("raise it", "fakecloud quotas set --load-balancers %d", q.Used+1).
 			step("or delete what is not needed", "fakecloud load-balancers list")
 	}
@@ -288,7 +303,7 @@ func (f ServiceFacts) tell(to *finding, e *corev1.Event) *finding {
 // outstanding is a change of a Service that has an address, which the CCM could
 // not carry out.
 func (f ServiceFacts) outstanding() *finding {
-	e := newestWarning(f.Events)
+	e := f.standing(f.Events)
 	done := newestOf(f.Events, "EnsuredLoadBalancer")
 	if !f.addressed() || !f.theCCMs() || e == nil || e.Reason == "LoadBalancerDegraded" || done != nil && !eventTime(e).After(eventTime(done)) {
 		return nil
@@ -341,15 +356,15 @@ func (f ServiceFacts) ports() *finding {
 		return nil
 	}
 	return f.repair(found(NotReady, "does not answer on %s: its load balancer does not have that port as the Service has", strings.Join(missing, ", ")).
-		fact(Cloud, "%s, %s", describeBalancer(f.Balancer), listeners(f.Balancer)))
+		fact(Cloud, "%s%s", describeBalancer(f.Balancer), because(listeners(f.Balancer))))
 }
 
 func listeners(lb *api.LoadBalancer) string {
 	var all []string
 	for _, l := range lb.Listeners {
-		all = append(all, fmt.Sprintf("%d/%s to node port %d", l.Port, l.Protocol, l.TargetPort))
+		all = append(all, fmt.Sprintf("%d/%s goes to node port %d", l.Port, l.Protocol, l.TargetPort))
 	}
-	return "from " + strings.Join(all, ", ")
+	return strings.Join(all, ", ")
 }
 
 // ranges is when the balancer keeps this machine out. Whoever calls an address of

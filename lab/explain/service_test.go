@@ -50,6 +50,12 @@ func wellService() ServiceFacts {
 	return f
 }
 
+// theAPIServers is default/kubernetes.
+func theAPIServers(f *ServiceFacts) {
+	f.Name, f.Service.Name, f.Service.Spec.Type, f.Service.Spec.Selector = "kubernetes", "kubernetes", corev1.ServiceTypeClusterIP, nil
+	f.Balancer, f.Health, f.Pods = nil, nil, nil
+}
+
 // noAddress is a Service before the CCM has seen to it.
 func noAddress(f *ServiceFacts) {
 	f.Service.Status, f.Balancer, f.Health = corev1.ServiceStatus{}, nil, nil
@@ -101,8 +107,8 @@ func TestServices(t *testing.T) {
 			func(*ServiceFacts) {},
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
 				[]Fact{
-					{Cloud, "clients reach load balancer lb-1 (web-1) at 127.30.64.1 is active, from 8080/tcp to node port 30080"},
-					{Cloud, "which sends them to 2 targets, which are not checked"}, {Cluster, "which lead to 2 ready pods on 2 nodes: web-1, web-2"},
+					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
+					{Cloud, "it has 2 targets, whose health is not checked"}, {Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
 				}, nil},
 		},
 		"all well, checked, for some clients": {
@@ -110,7 +116,7 @@ func TestServices(t *testing.T) {
 				f.health(api.TargetHealthy, api.TargetHealthy)
 				f.Balancer.SourceRanges = []string{"127.0.0.0/8"}
 			},
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "which sends them to 2 targets, 2 of them healthy"}, {Cloud, "only clients from 127.0.0.0/8 may connect"}}, nil},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "it has 2 targets, and 2 healthy"}, {Cloud, "only clients from 127.0.0.0/8 may connect"}}, nil},
 		},
 		"no such Service": {
 			func(f *ServiceFacts) { f.Service, f.Name = nil, "wep" },
@@ -140,9 +146,17 @@ func TestServices(t *testing.T) {
 		"ExternalName": {
 			func(f *ServiceFacts) {
 				f.Service.Spec.Type = corev1.ServiceTypeExternalName
-				f.Balancer, f.Slices = nil, nil
+				f.Balancer, f.Slices, f.Service.Spec.Selector = nil, nil, nil
 			},
-			saidCase{Ready, "Service web is of type ExternalName, so it has no load balancer.", nil, []string{`kubectl --namespace default patch service web --patch '{"spec":{"type":"LoadBalancer"}}'`}},
+			saidCase{Ready, "Service web is of type ExternalName, so it has no load balancer.", nil, nil},
+		},
+		"default/kubernetes": {
+			func(f *ServiceFacts) { theAPIServers(f); f.Slices = nil },
+			saidCase{Ready, "Service kubernetes is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there.", nil, nil},
+		},
+		"default/kubernetes, with endpoints": {
+			theAPIServers,
+			saidCase{Ready, "Service kubernetes is the API server's own.", []Fact{{Cluster, "its EndpointSlices have 2 endpoints ready"}}, nil},
 		},
 		"another controller's class": {
 			func(f *ServiceFacts) { noAddress(f); f.Service.Spec.LoadBalancerClass = ptr("example.com/mine") },
@@ -189,7 +203,7 @@ func TestServices(t *testing.T) {
 				f.balancerIn(api.LoadBalancerError, "cannot listen on 127.30.64.1:80: permission denied, low ports are privileged; lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=80`, or so")
 			},
 			saidCase{NotReady, "Service web has no address: the cloud may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it.",
-				[]Fact{{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is error: cannot listen on 127.30.64.1:80"}}, []string{edit, "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=80"}},
+				[]Fact{{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is in error: cannot listen on 127.30.64.1:80"}}, []string{edit, "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=80"}},
 		},
 		"a port that somebody has": {
 			func(f *ServiceFacts) {
@@ -220,8 +234,29 @@ func TestServices(t *testing.T) {
 				f.Events = []corev1.Event{event("fakecloud-ccm", "QuotaExceeded", "10 of 10")}
 				f.Calls = []api.AuditEntry{call("createLoadBalancer", 403, "quota-exceeded", time.Second)}
 			},
-			saidCase{NotReady, "Service web has no address: the project's quota of load balancers is used up.", []Fact{{Cloud, "10 of 10 load balancers are in use"}, {CCM, "event QuotaExceeded"}},
+			saidCase{NotReady, "Service web has no address: the project's quota of load balancers is used up.", []Fact{{Cloud, "10 load balancers are in use, and 10 allowed"}, {CCM, "event QuotaExceeded"}},
 				[]string{"fakecloud quotas set --load-balancers 11", "fakecloud load-balancers list"}},
+		},
+		"refused by the cloud, and not since": {
+			func(f *ServiceFacts) {
+				noAddress(f)
+				f.Events = []corev1.Event{before(8*time.Minute, "CloudAccessDenied")}
+			},
+			saidCase{NotReady, "Service web has no address yet: the CCM has not asked for its load balancer.", nil, []string{"lab logs ccm --tail 30"}},
+		},
+		"refused by the cloud, and served after that": {
+			func(f *ServiceFacts) {
+				f.Balancer, f.Health = nil, nil
+				f.Events = []corev1.Event{before(time.Minute, "CloudUnavailable"), event("service-controller", "UpdatedLoadBalancer", "")}
+			},
+			saidCase{NotReady, "Service web does not answer: its load balancer is gone.", nil, []string{"lab logs ccm --tail 30"}},
+		},
+		"the cloud is paused": {
+			func(f *ServiceFacts) {
+				f.Balancer, f.Health, f.CloudError = nil, nil, "no answer in time"
+				f.pause(componentCloud)
+			},
+			saidCase{NotReady, "Service web does not answer: its load balancer is the cloud's, which is stopped by a signal.", nil, []string{"kill -CONT 4711"}},
 		},
 		"refused by the cloud": {
 			func(f *ServiceFacts) {
@@ -436,7 +471,7 @@ func TestServices(t *testing.T) {
 				f.Slices[0].Endpoints, f.Pods = f.Slices[0].Endpoints[:1], f.Pods[:1]
 				f.health(api.TargetHealthy, api.TargetUnhealthy)
 			},
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cluster, "externalTrafficPolicy is Local"}, {Cloud, "which sends them to 2 targets, 1 of them healthy"}}, nil},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cluster, "externalTrafficPolicy is Local"}, {Cloud, "it has 2 targets, and 1 healthy"}, {Cluster, "its endpoint is 1 ready pod on 1 node: web-1"}}, nil},
 		},
 		"Local: no target has a pod": {
 			func(f *ServiceFacts) {
@@ -505,4 +540,8 @@ func TestServicesOfWhichLittleIsKnown(t *testing.T) {
 			assert.NotEmpty(t, x.Next)
 		})
 	}
+}
+
+func TestHowOftenRestarted(t *testing.T) {
+	assert.Equal(t, []string{"", ", restarted once", ", restarted 2 times"}, []string{restarted(0), restarted(1), restarted(2)})
 }

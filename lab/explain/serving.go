@@ -112,8 +112,8 @@ func (f ServiceFacts) pods(to *finding) *finding {
 	switch {
 	case len(ready) > 0:
 		to.what += ": its pods are ready, and its EndpointSlices do not say so"
-		if f.stopped(componentKCM) {
-			to.what += ", as kube-controller-manager, which writes them, does not run"
+		if why := f.halted(componentKCM); why != "" {
+			to.what += ", as kube-controller-manager, which writes them, " + why
 			return f.down(to, componentKCM)
 		}
 		return to.due("wait; kube-controller-manager writes them within a second")
@@ -154,7 +154,7 @@ func podTrouble(p *corev1.Pod) (why, what string) {
 			if ended := c.LastTerminationState.Terminated; ended != nil {
 				last = fmt.Sprintf(", it ended with code %d", ended.ExitCode)
 			}
-			return w.Reason, fmt.Sprintf("container %s waits: %s%s%s, restarted %d times", c.Name, w.Reason, because(w.Message), last, c.RestartCount)
+			return w.Reason, fmt.Sprintf("container %s waits: %s%s%s%s", c.Name, w.Reason, because(w.Message), last, restarted(c.RestartCount))
 		case t != nil:
 			return t.Reason, fmt.Sprintf("container %s ended with code %d (%s)", c.Name, t.ExitCode, t.Reason)
 		case !c.Ready:
@@ -169,6 +169,17 @@ func podTrouble(p *corev1.Pod) (why, what string) {
 	return "", "phase " + string(p.Status.Phase) + because(p.Status.Reason)
 }
 
+// restarted goes on after a comma; "" if it never was.
+func restarted(times int32) string {
+	switch times {
+	case 0:
+		return ""
+	case 1:
+		return ", restarted once"
+	}
+	return fmt.Sprintf(", restarted %d times", times)
+}
+
 func (f ServiceFacts) pendingPods(to *finding, pods []*corev1.Pod) *finding {
 	said := ""
 	for _, c := range pods[0].Status.Conditions {
@@ -180,8 +191,8 @@ func (f ServiceFacts) pendingPods(to *finding, pods []*corev1.Pod) *finding {
 	if said == "" {
 		to.fact(Cluster, "pod %s has no node, and the scheduler has not said why", pods[0].Name)
 	}
-	if f.stopped(componentScheduler) {
-		to.what += ": its pods wait for kube-scheduler, which does not run"
+	if why := f.halted(componentScheduler); why != "" {
+		to.what += ": its pods wait for kube-scheduler, which " + why
 		return f.down(to, componentScheduler)
 	}
 	var tainted []string
@@ -317,10 +328,11 @@ func (f ServiceFacts) noTargets() *finding {
 
 // stale is what nobody keeps up to date.
 func (f ServiceFacts) stale() *finding {
-	if !f.stopped(componentKCM) {
+	why := f.halted(componentKCM)
+	if why == "" {
 		return nil
 	}
-	old := found(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager does not run")
+	old := found(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager %s", why)
 	s := f.served()
 	for _, pod := range s.pods {
 		i := slices.IndexFunc(f.Pods, func(p corev1.Pod) bool { return p.Name == pod })
@@ -343,18 +355,18 @@ func (f ServiceFacts) chain() *finding {
 	}
 	ok := found(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
 	if lb := f.Balancer; lb != nil {
-		ok.fact(Cloud, "clients reach %s, %s", describeBalancer(lb), listeners(lb))
+		ok.fact(Cloud, "%s%s", describeBalancer(lb), because(listeners(lb)))
 		healthy := 0
 		for _, t := range deref(f.Health).Targets {
 			if t.Health == api.TargetHealthy {
 				healthy++
 			}
 		}
-		checked := "which are not checked"
+		checked := ", whose health is not checked"
 		if lb.HealthCheck != nil && f.Health != nil {
-			checked = fmt.Sprintf("%d of them healthy", healthy)
+			checked = fmt.Sprintf(", and %d healthy", healthy)
 		}
-		ok.fact(Cloud, "which sends them to %s, %s", count(len(lb.Targets), "target"), checked)
+		ok.fact(Cloud, "it has %s%s", count(len(lb.Targets), "target"), checked)
 		if len(lb.SourceRanges) > 0 {
 			ok.fact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
 		}
@@ -362,7 +374,11 @@ func (f ServiceFacts) chain() *finding {
 	if f.local() {
 		ok.fact(Cluster, "externalTrafficPolicy is Local: a node without a pod of its own gets no clients, and counts as unhealthy")
 	}
-	ok.fact(Cluster, "which lead to %s on %s: %s", count(s.ready, "ready pod"), count(len(s.readyOn), "node"), shown(s.pods))
+	endpoints := "its endpoints are"
+	if s.ready == 1 {
+		endpoints = "its endpoint is"
+	}
+	ok.fact(Cluster, "%s %s on %s%s", endpoints, count(s.ready, "ready pod"), count(len(s.readyOn), "node"), because(shown(s.pods)))
 	if idle := f.idleCCM(); idle != nil {
 		ok.facts = append(ok.facts, idle.facts...)
 	}
