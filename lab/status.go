@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -65,7 +66,13 @@ type Service struct {
 	// Service still has its address; "unknown" if the cloud did not tell.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
+	// ReadyEndpoints counts those of its EndpointSlices; nil if they could not be
+	// listed.
+	ReadyEndpoints *int `json:"readyEndpoints,omitempty"`
 }
+
+// IsDemo tells whether a Service is the demo's.
+func IsDemo(namespace, name string) bool { return namespace == demoNamespace && name == demoName }
 
 // statusBound keeps status quick when something does not answer.
 const statusBound = 5 * time.Second
@@ -209,9 +216,31 @@ func (l *Lab) statusOfServices(ctx context.Context, kube kubernetes.Interface, s
 	balancers, balancersErr := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{l.Tag()}})
 	st.Services = servicesOf(services.Items, balancers, balancersErr == nil)
 	if balancersErr != nil {
-		return fmt.Errorf("load balancers: %w", inTime(ctx, balancersErr))
+		balancersErr = fmt.Errorf("load balancers: %w", inTime(ctx, balancersErr))
 	}
-	return nil
+	endpoints, err := kube.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName})
+	if err != nil {
+		return errors.Join(balancersErr, fmt.Errorf("endpoints: %w", inTime(ctx, err)))
+	}
+	countReady(st.Services, endpoints.Items)
+	return balancersErr
+}
+
+func countReady(services []Service, endpoints []discoveryv1.EndpointSlice) {
+	for i := range services {
+		ready := 0
+		for _, s := range endpoints {
+			if s.Namespace != services[i].Namespace || s.Labels[discoveryv1.LabelServiceName] != services[i].Name {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready == nil || *e.Conditions.Ready { // Not told is ready, by its documentation.
+					ready++
+				}
+			}
+		}
+		services[i].ReadyEndpoints = &ready
+	}
 }
 
 // servicesOf are those of type LoadBalancer; listed tells whether the balancers

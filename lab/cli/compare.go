@@ -31,7 +31,7 @@ It exits with 0 whether anything differs or not.`,
   lab compare plain tainted
   lab compare tainted lab
   lab compare plain lab -o json`,
-		Args:              cobra.ExactArgs(2),
+		Args:              arguments(2, 2),
 		ValidArgsFunction: completeLabs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {

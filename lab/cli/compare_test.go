@@ -74,7 +74,7 @@ func TestCompareArguments(t *testing.T) {
 		usage bool
 		want  string
 	}{
-		"one":       {[]string{"a"}, true, "accepts 2 arg(s)"},
+		"one":       {[]string{"a"}, true, "`lab compare` wants A B"},
 		"the same":  {[]string{"a", "a"}, true, "a and a are one lab"},
 		"a bad one": {[]string{"a", "B"}, true, `lab name "B"`},
 		"a format":  {[]string{"a", "b", "-o", "xml"}, true, "want one of table, json, yaml"},

@@ -35,7 +35,7 @@ cannot be explained, and with 2 when it was called wrongly.`,
   lab explain service/web
   lab explain service/kube-system/dns -o json
   lab explain node            # which nodes there are`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: arguments(1, 2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 			return completeExplain(cmd, o, args, toComplete)
 		},
