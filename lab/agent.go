@@ -53,7 +53,7 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.Tell = recorder.Tell
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return recorder.Components(ctx, l.host.Running, l.expected()...) })
+	group.Go(func() error { return recorder.Components(ctx, l.host.Running, l.wants, l.expected()...) })
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
@@ -63,8 +63,14 @@ func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
 // expected are the components that may start at any time: somebody may want the
 // CCM only later.
 func (l *Lab) expected() []string {
-	if l.State.Cluster == Kind { // It is a Deployment there.
+	// In kind it is a Deployment; without a cloud provider there is none.
+	if l.State.Cluster == Kind || l.Cluster.Traits().NoCloudProvider {
 		return nil
 	}
 	return []string{local.ComponentCCM}
+}
+
+// wants tells whether a component that does not run is to run.
+func (l *Lab) wants(name string) bool {
+	return name != local.ComponentCCM || local.Site{Lab: l.State}.CCMWanted()
 }

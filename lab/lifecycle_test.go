@@ -194,7 +194,9 @@ func (f *fixture) identity() identity {
 	pods, err := kube.CoreV1().Pods("default").List(f.t.Context(), metav1.ListOptions{})
 	require.NoError(f.t, err)
 	for _, p := range pods.Items {
-		id.Pods = append(id.Pods, p.Name+" on "+p.Spec.NodeName)
+		if p.DeletionTimestamp == nil { // Those that go may have gone.
+			id.Pods = append(id.Pods, p.Name+" on "+p.Spec.NodeName)
+		}
 	}
 	slices.Sort(id.Pods)
 	return id

@@ -8,10 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -60,10 +62,17 @@ type Service struct {
 	Address    string `json:"address"`
 	Port       int32  `json:"port"`
 	BalancerID string `json:"balancerId"`
-	// State is the balancer's, or "pending" when there is none.
+	// State is the balancer's. Without one it is "pending", or "gone" if the
+	// Service still has its address; "unknown" if the cloud did not tell.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
+	// ReadyEndpoints counts those of its EndpointSlices; nil if they could not be
+	// listed.
+	ReadyEndpoints *int `json:"readyEndpoints,omitempty"`
 }
+
+// IsDemo tells whether a Service is the demo's.
+func IsDemo(namespace, name string) bool { return namespace == demoNamespace && name == demoName }
 
 // statusBound keeps status quick when something does not answer.
 const statusBound = 5 * time.Second
@@ -85,10 +94,10 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	}
 	kube, err := l.Cluster.Observer()
 	if err == nil {
-		err = errors.Join(l.statusOfNodes(ctx, kube, st), l.statusOfServices(ctx, kube, st))
+		err = l.statusOfCluster(ctx, kube, st)
 	}
 	if err != nil {
-		st.Problems = strings.Split(err.Error(), "\n")
+		st.Problems = append(st.Problems, strings.Split(err.Error(), "\n")...)
 	}
 	if st.Problems = append(l.paused(), st.Problems...); len(st.Problems) > 0 {
 		st.State = StateIncomplete
@@ -113,10 +122,67 @@ func (l *Lab) components(ctx context.Context) ([]cluster.Component, error) {
 	return append([]cluster.Component{agent}, all...), err
 }
 
+// statusOfCluster asks for Services only where Nodes were to be had: what does not
+// answer would be waited for again.
+func (l *Lab) statusOfCluster(ctx context.Context, kube kubernetes.Interface, st *Status) error {
+	if err := l.statusOfNodes(ctx, kube, st); err != nil {
+		return err
+	}
+	return errors.Join(l.withoutNode(ctx, st), l.statusOfServices(ctx, kube, st))
+}
+
+// registration is what a machine may take to make its Node.
+const registration = 15 * time.Second
+
+// withoutNode makes a problem of each running instance that has no Node, though
+// its machine has been up for long enough.
+func (l *Lab) withoutNode(ctx context.Context, st *Status) error {
+	if !l.embedded() {
+		return nil
+	}
+	machines, err := l.Cluster.Machines(ctx)
+	if err != nil {
+		return fmt.Errorf("machines: %w", err)
+	}
+	up := map[string]string{} // names, by instance
+	for m, r := range machines {
+		has := slices.ContainsFunc(st.Nodes, func(n Node) bool { return n.Name == m.Name })
+		if p, ok := r.(*process.Process); ok && !has && time.Since(p.Started()) > registration {
+			up[m.ID] = m.Name
+		}
+	}
+	if len(up) == 0 {
+		return nil
+	}
+	cloud, err := l.Cloud()
+	if err != nil {
+		return fmt.Errorf("instances: %w", err)
+	}
+	running, err := cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{l.Tag()}, States: []api.InstanceState{api.InstanceRunning}})
+	if err != nil {
+		return fmt.Errorf("instances: %w", inTime(ctx, err))
+	}
+	for _, i := range running {
+		if name := up[i.ID]; name != "" {
+			st.Problems = append(st.Problems, fmt.Sprintf("instance %s runs and has no Node; `lab explain node/%[1]s --name %[2]s` says why", name, l.State.Name))
+		}
+	}
+	return nil
+}
+
+// inTime says in plain words that an answer did not come within statusBound:
+// client-go's limiter has words of its own for it, and gives up before the bound.
+func inTime(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "would exceed context deadline") {
+		return err
+	}
+	return errors.New("no answer in time")
+}
+
 func (l *Lab) statusOfNodes(ctx context.Context, kube kubernetes.Interface, st *Status) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("nodes: %w", err)
+		return fmt.Errorf("nodes: %w", inTime(ctx, err))
 	}
 	for _, n := range nodes.Items {
 		_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
@@ -140,35 +206,74 @@ func (l *Lab) statusOfNodes(ctx context.Context, kube kubernetes.Interface, st *
 func (l *Lab) statusOfServices(ctx context.Context, kube kubernetes.Interface, st *Status) error {
 	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("services: %w", err)
+		return fmt.Errorf("services: %w", inTime(ctx, err))
 	}
 	cloud, err := l.Cloud()
 	if err != nil {
+		st.Services = servicesOf(services.Items, nil, false)
 		return fmt.Errorf("load balancers: %w", err)
 	}
 	balancers, balancersErr := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{l.Tag()}})
+	st.Services = servicesOf(services.Items, balancers, balancersErr == nil)
+	if balancersErr != nil {
+		balancersErr = fmt.Errorf("load balancers: %w", inTime(ctx, balancersErr))
+	}
+	endpoints, err := kube.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName})
+	if err != nil {
+		return errors.Join(balancersErr, fmt.Errorf("endpoints: %w", inTime(ctx, err)))
+	}
+	countReady(st.Services, endpoints.Items)
+	return balancersErr
+}
+
+func countReady(services []Service, endpoints []discoveryv1.EndpointSlice) {
+	for i := range services {
+		ready := 0
+		for _, s := range endpoints {
+			if s.Namespace != services[i].Namespace || s.Labels[discoveryv1.LabelServiceName] != services[i].Name {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready == nil || *e.Conditions.Ready { // Not told is ready, by its documentation.
+					ready++
+				}
+			}
+		}
+		services[i].ReadyEndpoints = &ready
+	}
+}
+
+// servicesOf are those of type LoadBalancer; listed tells whether the balancers
+// are known.
+func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed bool) []Service {
 	byUID := map[string]api.LoadBalancer{}
 	for _, lb := range balancers {
 		byUID[lb.Tags[tagServiceUID]] = lb
 	}
-	for _, s := range services.Items {
+	all := []Service{}
+	for _, s := range services {
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
-		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressIP(&s), State: "pending"}
+		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressIP(&s)}
 		if len(s.Spec.Ports) > 0 {
 			svc.Port = s.Spec.Ports[0].Port
 		}
-		if lb, ok := byUID[string(s.UID)]; ok {
+		lb, ok := byUID[string(s.UID)]
+		switch {
+		case ok:
 			svc.BalancerID, svc.State = lb.ID, string(lb.State)
 			if lb.StateReason != nil {
 				svc.Reason = *lb.StateReason
 			}
+		case !listed:
+			svc.State = "unknown"
+		case svc.Address != "":
+			svc.State = "gone"
+		default:
+			svc.State = "pending"
 		}
-		st.Services = append(st.Services, svc)
+		all = append(all, svc)
 	}
-	if balancersErr != nil {
-		return fmt.Errorf("load balancers: %w", balancersErr)
-	}
-	return nil
+	return all
 }

@@ -3,7 +3,7 @@ package agent
 // This file answers: when did the lab's processes start and end? The agent is
 // not the parent of most of them, so it looks: at those that run whether they
 // still do, which costs next to nothing, and at all processes only while one is
-// missing.
+// missing that somebody wants.
 
 import (
 	"context"
@@ -28,9 +28,9 @@ const (
 
 // Components tells of the processes that running finds until ctx ends. Machines
 // are left to the Agent. absent are those to look out for though they have never
-// run yet.
-func (r *Recorder) Components(ctx context.Context, running func() (map[string]*process.Process, error), absent ...string) error {
-	t := tracker{running: map[string]*process.Process{}, absent: map[string]bool{}}
+// run yet; one that is not wanted is not looked out for until it is.
+func (r *Recorder) Components(ctx context.Context, running func() (map[string]*process.Process, error), wanted func(name string) bool, absent ...string) error {
+	t := tracker{running: map[string]*process.Process{}, absent: map[string]bool{}, wanted: wanted}
 	for _, name := range absent {
 		t.absent[name] = true
 	}
@@ -69,30 +69,40 @@ const componentPrefix = "component/"
 type tracker struct {
 	running map[string]*process.Process
 	absent  map[string]bool
+	wanted  func(name string) bool
 	told    []string // of an earlier run: the file says that they started
 }
 
 // look tells whether all processes must be looked at.
 func (t *tracker) look() bool {
-	return len(t.absent) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(t.running)), func(p *process.Process) bool { return !p.Alive() })
+	return slices.ContainsFunc(slices.Collect(maps.Keys(t.absent)), t.wanted) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(t.running)), func(p *process.Process) bool { return !p.Alive() })
 }
 
-// compare tells what is new.
+// compare tells what is new. Whatever has another process in its place ended
+// before that one started, though both are seen at once.
 func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
+	ended := map[string]string{}  // their processes, by name
 	for _, name := range t.told { // They are found again, or ended meanwhile.
-		if p := now[name]; p != nil && r.components[componentPrefix+name].Detail == processID(p) {
+		was := r.components[componentPrefix+name].Detail
+		if p := now[name]; p != nil && was == processID(p) {
 			t.running[name] = p
 			delete(t.absent, name)
 		} else {
-			r.Tell(component(name, componentEnded, ""))
+			ended[name] = was
 		}
 	}
 	t.told = nil
 	for name, was := range t.running {
 		if p := now[name]; p == nil || p.PID != was.PID {
-			r.Tell(component(name, componentEnded, processID(was)))
+			ended[name] = processID(was)
 			delete(t.running, name)
 			t.absent[name] = true
+		}
+	}
+	for name, was := range ended {
+		if now[name] == nil {
+			r.Tell(component(name, componentEnded, was))
 		}
 	}
 	for name, p := range now {
@@ -104,6 +114,9 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 		began := p.Started()
 		if age := time.Since(began); age < 0 || began.Before(r.log.Start) { // The clock was set.
 			began = time.Now()
+		}
+		if was, ok := ended[name]; ok {
+			r.check(r.log.AddAt(began.Add(-time.Millisecond), component(name, componentEnded, was)))
 		}
 		r.check(r.log.AddAt(began, component(name, componentStarted, processID(p))))
 	}

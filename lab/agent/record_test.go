@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -77,7 +79,7 @@ func TestComponents(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Components(ctx, host.Running, "late") }()
+		go func() { done <- r.Components(ctx, host.Running, always, "late") }()
 		change()
 		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, recorded(t, log)) }, bound, 10*time.Millisecond)
 		cancel()
@@ -99,12 +101,15 @@ func TestComponents(t *testing.T) {
 	run(func() { start("etcd") }, append(told, "lab component/etcd started")...)
 }
 
-// What ended and started while no agent ran is told by the next one.
+func always(string) bool { return true }
+
+// What ended and started while no agent ran is told by the next one, in the order
+// in which it was, with the process that it was.
 func TestComponentsWhileNobodyLooked(t *testing.T) {
 	t.Parallel()
-	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now().Add(-time.Hour)}
 	for _, name := range []string{"gone", "again"} {
-		require.NoError(t, log.Add(component(name, componentStarted, "process 1")))
+		require.NoError(t, log.AddAt(log.Start, component(name, componentStarted, "process 1")))
 	}
 	host := process.Host{Lab: t.TempDir()}
 	p, err := host.Start(process.Spec{Component: "again", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
@@ -114,13 +119,46 @@ func TestComponentsWhileNobodyLooked(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Components(ctx, host.Running) }()
+	go func() { done <- r.Components(ctx, host.Running, always) }()
+	told := func(name string) (all []string) {
+		entries, err := log.Read()
+		require.NoError(t, err)
+		for _, e := range entries {
+			if e.Subject == componentPrefix+name {
+				all = append(all, e.What+" "+e.Detail)
+			}
+		}
+		return all
+	}
 	assert.EventuallyWithT(t, func(c *assert.CollectT) {
-		assert.ElementsMatch(c, []string{
-			"lab component/gone started", "lab component/again started",
-			"lab component/gone ended", "lab component/again ended", "lab component/again started",
-		}, recorded(t, log))
+		assert.Equal(c, []string{"started process 1", "ended process 1"}, told("gone"))
+		assert.Equal(c, []string{"started process 1", "ended process 1", "started " + processID(p)}, told("again"))
 	}, bound, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// All processes are looked at once, and again only when one ends or somebody wants
+// one that does not run.
+func TestComponentsThatNobodyWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
+		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		var looked int
+		var wanted atomic.Bool
+		running := func() (map[string]*process.Process, error) { looked++; return nil, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Components(ctx, running, func(string) bool { return wanted.Load() }, "ccm") }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Equal(t, 1, looked)
+		wanted.Store(true)
+		time.Sleep(2 * lookInterval)
+		synctest.Wait()
+		assert.Equal(t, 3, looked)
+		cancel()
+		require.NoError(t, <-done)
+	})
 }

@@ -117,7 +117,7 @@ never printed.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error { return o.speak() },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggestFlag(cmd, err)} })
+	root.SetFlagErrorFunc(flagError)
 	name := "lab"
 	if v := os.Getenv("LAB_NAME"); v != "" {
 		name = v

@@ -118,12 +118,12 @@ func TestConformanceMistakes(t *testing.T) {
 
 func TestConformanceArguments(t *testing.T) {
 	for want, args := range map[string][]string{
-		`unexpected argument "lst"`:                {"conformance", "lst"},
-		`unexpected argument "x"`:                  {"conformance", "--ccm", "/bin/true", "x", "--", "y"},
-		"arguments after -- are for --ccm":         {"conformance", "--", "list"},
-		"there is no profile \"pods\"":             {"conformance", "list", "--profile", "pods"},
-		"matches no test":                          {"conformance", "list", "--focus", "^$"},
-		`invalid argument "xml" for "-o, --output`: {"conformance", "-o", "xml"},
+		`unexpected argument "lst"`:        {"conformance", "lst"},
+		`unexpected argument "x"`:          {"conformance", "--ccm", "/bin/true", "x", "--", "y"},
+		"arguments after -- are for --ccm": {"conformance", "--", "list"},
+		"there is no profile \"pods\"":     {"conformance", "list", "--profile", "pods"},
+		"matches no test":                  {"conformance", "list", "--focus", "^$"},
+		`--output "xml": want one of`:      {"conformance", "-o", "xml"},
 	} {
 		_, err := execute(t, args...)
 		var usage usageError

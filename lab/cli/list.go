@@ -19,6 +19,8 @@ func newList(_ *options) *cobra.Command {
 		Long: `list shows each lab of yours: one that runs, one of which something is missing
 (incomplete; lab up completes it), one that is stopped (lab up brings it back),
 and what is left of one whose folder is gone (lab down --all ends it).`,
+		Example: `  lab list
+  lab list -o json | jq -r '.[] | select(.state == "running") | .name'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			labs, err := lab.List(cmd.Context())
 			if err != nil {

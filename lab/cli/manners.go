@@ -5,8 +5,10 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -47,11 +49,40 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestFlag is the parser's error, with the flag that may have been meant.
-func suggestFlag(cmd *cobra.Command, err error) error {
+// arguments takes so many of what the command's usage line names.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && len(args) <= most {
+			return nil
+		}
+		given := "nothing"
+		if len(args) > 0 {
+			given = fmt.Sprintf("%q", args)
+		}
+		_, wanted, _ := strings.Cut(cmd.Use, " ")
+		return usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
+	}
+}
+
+// kinds are what values of flags are called, by pflag's names of their types,
+// where its own message is that of the function that read the value.
+var kinds = map[string]string{
+	"int": "a whole number", "duration": "a duration, such as 30s or 10m", "bool": "true or false", "float64": "a number",
+}
+
+// flagError is the parser's error in the words of the other usage errors: what was
+// wanted of a value, or which flag may have been meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
+		f := invalid.GetFlag()
+		if kind := kinds[f.Value.Type()]; kind != "" {
+			return usagef("--%s %q: want %s", f.Name, invalid.GetValue(), kind)
+		}
+		return usagef("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
-		return err
+		return usageError{err}
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Those of its parents are among them once it has parsed.
@@ -92,5 +123,31 @@ func explainCompletion(root *cobra.Command) {
 	for _, shell := range completion.Commands() {
 		shell.Args = nil
 		shell.Example = "  " + examples[shell.Name()]
+		if shell.Name() == "bash" {
+			shell.Long = bashCompletion
+		}
+	}
+}
+
+const bashCompletion = `bash prints what makes bash complete this program's commands, flags and values.
+
+It stands on functions of the package bash-completion (apt-get install
+bash-completion, dnf install bash-completion, brew install bash-completion@2),
+which a shell has loaded first: begin a new one once it is installed. Without it,
+bash says at a TAB "_get_comp_words_by_ref: command not found".`
+
+// completeSome completes the last of several values, between commas, of those that
+// are not given yet.
+func completeSome(values func() []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		before := toComplete[:strings.LastIndex(toComplete, ",")+1]
+		given := strings.Split(before, ",")
+		var all []string
+		for _, v := range values() {
+			if !slices.Contains(given, v) {
+				all = append(all, before+v)
+			}
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
 	}
 }

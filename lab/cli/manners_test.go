@@ -62,25 +62,28 @@ func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for line, want := range map[string]string{
 		"staus":                    "did you mean status?",
-		"ccm sart":                "did you mean start?",
+		"ccm sart":                 "did you mean start?",
 		"frobnicate":               "`lab` has no command \"frobnicate\"\n",
 		"up --nmea x":              "did you mean --name?",
 		"up --frobnicate":          "unknown flag: --frobnicate\n",
 		"up -x":                    "unknown shorthand flag: 'x'",
 		"up extra":                 "`lab up` takes no arguments, and was given [\"extra\"]",
-		"up --nodes many":          "invalid argument \"many\"",
+		"up --nodes many":          "lab: --nodes \"many\": want a whole number\n",
+		"up --step-timeout soon":   "lab: --step-timeout \"soon\": want a duration, such as 30s or 10m\n",
+		"watch --follow=perhaps":   "lab: --follow \"perhaps\": want true or false\n",
 		"up --nodes 0":             "--nodes 0: want 1 to 100",
 		"up --profile fats":        "--profile \"fats\": want one of instant, fast, realistic; did you mean fast?",
 		"up --cluster kin":         "did you mean kind?",
 		"up --step-timeout -1s":    "--step-timeout -1s: want a positive duration",
-		"status -o jsn":            "want one of table, json, yaml; did you mean json?",
+		"status -o jsn":            "lab: --output \"jsn\": want one of table, json, yaml; did you mean json?\n",
 		"status --name Bad_Name":   "lab name \"Bad_Name\"",
 		"-q -v status":             "--quiet and --verbose",
 		"completion bash extra":    "takes no arguments",
 		"completion bahs":          "did you mean bash?",
 		"doctor --cluster kidn":    "did you mean kind?",
-		"logs one two":             "accepts at most 1",
-		"bundle":                   "accepts 1 arg",
+		"bundle":                   "lab: `lab bundle` wants FILE, and was given nothing\n",
+		"compare one":              "lab: `lab compare` wants A B, and was given [\"one\"]\n",
+		"explain":                  "`lab explain` wants node/NAME | service/[NAMESPACE/]NAME, and was given nothing",
 		"up --kubeconfig x":        "--kubeconfig is for --cluster external",
 		"up --pod-network kindnet": "--node-image and --pod-network are for --cluster kind",
 	} {
@@ -149,6 +152,16 @@ func TestCompletion(t *testing.T) {
 		}
 		assert.NotContains(t, out, "no-lab", line)
 	}
+	out, _, _ := run(t.Context(), "__complete", "watch", "--only", "cluster,call,cloud,lab,")
+	assert.Equal(t, []string{"cluster,call,cloud,lab,event", ":4"}, strings.Fields(out), "one of several, and what was given is not offered again")
+}
+
+// What bash lacks without the package is said where its completion is explained.
+func TestCompletionOfBash(t *testing.T) {
+	help, _, code := run(t.Context(), "completion", "bash", "--help")
+	assert.Zero(t, code)
+	assert.Contains(t, help, "apt-get install\nbash-completion")
+	assert.Contains(t, help, "_get_comp_words_by_ref")
 }
 
 func TestVersion(t *testing.T) {

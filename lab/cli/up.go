@@ -189,21 +189,23 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 		p("\nCompleted: %s.", strings.Join(l.Outcome.Did, "; "))
 		fallthrough
 	default:
-		p("\nTimeline (seconds since start)")
-		printTimeline(w, entries)
+		if entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return !worthClosing(e) }); len(entries) > 0 {
+			p("\nTimeline (seconds since start)")
+			printTimeline(w, entries)
+		}
 		p("")
 	}
-	for _, s := range st.Services {
-		if s.Address != "" {
-			p("  Try it        curl http://%s:%d/", s.Address, s.Port)
-		}
+	for _, s := range tryable(st.Services) {
+		p("  Try it        curl http://%s:%d/", s.Address, s.Port)
 	}
 	p("  Your shell    eval \"$(%s env%s)\"      # KUBECONFIG, kubectl, fakecloud", self, nameFlag)
 	switch {
 	case l.Cluster.Traits().NoCloudProvider:
 		closingWithoutProvider(p, self, o.Name)
-	case o.WithoutCCM:
+	case o.WithoutCCM && slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.Tainted }):
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
+	case o.WithoutCCM:
+		p("  The CCM       %s ccm start%s", self, nameFlag)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)
 	if l.State.Nodes > 0 {
@@ -211,6 +213,22 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 	}
 	p("  Stop          %s down%s", self, nameFlag)
 	return nil
+}
+
+// tryable are a few Services that should answer, the demo first.
+func tryable(services []lab.Service) []lab.Service {
+	const few = 3
+	var all []lab.Service
+	for _, s := range services {
+		switch {
+		case s.Address == "" || s.ReadyEndpoints != nil && *s.ReadyEndpoints == 0:
+		case lab.IsDemo(s.Namespace, s.Name):
+			all = slices.Insert(all, 0, s)
+		default:
+			all = append(all, s)
+		}
+	}
+	return all[:min(len(all), few)]
 }
 
 // invocation is how the person called us, for commands to copy.

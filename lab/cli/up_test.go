@@ -77,8 +77,27 @@ func TestNoEngine(t *testing.T) {
 	}
 	f := kindsFinding(lab.Embedded)
 	assert.Equal(t, doctor.Info, f.Level)
-	assert.Contains(t, f.Seen, "kind needs Docker or Podman, and neither is installed")
-	assert.Contains(t, f.Seen, "the embedded cluster needs none")
+	assert.Equal(t, "not to be had, and the embedded cluster needs none: kind needs Docker or Podman, and neither is installed", f.Seen)
+	assert.Equal(t, "install one (https://docs.docker.com/engine/install)", f.Fix)
 	assert.Equal(t, doctor.Fix, kindsFinding(lab.Kind).Level, "kind itself needs one")
 	assert.Empty(t, alternative(t.Context(), lab.Options{Name: "lab"}))
+}
+
+// What to try first is the demo; what nobody would answer is not offered.
+func TestTryable(t *testing.T) {
+	none, some := 0, 2
+	services := []lab.Service{
+		{Namespace: "a", Name: "one", Address: "192.0.2.1", ReadyEndpoints: &some},
+		{Namespace: "a", Name: "empty", Address: "192.0.2.2", ReadyEndpoints: &none},
+		{Namespace: "a", Name: "pending", ReadyEndpoints: &some},
+		{Namespace: "a", Name: "unknown", Address: "192.0.2.3"},
+		{Namespace: "a", Name: "web", Address: "192.0.2.4"},
+		{Namespace: "default", Name: "web", Address: "192.0.2.5", ReadyEndpoints: &some},
+	}
+	var addresses []string
+	for _, s := range tryable(services) {
+		addresses = append(addresses, s.Address)
+	}
+	assert.Equal(t, []string{"192.0.2.5", "192.0.2.1", "192.0.2.3"}, addresses)
+	assert.Empty(t, tryable(nil))
 }

@@ -19,15 +19,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// printTimeline prints what the closing screen of `lab up` shows of it: what
+// worthClosing tells whether the closing screen of `lab up` shows an entry: what
 // became of nodes, services and the cloud.
+func worthClosing(e timeline.Entry) bool {
+	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/")
+}
+
 func printTimeline(w io.Writer, entries []timeline.Entry) {
 	for _, e := range entries {
-		if (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/") {
-			_, _ = fmt.Fprintln(w, timelineLine(e))
-		}
+		_, _ = fmt.Fprintln(w, timelineLine(e))
 	}
 }
 
@@ -124,11 +127,15 @@ func (f *watchFlags) add(cmd *cobra.Command, o *options) {
 	offer := func(flag string, values ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
-	offer("only", sources...)
 	offer("calls", calls...)
 	offer("since", sinceStart, "30s", "5m", "1h")
-	recorded := func(flag string, of func(timeline.Entry) string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	some := func(flag string, values func() []string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, completeSome(values))
+	}
+	some("only", func() []string { return sources })
+	recorded := func(flag string, of func(timeline.Entry) string, known ...string) {
+		some(flag, func() []string {
+			values := slices.Clone(known)
 			if l, err := o.open(); err == nil {
 				entries, _ := l.Timeline().Read() // None to offer, if any error.
 				for _, e := range entries {
@@ -136,7 +143,7 @@ func (f *watchFlags) add(cmd *cobra.Command, o *options) {
 				}
 			}
 			slices.Sort(values)
-			return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" }), cobra.ShellCompDirectiveNoFileComp
+			return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" })
 		})
 	}
 	recorded("subject", func(e timeline.Entry) string { return e.Subject })
@@ -201,7 +208,7 @@ func screenOf(w io.Writer) screen {
 		return screen{w: w, width: func() int { return 0 }}
 	}
 	return screen{
-		w: w, color: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		w: w, color: ui.Colored(f),
 		width: func() int {
 			width, _, err := term.GetSize(int(f.Fd())) // Asked each time: it changes.
 			if err != nil {
@@ -224,10 +231,7 @@ func (s screen) line(color, text string) error {
 }
 
 func (s screen) paint(color, text string) string {
-	if !s.color || color == "" {
-		return text
-	}
-	return "\033[" + color + "m" + text + "\033[0m"
+	return ui.Paint(s.color && color != "", color, text)
 }
 
 // colors of sources on a terminal; what failed is red.

@@ -268,6 +268,11 @@ func TestFindings(t *testing.T) {
 		"a broken kubectl": {"kubectl", func(m machine) { m.Run = failing("/usr/bin/kubectl", "") }, Info, "cannot be told", ""},
 		"a bundle":         {"bundles", func(m machine) { m.Size = func(context.Context, string) (int64, error) { return 3 << 30, nil } }, Info, "3072 MB", "rm -r /home/me/.cache/ccmlab/bundles"},
 		"no engine":        {"kind", func(m machine) { m.Engine = func(context.Context) (string, error) { return "", errors.New("none") } }, Info, "not to be had", ""},
+		"engines of no use": {"kind", func(m machine) {
+			m.Engine = func(context.Context) (string, error) {
+				return "", errors.New("docker does not answer; start it; or: embedded\npodman runs rootless; run it as root; or: embedded")
+			}
+		}, Info, "needs none: docker does not answer\npodman runs rootless", "start it; or run it as root"},
 		"no engine for kind": {"kind", func(m machine) {
 			m.Cluster, m.Engine = "kind", func(context.Context) (string, error) { return "", errors.New("none") }
 		}, Fix, "not to be had: none", "install Docker"},

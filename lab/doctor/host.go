@@ -315,11 +315,26 @@ func bundles(ctx context.Context, m *Machine) Finding {
 
 func containers(ctx context.Context, m *Machine) Finding {
 	seen, err := m.Engine(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		return ok("%s", seen)
-	case m.Cluster == "kind":
-		return fix("install Docker and start it: https://docs.docker.com/engine/install", "not to be had: %v", err)
 	}
-	return info("", "not to be had, and the embedded cluster needs none: %v", err)
+	why, remedy := causeAndRemedy(err)
+	if m.Cluster == "kind" {
+		return fix(cmp.Or(remedy, "install Docker and start it: https://docs.docker.com/engine/install"), "not to be had: %s", why)
+	}
+	return info(remedy, "not to be had, and the embedded cluster needs none: %s", why)
+}
+
+// causeAndRemedy takes package kind's errors apart, a line for each engine: what is
+// so, what mends it, and what else there is, which is left out.
+func causeAndRemedy(err error) (cause, remedy string) {
+	var causes, remedies []string
+	for line := range strings.Lines(err.Error()) {
+		why, mends, _ := strings.Cut(strings.TrimSpace(line), "; ")
+		causes = append(causes, why)
+		if mends, _, _ = strings.Cut(mends, "; or: "); mends != "" {
+			remedies = append(remedies, mends)
+		}
+	}
+	return strings.Join(causes, "\n"), strings.Join(remedies, "; or ")
 }

@@ -36,7 +36,7 @@ func Pod(before, after *corev1.Pod) []Change {
 			was = before.Status.ContainerStatuses[i].RestartCount
 		}
 		if c.RestartCount > was {
-			detail := fmt.Sprintf("container %s, %d times so far", c.Name, c.RestartCount)
+			detail := fmt.Sprintf("container %s, %s", c.Name, soFar(c.RestartCount))
 			if t := c.LastTerminationState.Terminated; t != nil {
 				detail += fmt.Sprintf("; its last exit code was %d", t.ExitCode)
 			}
@@ -54,6 +54,13 @@ func Pod(before, after *corev1.Pod) []Change {
 		add(!ending, "not-ready", "")
 	}
 	return out
+}
+
+func soFar(n int32) string {
+	if n == 1 {
+		return "once so far"
+	}
+	return fmt.Sprintf("%d times so far", n)
 }
 
 func podReady(p *corev1.Pod) bool {

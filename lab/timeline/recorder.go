@@ -68,26 +68,37 @@ func Ready(n *corev1.Node) bool {
 	})
 }
 
-// Service compares two versions of a Service.
+// Service compares two versions of a Service; before is nil for a new one, after is
+// nil for one that was deleted. Only what has a balancer, asks for one or does so no
+// more is told of.
 func Service(before, after *corev1.Service) []Change {
-	if after == nil {
-		if before.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			return nil
-		}
-		return []Change{service(before, "deleted", "")}
-	}
-	if after.Spec.Type != corev1.ServiceTypeLoadBalancer {
+	switch was, is := balanced(before), balanced(after); {
+	case !was && !is:
 		return nil
+	case after == nil:
+		return []Change{service(before, "deleted", "")}
+	case was && !is:
+		return []Change{service(after, "changed", fmt.Sprintf("type %s, no balancer any more", after.Spec.Type))}
+	case before == nil:
+		return append([]Change{service(after, "created", "type LoadBalancer, address pending")}, address("", IngressIP(after), after)...)
+	case !was:
+		return append([]Change{service(after, "changed", "type LoadBalancer, address pending")}, address("", IngressIP(after), after)...)
 	}
-	var out []Change
-	if before == nil {
-		out = append(out, service(after, "created", "type LoadBalancer, address pending"))
-		before = &corev1.Service{}
+	return address(IngressIP(before), IngressIP(after), after)
+}
+
+func balanced(s *corev1.Service) bool {
+	return s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+func address(was, is string, s *corev1.Service) []Change {
+	switch {
+	case was == is:
+		return nil
+	case is == "":
+		return []Change{service(s, "address-lost", was)}
 	}
-	if was, is := IngressIP(before), IngressIP(after); was != is && is != "" {
-		out = append(out, service(after, "address", is))
-	}
-	return out
+	return []Change{service(s, "address", is)}
 }
 
 func service(s *corev1.Service, what, detail string) Change {

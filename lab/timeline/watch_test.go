@@ -207,6 +207,7 @@ func TestPodChanges(t *testing.T) {
 		})
 	}
 	assert.Equal(t, "container c, 2 times so far; its last exit code was 3", timeline.Pod(pod(), pod(restarted))[0].Detail)
+	assert.Equal(t, "container c, once so far; its last exit code was 3", timeline.Pod(pod(), pod(restarted, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount = 1 }))[0].Detail)
 }
 
 func TestKubernetesEvents(t *testing.T) {

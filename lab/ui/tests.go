@@ -48,7 +48,7 @@ const (
 func NewTests(f *os.File, total int) *Tests {
 	tty := Terminal(f)
 	return &Tests{
-		w: f, tty: tty, color: tty && os.Getenv("NO_COLOR") == "", total: total, running: map[string]time.Time{},
+		w: f, tty: tty, color: Colored(f), total: total, running: map[string]time.Time{},
 		width: func() int {
 			width, _, err := term.GetSize(int(f.Fd()))
 			if err != nil || width <= 0 {

@@ -23,9 +23,11 @@ type Steps struct {
 
 // New prints to f. quiet prints nothing but problems.
 func New(f *os.File, quiet bool) *Steps {
-	tty := Terminal(f)
-	return &Steps{w: f, start: time.Now(), tty: tty, color: tty && os.Getenv("NO_COLOR") == "", quiet: quiet}
+	return &Steps{w: f, start: time.Now(), tty: Terminal(f), color: Colored(f), quiet: quiet}
 }
+
+// underWay is what a step shows until it has noted something.
+const underWay = "under way"
 
 // longStep is when a step's silence would look like a hang.
 const longStep = 2 * time.Second
@@ -34,7 +36,7 @@ const longStep = 2 * time.Second
 func (s *Steps) Do(title string, step func(note func(string)) (string, error)) error {
 	began := time.Now()
 	var mu sync.Mutex
-	status := ""
+	status := underWay
 	done := make(chan struct{})
 	var shown sync.WaitGroup
 	shown.Go(func() {

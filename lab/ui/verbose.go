@@ -11,18 +11,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/term"
 )
 
 // Verbose shows what the lab's parts tell with slog, debugging among it.
 func Verbose(f *os.File) slog.Handler {
-	tty := Terminal(f)
-	return &verbose{w: f, wipe: tty, color: tty && os.Getenv("NO_COLOR") == ""}
+	return &verbose{w: f, wipe: Terminal(f), color: Colored(f)}
 }
-
-// Terminal tells whether f is one that lines can be drawn over and coloured on.
-func Terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
 
 type verbose struct {
 	w           io.Writer

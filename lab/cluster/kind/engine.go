@@ -68,7 +68,7 @@ func detect(ctx context.Context) (engine, error) {
 	case len(names) == 1:
 		return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that; or: %s", names[0], names[0], instead)
 	}
-	return engine{}, fmt.Errorf("kind needs Docker or Podman, and neither is installed; install one; or: %s", instead)
+	return engine{}, fmt.Errorf("kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install); or: %s", instead)
 }
 
 // locate finds out where the engine is, so that whatever a later shell's

@@ -24,7 +24,8 @@ const ccmBound = 30 * time.Second
 // ccmMark is there while the CCM should run.
 func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
 
-func (s Site) ccmWanted() bool { return exists(s.ccmMark()) }
+// CCMWanted tells whether the CCM should run.
+func (s Site) CCMWanted() bool { return exists(s.ccmMark()) }
 
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }

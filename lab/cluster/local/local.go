@@ -141,7 +141,7 @@ func (s Site) Components(names ...string) ([]cluster.Component, error) {
 	}
 	var all []cluster.Component
 	for _, name := range names {
-		c := cluster.Component{Name: name, State: cluster.StateStopped, Wanted: name != ComponentCCM || s.ccmWanted()}
+		c := cluster.Component{Name: name, State: cluster.StateStopped, Wanted: name != ComponentCCM || s.CCMWanted()}
 		if p := running[name]; p != nil {
 			c.PID, c.State = p.PID, cluster.StateRunning
 		}
