@@ -61,6 +61,8 @@ func (u *up) told(ctx context.Context, title string, step func() (string, error)
 	case u.waited:
 		u.did("waited for " + title)
 		return detail, err
+	case u.idle != "" && detail == u.idle:
+		return detail, err
 	}
 	return asItWas, err
 }
