@@ -6,13 +6,17 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -57,19 +61,38 @@ func (u *up) told(ctx context.Context, title string, step func() (string, error)
 	case u.waited:
 		u.did("waited for " + title)
 		return detail, err
+	case u.idle != "" && detail == u.idle:
+		return detail, err
 	}
 	return asItWas, err
 }
 
 func (u *up) did(what string) { u.Outcome.Did = append(u.Outcome.Did, what) }
 
-// poll is cluster.Poll, and remembers that there was something to wait for.
+// hopeless is an error that no further try takes away.
+type hopeless struct{ error }
+
+// poll is cluster.Poll, and remembers that there was something to wait for. It
+// ends at once with what is hopeless.
 func (u *up) poll(ctx context.Context, what string, try func(context.Context) error) error {
-	return cluster.Poll(ctx, what, func(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var lost hopeless
+	err := cluster.Poll(ctx, what, func(ctx context.Context) error {
+		if lost.error != nil {
+			return lost
+		}
 		err := try(ctx)
 		u.waited = u.waited || err != nil
+		if errors.As(err, &lost) {
+			stop()
+		}
 		return err
 	})
+	if lost.error != nil {
+		return lost.error
+	}
+	return err
 }
 
 // started names what runs now and did not when this was asked last.
@@ -107,6 +130,28 @@ func (l *Lab) running(ctx context.Context) (map[string]int, error) {
 		}
 	}
 	return now, err
+}
+
+// lacking is an error that names what should run now and does not, with the end
+// of its log. A CCM that this `up` was not to start is left out.
+func (u *up) lacking(ctx context.Context) error {
+	all, err := u.components(ctx)
+	errs := []error{err}
+	for _, c := range all {
+		if c.Wanted && c.State != cluster.StateRunning && (c.Name != local.ComponentCCM || u.ccm) {
+			errs = append(errs, fmt.Errorf("%s does not run\n%s", c.Name, u.logHint(c.Name)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// logHint says how a component's log ends, and where it is.
+func (l *Lab) logHint(component string) string {
+	file := local.NewSite(l.State, l.bin).LogFile(component)
+	if _, err := os.Stat(file); err != nil { // A container's.
+		return "`lab logs " + component + "` prints its log"
+	}
+	return process.LogHint(file)
 }
 
 // concluded fills in the result, and has the timeline tell what was completed.

@@ -58,12 +58,13 @@ type up struct {
 	// says that a step did not find at once what it looked for.
 	seen   map[string]int
 	waited bool
-	// asleep says that somebody has scaled the demo to nothing.
-	asleep bool
+	// idle says why the demo answers nobody, if somebody has made it so.
+	idle string
+	// ccm says that the CCM is to run, agent that the agent was seen to.
+	ccm, agent bool
 	// prepared says that all is there that the first start needs.
 	prepared bool
-	nodes    int    // that should be Ready
-	pods     int    // nodes that may have a pod of the demo
+	census   census // at the last look
 	answer   string // URL of the demo
 }
 
@@ -130,7 +131,33 @@ func (o *Options) unpack(ctx context.Context, steps *ui.Steps) error {
 	})
 }
 
+// run goes through the steps, and once more if something has ended since its step
+// found it: it was about to.
 func (u *up) run(ctx context.Context) error {
+	_, preparing := u.Cluster.(cluster.Preparer)
+	u.prepared = !preparing
+	u.ccm = !u.opts.WithoutCCM && !u.Cluster.Traits().NoCloudProvider
+	if !u.fresh {
+		if _, err := u.started(ctx); err != nil {
+			return err
+		}
+	}
+	for again := false; ; again = true {
+		if err := u.goThrough(ctx); err != nil {
+			return err
+		}
+		lacking := u.lacking(ctx)
+		if lacking == nil {
+			return u.concluded()
+		}
+		if again {
+			return lacking
+		}
+		u.steps.Say("Something has ended meanwhile; once more:")
+	}
+}
+
+func (u *up) goThrough(ctx context.Context) error {
 	type step struct {
 		title string
 		do    func(context.Context, func(string)) (string, error)
@@ -139,14 +166,8 @@ func (u *up) run(ctx context.Context) error {
 	}
 	_, preparing := u.Cluster.(cluster.Preparer)
 	demo := u.Cluster.Traits().Demo && !u.opts.WithoutDemo
-	without := u.Cluster.Traits().NoCloudProvider
-	ccm := !u.opts.WithoutCCM && !without
-	u.prepared = !preparing
-	if !u.fresh {
-		if _, err := u.started(ctx); err != nil {
-			return err
-		}
-	}
+	without, ccm := u.Cluster.Traits().NoCloudProvider, u.ccm
+	u.kube, u.agent, u.idle = nil, false, ""
 	for _, s := range []step{
 		{title: "images", do: u.prepare, skip: !preparing, bound: prepareBound},
 		{title: "cloud", do: u.startCloud},
@@ -172,7 +193,7 @@ func (u *up) run(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("%s: %w", s.title, err), u.awake())
 		}
 	}
-	return u.concluded()
+	return nil
 }
 
 func (u *up) prepare(ctx context.Context, note func(string)) (string, error) {
@@ -232,6 +253,7 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	if err := u.startAgent(u.hold); err != nil {
 		return "", err
 	}
+	u.agent = true
 	if len(made) > 0 {
 		u.did("created " + strings.Join(made, ", "))
 	}
@@ -297,45 +319,62 @@ func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
 	}})
 }
 
-// awaitNodes waits for a Ready node on each instance that runs or is about to.
+// awaitNodes waits for a Ready node of each instance that runs or is about to.
 func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
-	var tainted, ready int
-	err := u.poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
-		instances, err := u.liveInstances(ctx)
-		if err != nil {
+	ended, err := u.deaths()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = ended.news.Close() }()
+	if err := u.clearNames(ctx, note); err != nil {
+		return "", err
+	}
+	err = u.poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
+		if err := u.look(ctx); err != nil {
 			return err
 		}
-		alive, err := u.aliveNodes(ctx)
-		if err != nil {
-			return err
+		note(fmt.Sprintf("%d of %d Ready", u.census.ready(), len(u.census.wanted)))
+		lacks := u.census.lacks()
+		if lacks == nil {
+			return nil
 		}
-		u.nodes, u.pods, tainted, ready = 0, 0, 0, 0
-		for _, i := range instances {
-			if i.State == api.InstancePending || i.State == api.InstanceRunning {
-				u.nodes++
-			}
+		machine, err := ended.often()
+		if machine != "" {
+			return hopeless{fmt.Errorf("machine %s ends again and again\n%s", machine, u.logHint("node/"+machine))}
 		}
-		for _, n := range alive {
-			if timeline.Uninitialized(&n) {
-				tainted++
-			}
-			if timeline.Ready(&n) {
-				ready++
-				if _, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]; !controlPlane {
-					u.pods++
-				}
-			}
-		}
-		note(fmt.Sprintf("%d of %d Ready", ready, u.nodes))
-		if ready < u.nodes {
-			return fmt.Errorf("%d of %d nodes are Ready", ready, u.nodes)
-		}
-		return nil
+		return errors.Join(lacks, err)
 	})
 	if u.Cluster.Traits().NoCloudProvider {
-		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", ready), err
+		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", u.census.ready()), err
 	}
-	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", ready, tainted), err
+	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", u.census.ready(), u.census.tainted), err
+}
+
+// clearNames starts the CCM before its turn where a node is missing in a lab that
+// was there: a new machine waits until a CCM has deleted an earlier one's Node.
+func (u *up) clearNames(ctx context.Context, note func(string)) error {
+	if u.fresh || !u.ccm {
+		return nil
+	}
+	if err := u.look(ctx); err == nil && u.census.lacks() == nil {
+		return nil
+	}
+	note("starting the CCM, which deletes the Nodes of instances that are gone")
+	return u.StartCCM(ctx)
+}
+
+// look takes the census anew.
+func (u *up) look(ctx context.Context) error {
+	instances, err := u.liveInstances(ctx)
+	if err != nil {
+		return err
+	}
+	alive, err := u.aliveNodes(ctx)
+	if err != nil {
+		return err
+	}
+	u.census = takeCensus(instances, alive)
+	return nil
 }
 
 // aliveNodes are those whose kubelet renews its lease now: after a crash, what
@@ -384,8 +423,14 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	if u.asleep = demo.Spec.Replicas != nil && *demo.Spec.Replicas == 0; u.asleep {
-		return asleep, nil
+	switch {
+	case demo.Spec.Replicas != nil && *demo.Spec.Replicas == 0:
+		u.idle = asleep
+	case len(u.census.workers) == 0:
+		u.idle = noNode
+	}
+	if u.idle != "" {
+		return u.idle, nil
 	}
 	var said string
 	err = u.poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
@@ -397,14 +442,20 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 			return errors.New("kube-controller-manager has not created the demo's pods yet")
 		}
 		note("waiting for the scheduler's word")
-		scheduled := 0
+		scheduled, why := 0, ""
 		for _, p := range pods {
 			if p.Spec.NodeName != "" {
 				scheduled++
+			} else if i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }); i >= 0 {
+				why = p.Status.Conditions[i].Message
 			}
 		}
 		if scheduled == len(pods) {
 			said = "scheduled"
+			return nil
+		}
+		if why != "" && !u.fresh { // Somebody may have seen to it that they fit nowhere.
+			said = "Pending: " + firstSentence(why)
 			return nil
 		}
 		events, err := u.kube.CoreV1().Events(demoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
@@ -483,35 +534,34 @@ func (u *up) startController(ctx context.Context, note func(string)) (string, er
 const asleep = "none: deployment web is scaled to 0"
 
 func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
-	if u.asleep {
-		return asleep, nil
+	if u.idle != "" {
+		return u.idle, nil
 	}
-	var nodes []string
+	var m muster
+	var meant patience
 	err := u.poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
 		pods, err := u.demoPods(ctx)
+		if err == nil && !u.fresh { // Nodes come and go there.
+			err = u.look(ctx)
+		}
 		if err != nil {
 			return err
 		}
-		nodes = nodes[:0]
-		running := 0
-		for _, p := range pods {
-			if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-			}) {
-				running++
-				nodes = append(nodes, p.Spec.NodeName)
-			}
+		m = u.census.muster(pods)
+		note(fmt.Sprintf("%d of %d Ready", len(m.nodes), m.all))
+		if m.idle != "" || len(m.nodes) >= m.want {
+			return nil
 		}
-		note(fmt.Sprintf("%d of %d Ready", running, len(pods)))
-		// Every node that runs has one, up to their number: see the demo's
-		// topologySpreadConstraints. Those of a stopped node wait for it.
-		if want := min(len(pods), u.pods); running < want || running == 0 {
-			return fmt.Errorf("%d of %d pods are Ready", running, max(1, want))
+		lacks := fmt.Errorf("%d of %d pods are Ready", len(m.nodes), m.want)
+		if !u.fresh && u.embedded() && meant.gone(m.all > 0 && m.settled, time.Now()) {
+			return hopeless{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", lacks, settledBound, demoName)}
 		}
-		return nil
+		return lacks
 	})
-	slices.Sort(nodes)
-	return fmt.Sprintf("%d Ready on %s", len(nodes), strings.Join(slices.Compact(nodes), ", ")), err
+	if u.idle = m.idle; u.idle != "" {
+		return u.idle, err
+	}
+	return fmt.Sprintf("%d Ready on %s", len(m.nodes), strings.Join(slices.Compact(m.nodes), ", ")), err
 }
 
 func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
@@ -522,7 +572,7 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if timeline.IngressIP(svc) != "" {
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
 			return nil
 		}
 		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagServiceUID + "=" + string(svc.UID)}})
@@ -538,13 +588,17 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 	if err != nil {
 		return "", err
 	}
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		u.idle = fmt.Sprintf(noSuchService, svc.Spec.Type)
+		return u.idle, nil
+	}
 	u.answer = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
 	return "service web has " + u.answer, nil
 }
 
 func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
-	if u.asleep {
-		return asleep, nil
+	if u.idle != "" {
+		return u.idle, nil
 	}
 	var body string
 	err := u.poll(ctx, u.answer+" to answer", func(ctx context.Context) error {

@@ -43,6 +43,15 @@ const stepBound = 30 * time.Second
 // The conformance suite has such, and plays the kubelet of their Nodes itself.
 const tagMachine, noMachine = "ccmlab-machine", "none"
 
+// IsMachine tells whether a machine boots for an instance with these tags.
+func IsMachine(tags api.Tags) bool { return tags[tagMachine] != noMachine }
+
+// What the timeline tells of a machine that ended though nobody had halted it.
+const (
+	MachineSubject = "machine/" // and its name
+	MachineEnded   = "ended"
+)
+
 type cloud interface {
 	ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error)
 	ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error)
@@ -176,7 +185,7 @@ func (a *Agent) relist(ctx context.Context) error {
 
 func (a *Agent) ours(tags api.Tags) bool {
 	key, value, _ := strings.Cut(a.tag, "=")
-	return tags[key] == value && tags[tagMachine] != noMachine
+	return tags[key] == value && IsMachine(tags)
 }
 
 // note takes in the newest version of an instance or a route. An older one, as
@@ -379,7 +388,7 @@ func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (
 		a.tell(m, "halted", "", false)
 		return 0
 	}
-	a.tell(m, "ended", "nobody had halted it", true)
+	a.tell(m, MachineEnded, "nobody had halted it", true)
 	a.busy[m.Name] = true
 	if age >= shortLife {
 		return restartDelay
@@ -390,7 +399,7 @@ func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (
 
 // tell says what has become of a machine.
 func (a *Agent) tell(m cluster.Machine, what, detail string, failed bool) {
-	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: "machine/" + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
+	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
 }
 
 func (a *Agent) sweep(ctx context.Context, keep map[string]bool) {

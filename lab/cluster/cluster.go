@@ -95,8 +95,11 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // machine: a new instance may have an old one's name and address.
 type Machine struct{ ID, Name, Address string }
 
+// ProviderPrefix begins the provider IDs of the lab's cloud.
+const ProviderPrefix = "fakecloud://"
+
 // ProviderID is what the CCM writes on the machine's Node.
-func (m Machine) ProviderID() string { return "fakecloud://" + m.ID }
+func (m Machine) ProviderID() string { return ProviderPrefix + m.ID }
 
 // Size is what an instance's type gives a machine. The type of an instance never
 // changes, so that a machine has one size for life.

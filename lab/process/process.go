@@ -151,6 +151,10 @@ func (p *Process) Alive() bool {
 	return alive && born == p.born
 }
 
+// Found tells whether the process ran before it was asked for: not how it ends is
+// known then, nor for how long it will be there.
+func (p *Process) Found() bool { return p.done == nil }
+
 // Wait returns when the process has ended.
 func (p *Process) Wait(ctx context.Context) error {
 	if p.done != nil {
@@ -226,11 +230,10 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 }
 
 func (p *Process) died() error {
-	how := "its exit status is not known"
-	if p.done != nil {
-		how = fmt.Sprint(p.Exit())
+	if p.Found() {
+		return fmt.Errorf("%s ended\n%s", p.Component, p.logHint())
 	}
-	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, p.logHint())
+	return fmt.Errorf("%s ended at its start (%v)\n%s", p.Component, p.Exit(), p.logHint())
 }
 
 func (p *Process) logHint() string {

@@ -217,20 +217,20 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx)
+	return c.applyManifests(ctx, c.auditing()...)
 }
 
 // StartAPIServer brings up etcd and the API server alone, with the RBAC that the
 // lab and its CCM need: a control plane in which nobody but the CCM acts.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
-	start := func(ctx context.Context) error { return c.startAPIServer(ctx) }
+	start, flags := func(ctx context.Context) error { return c.startAPIServer(ctx) }, []string(nil)
 	if c.AuditPolicy != "" {
-		start = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }
+		start, flags = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }, c.auditing()
 	}
 	if err := start(ctx); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx)
+	return c.applyManifests(ctx, flags...)
 }
 
 func (c *Cluster) startAudited(ctx context.Context, policy string) error {
@@ -240,34 +240,26 @@ func (c *Cluster) startAudited(ctx context.Context, policy string) error {
 	return c.startAPIServer(ctx, c.auditing()...)
 }
 
-func (c *Cluster) applyManifests(ctx context.Context) error {
+func (c *Cluster) applyManifests(ctx context.Context, flags ...string) error {
 	// Upstream's own roles are written by the API server after it is ready.
-	return cluster.Poll(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
+	return c.Serve(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
 		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
-	})
+	}, c.etcd(), c.apiserver(flags...))
 }
 
 func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
-	etcd, err := c.Ensure(c.etcd())
-	if err != nil {
-		return err
-	}
-	apiserver, err := c.Ensure(c.apiserver(flags...))
-	if err != nil {
-		return err
-	}
 	client, err := c.Operator()
 	if err != nil {
 		return err
 	}
-	return apiserver.Await(ctx, "kube-apiserver to be ready on "+c.Endpoint(local.PortAPIServer), func(ctx context.Context) error {
+	return c.Serve(ctx, "kube-apiserver to be ready on "+c.Endpoint(local.PortAPIServer), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	}, etcd)
+	}, c.etcd(), c.apiserver(flags...))
 }
 
 // Tend keeps the CCM running.

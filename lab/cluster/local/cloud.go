@@ -36,14 +36,10 @@ func (s Site) Fakecloud(tag string) process.Spec {
 
 // StartCloud starts the cloud and returns when it is ready.
 func (s Site) StartCloud(ctx context.Context, tag string, note func(string)) error {
-	p, err := s.Ensure(s.Fakecloud(tag))
-	if err != nil {
-		return err
-	}
 	note("waiting for it to be ready")
 	cloud, err := s.Cloud().Client(cluster.CallerLab)
 	if err != nil {
 		return err
 	}
-	return p.Await(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready)
+	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready, s.Fakecloud(tag))
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,6 +77,26 @@ func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
 		return p, nil
 	}
 	return s.Host.Start(spec)
+}
+
+// Serve starts components unless they run, and returns when ready, which asks the
+// last, returns nil. One that was found and ends meanwhile was about to end when it
+// was found: it is started anew.
+func (s Site) Serve(ctx context.Context, what string, ready func(context.Context) error, specs ...process.Spec) error {
+	for {
+		all := make([]*process.Process, len(specs))
+		for i, spec := range specs {
+			var err error
+			if all[i], err = s.Ensure(spec); err != nil {
+				return err
+			}
+		}
+		needs, last := all[:len(all)-1], all[len(all)-1]
+		err := last.Await(ctx, what, ready, needs...)
+		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(p *process.Process) bool { return p.Found() && !p.Alive() }) {
+			return err
+		}
+	}
 }
 
 // Claim takes a free slot for a new lab.
