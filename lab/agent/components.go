@@ -102,7 +102,7 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 	}
 	for name, was := range ended {
 		if now[name] == nil {
-			r.Tell(component(name, componentEnded, was))
+			r.tellComponent(time.Now(), component(name, componentEnded, was))
 		}
 	}
 	for name, p := range now {
@@ -115,11 +115,20 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 		if age := time.Since(began); age < 0 || began.Before(r.log.Start) { // The clock was set.
 			began = time.Now()
 		}
-		if was, ok := ended[name]; ok {
-			r.check(r.log.AddAt(began.Add(-time.Millisecond), component(name, componentEnded, was)))
+		// The kernel tells starts to a hundredth of a second only.
+		if last := r.components[componentPrefix+name].Time; !began.After(last) {
+			began = last.Add(2 * time.Millisecond)
 		}
-		r.check(r.log.AddAt(began, component(name, componentStarted, processID(p))))
+		if was, ok := ended[name]; ok {
+			r.tellComponent(began.Add(-time.Millisecond), component(name, componentEnded, was))
+		}
+		r.tellComponent(began, component(name, componentStarted, processID(p)))
 	}
+}
+
+func (r *Recorder) tellComponent(at time.Time, c timeline.Change) {
+	r.check(r.log.AddAt(at, c))
+	r.components[c.Subject] = timeline.Entry{Time: at, Change: c}
 }
 
 func processID(p *process.Process) string { return fmt.Sprintf("process %d", p.PID) }

@@ -27,14 +27,14 @@ type Recorder struct {
 	// Of an earlier run: subjects of watches, Events by their keys, and what was
 	// last told of each component.
 	known, events map[string]bool
-	components    map[string]timeline.Change
+	components    map[string]timeline.Entry
 }
 
 // NewRecorder reads what is there.
 func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Recorder, error) {
 	r := &Recorder{
 		log: log, serviceTag: serviceTag, slog: logger,
-		known: map[string]bool{}, events: map[string]bool{}, components: map[string]timeline.Change{},
+		known: map[string]bool{}, events: map[string]bool{}, components: map[string]timeline.Entry{},
 	}
 	entries, err := log.Read()
 	for _, e := range entries {
@@ -43,7 +43,7 @@ func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Rec
 		case timeline.SourceEvent:
 			r.events[e.EventKey] = true
 		case timeline.SourceLab:
-			r.components[e.Subject] = e.Change
+			r.components[e.Subject] = e
 		default:
 			r.known[e.Subject] = true
 		}

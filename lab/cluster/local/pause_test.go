@@ -17,7 +17,7 @@ func TestClaimLeavesKeptSlots(t *testing.T) {
 	stopped, err := state.Create("stopped")
 	require.NoError(t, err)
 	defer stopped.Unlock()
-	stopped.Slot = first.Number
+	stopped.Slot, stopped.Ports = first.Number, first.Ports
 	require.NoError(t, stopped.Save())
 	damaged, err := state.Create("damaged")
 	require.NoError(t, err)
