@@ -2,6 +2,8 @@ package lab
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -15,14 +17,16 @@ import (
 )
 
 // RunAgent is the lab's background process: machines for instances, what the
-// cluster needs tending, and the timeline. It has the lab's claim, if that is a
-// file, which it inherits as descriptor 3, for as long as it lives.
-func RunAgent(ctx context.Context, dir string, log *slog.Logger) error {
-	if lock := os.NewFile(3, "claim"); lock != nil {
-		if l, err := net.FileListener(lock); err == nil {
-			defer func() { _ = l.Close() }()
+// cluster needs tending, and the timeline. Told that it holds the lab's claim, it
+// has inherited that as descriptor 3, and has it for as long as it lives.
+func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) error {
+	if holds {
+		lock := os.NewFile(3, "claim")
+		l, err := net.FileListener(lock)
+		if err := errors.Join(err, lock.Close()); err != nil {
+			return fmt.Errorf("the lab's claim, descriptor 3: %w", err)
 		}
-		_ = lock.Close()
+		defer func() { _ = l.Close() }()
 	}
 	l, err := OpenDir(dir)
 	if err != nil {

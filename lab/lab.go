@@ -319,6 +319,7 @@ func (l *Lab) startAgent(hold cluster.Hold) error {
 		}
 		defer func() { _ = file.Close() }()
 		spec.Inherit = []*os.File{file}
+		spec.Args = append(spec.Args, "--claim")
 	}
 	_, err = l.host.Start(spec)
 	return err

@@ -82,8 +82,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"completion bahs":          "did you mean bash?",
 		"doctor --cluster kidn":    "did you mean kind?",
 		"bundle":                   "lab: `lab bundle` wants FILE, and was given nothing\n",
-		"compare one":              "lab: `lab compare` wants A B, and was given [\"one\"]\n",
-		"explain":                  "`lab explain` wants node/NAME | service/[NAMESPACE/]NAME, and was given nothing",
+		"compare one":              "lab: compare which two labs?",
+		"explain":                  "explain what? want node/NAME or service/[NAMESPACE/]NAME",
 		"up --kubeconfig x":        "--kubeconfig is for --cluster external",
 		"up --pod-network kindnet": "--node-image and --pod-network are for --cluster kind",
 	} {

@@ -84,7 +84,10 @@ func dash(s string) string {
 }
 
 func newAgent() *cobra.Command {
-	var dir string
+	var (
+		dir   string
+		claim bool
+	)
 	cmd := &cobra.Command{
 		Use: "agent", Hidden: true,
 		Short: "The lab's background process; `lab up` starts it",
@@ -92,9 +95,10 @@ func newAgent() *cobra.Command {
 			if dir == "" {
 				return usagef("--dir is missing; `lab up` starts this for you")
 			}
-			return lab.RunAgent(cmd.Context(), dir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			return lab.RunAgent(cmd.Context(), dir, claim, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")
+	cmd.Flags().BoolVar(&claim, "claim", false, "descriptor 3 is the lab's claim, to be held")
 	return cmd
 }
