@@ -84,7 +84,7 @@ func nodesAreReached(f *fixture) {
 	require.NotEmpty(f.t, pods.Items)
 	logs, err := operator.CoreV1().Pods("default").GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(f.t.Context())
 	require.NoError(f.t, err)
-	assert.Contains(f.t, string(logs), "GET /healthz")
+	assert.Contains(f.t, string(logs), "listening on 127.")
 
 	web, err := operator.CoreV1().Services("default").Get(f.t.Context(), "web", metav1.GetOptions{})
 	require.NoError(f.t, err)

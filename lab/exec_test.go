@@ -295,8 +295,8 @@ func (f *fixture) portForward(t *testing.T) {
 
 func (f *fixture) refuses(t *testing.T) {
 	for want, argv := range map[string][]string{
-		"kubectl logs -f --tail=0 does the same":            {"attach", "box"},
-		`leave out -t: kubectl exec POD -- sh -c "…" works`: {"exec", "-it", "box", "--", "sh"},
+		"kubectl logs -f --tail=0 does the same": {"attach", "box"},
+		`kubectl exec POD -- sh -c "…" works`:    {"exec", "-it", "box", "--", "sh"},
 	} {
 		out, err := f.in(t).kubectlWith("", argv...)
 		assert.Error(t, err)

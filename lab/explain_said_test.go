@@ -4,6 +4,7 @@ package lab_test
 // and that it and `lab compare` say of a lab that is stopped that it is.
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -14,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/explain"
-	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 func TestExplainTellsWhatWasDone(t *testing.T) {
@@ -30,12 +30,12 @@ func TestExplainTellsWhatWasDone(t *testing.T) {
 		{"a paused CCM and a paused API server", func(f *fixture) {
 			f.cloud("instances", "create", "node-2", "--wait")
 			f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
-			f.whilePaused("kube-apiserver", func() {
-				f.explains("node/node-2", explain.Unknown, "cannot be explained: the control plane is stopped by a signal.", "kill -CONT ")
-			})
 			f.whilePaused("ccm", func() {
 				f.cloud("instances", "terminate", "node-2", "--wait")
 				f.explains("node/node-2", explain.NotReady, "and the CCM, which would delete it, is stopped by a signal.", "kill -CONT ")
+			})
+			f.whilePaused("kube-apiserver", func() {
+				f.explains("node/node-1", explain.Unknown, "cannot be explained: the control plane is stopped by a signal.", "kill -CONT ")
 			})
 		}},
 		{"a Node that was deleted", func(f *fixture) {
@@ -48,7 +48,11 @@ func TestExplainTellsWhatWasDone(t *testing.T) {
 			f.lab("down", "--keep-state")
 			// Whichever of the two is looked at first.
 			other := f.name + "-too"
-			require.NoError(f.t, os.CopyFS(filepath.Join(f.home, other), os.DirFS(f.dir())))
+			record, err := os.ReadFile(f.dir("lab.json"))
+			require.NoError(f.t, err)
+			require.NoError(f.t, os.Mkdir(filepath.Join(f.home, other), 0o700))
+			record = bytes.ReplaceAll(record, []byte(f.name), []byte(other))
+			require.NoError(f.t, os.WriteFile(filepath.Join(f.home, other, "lab.json"), record, 0o600))
 			f.t.Cleanup(func() { assert.NoError(f.t, os.RemoveAll(filepath.Join(f.home, other))) })
 			for _, args := range [][]string{{"explain", "node/node-1"}, {"explain", "node"}, {"compare", f.name, other}} {
 				out, err := f.try(args...)
@@ -66,9 +70,7 @@ func TestExplainTellsWhatWasDone(t *testing.T) {
 // whilePaused stops a component by a signal while do runs.
 func (f *fixture) whilePaused(component string, do func()) {
 	f.t.Helper()
-	running, err := process.Host{Lab: f.dir()}.Running()
-	require.NoError(f.t, err)
-	p := running[component]
+	p := f.component(component)
 	require.NotNil(f.t, p, component)
 	require.NoError(f.t, p.Signal(syscall.SIGSTOP))
 	defer func() { assert.NoError(f.t, p.Signal(syscall.SIGCONT)) }()
