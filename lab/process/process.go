@@ -233,7 +233,11 @@ func (p *Process) died() error {
 	if p.Found() {
 		return fmt.Errorf("%s ended\n%s", p.Component, p.logHint())
 	}
-	return fmt.Errorf("%s ended at its start (%v)\n%s", p.Component, p.Exit(), p.logHint())
+	how := "exit status 0"
+	if err := p.Exit(); err != nil {
+		how = err.Error()
+	}
+	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, p.logHint())
 }
 
 func (p *Process) logHint() string {

@@ -25,10 +25,11 @@ const loopback = 255
 func foreign(dir string) error {
 	var stat unix.Stat_t
 	me := os.Geteuid()
-	if unix.Stat(dir, &stat) != nil || me == 0 || int(stat.Uid) == me {
-		return nil // What cannot be looked at, whoever wants it will see.
+	// What cannot be looked at, whoever wants it will see.
+	if err := unix.Stat(dir, &stat); err == nil && me != 0 && int(stat.Uid) != me {
+		return fmt.Errorf("lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own", filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)))
 	}
-	return fmt.Errorf("lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own", filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)))
+	return nil
 }
 
 // UserName is a user's name, or the number of one that has none.
