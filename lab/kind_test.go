@@ -200,7 +200,7 @@ func (f *fixture) kindIsLookedAt() {
 	f.timelineTells(f.t)
 
 	logs := f.logNames()
-	assert.ElementsMatch(f.t, []string{"lab-agent", "fakecloud", "ccm", "node-" + f.controlPlane(), "node-node-1", "node-node-2"}, logs)
+	assert.ElementsMatch(f.t, []string{"lab-agent", "fakecloud", "ccm", "node/" + f.controlPlane(), "node/node-1", "node/node-2"}, logs)
 	for _, name := range logs {
 		assert.NotEmpty(f.t, f.lab("logs", name, "--tail", "5"), name)
 	}
