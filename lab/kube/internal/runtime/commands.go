@@ -78,7 +78,8 @@ func (p *process) command(ctx context.Context, argv []string) error {
 	if err == nil {
 		err = found.do(ctx, c)
 	}
-	if _, isStatus := err.(interp.ExitStatus); err == nil || isStatus {
+	var exited interp.ExitStatus
+	if err == nil || errors.As(err, &exited) {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -130,8 +130,8 @@ func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writ
 		return 0, err
 	}
 	text := cmp.Or(strings.Join(argv, " "), "0")
-	code, err := strconv.ParseUint(text, 10, 8)
-	if err != nil {
+	code, wrong := strconv.ParseUint(text, 10, 8)
+	if wrong != nil {
 		_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
 		return exitUsage, nil
 	}

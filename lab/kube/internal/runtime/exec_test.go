@@ -3,7 +3,6 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -343,6 +342,6 @@ func TestStateOfAnEarlierProcessIsRemoved(t *testing.T) {
 	}
 	New(Options{StateDirectory: state})
 	if _, err := os.Stat(filepath.Dir(left)); !os.IsNotExist(err) {
-		t.Error(fmt.Errorf("still there: %v", err))
+		t.Errorf("still there: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package runtime
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -58,7 +59,8 @@ func TestExecOverTheWire(t *testing.T) {
 		stderr.Reset()
 		err := b.stream(t.Context(), b.execURL("sh", "-c", "echo out; echo err >&2; exit 5"), remotecommand.StreamOptions{
 			Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
-		exit, _ := err.(utilexec.ExitError)
+		var exit utilexec.ExitError
+		_ = errors.As(err, &exit)
 		if exit != nil && exit.ExitStatus() == 5 && stdout.String() == "out\n" && stderr.String() == "err\n" {
 			return
 		}
@@ -179,13 +181,6 @@ func TestWhatNeedsATerminalOrAProcessIsRefused(t *testing.T) {
 	}
 }
 
-func (b *box) podIP() string {
-	b.t.Helper()
-	list, err := b.ListPodSandbox(b.t.Context(), nil)
-	b.must(err)
-	return b.address(list[0].GetId())
-}
-
 func TestPortForwardReachesThePod(t *testing.T) {
 	b := newBox(t, 24)
 	list, err := b.ListPodSandbox(t.Context(), nil)
@@ -220,7 +215,7 @@ func TestPortForwardReachesThePod(t *testing.T) {
 		t.Error("a port that nobody listens on answered")
 	}
 	close(stop)
-	<-done
+	_ = <-done // The end that was asked for.
 	if err := (streams{b.Runtime}).PortForward(t.Context(), list[0].GetId(), 18099, nil); err == nil || !strings.Contains(err.Error(), "nothing answers port 18099 of the pod") {
 		t.Errorf("got %v", err)
 	}
