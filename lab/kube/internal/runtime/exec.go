@@ -130,14 +130,13 @@ func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writ
 		return 0, err
 	}
 	text := cmp.Or(strings.Join(argv, " "), "0")
-	code, wrong := strconv.ParseUint(text, 10, 8)
-	if wrong != nil {
-		_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
-		return exitUsage, nil
+	if code, err := strconv.ParseUint(text, 10, 8); err == nil {
+		_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.name(), code)
+		r.end(c, int32(code), "asked to exit by a command")
+		return 0, nil
 	}
-	_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.name(), code)
-	r.end(c, int32(code), "asked to exit by a command")
-	return 0, nil
+	_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
+	return exitUsage, nil
 }
 
 // limitedBuffer keeps the first part and drops the rest.
