@@ -6,12 +6,13 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -93,30 +94,36 @@ func Compare(ctx context.Context, left, right string) (*Comparison, error) {
 	var labs [2]*Facts
 	ctx, cancel := context.WithTimeoutCause(ctx, compareBound, fmt.Errorf("gave up after %s", compareBound))
 	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
+	// One that cannot be looked at says nothing of the other.
+	var errs [2]error
+	var group sync.WaitGroup
 	for i, name := range []string{left, right} {
-		group.Go(func() error {
-			l, err := Open(name)
-			if err != nil {
-				return err
-			}
-			components, err := l.components(ctx)
-			if err == nil {
-				if err := l.notStopped(components); err != nil {
-					return err
-				}
-				labs[i], err = l.facts(ctx, components)
-			}
-			if err != nil {
-				return fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
-			}
-			return nil
-		})
+		group.Go(func() { labs[i], errs[i] = look(ctx, name) })
 	}
-	if err := group.Wait(); err != nil {
+	group.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
 	return &Comparison{Labs: labs, Rows: compare(labs[0], labs[1])}, nil
+}
+
+func look(ctx context.Context, name string) (*Facts, error) {
+	l, err := Open(name)
+	if err != nil {
+		return nil, err
+	}
+	var facts *Facts
+	components, err := l.components(ctx)
+	if err == nil {
+		if err := l.notStopped(components); err != nil {
+			return nil, err
+		}
+		facts, err = l.facts(ctx, components)
+	}
+	if err == nil {
+		return facts, nil
+	}
+	return nil, fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
 }
 
 func (l *Lab) facts(ctx context.Context, components []cluster.Component) (*Facts, error) {

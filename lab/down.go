@@ -60,7 +60,7 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 	}
 	folder := l.State
 	defer folder.Unlock()
-	if err := folder.Ours(); err != nil {
+	if err := folder.Ours(); err != nil && !l.haunted() {
 		return 0, err
 	}
 	// What cannot be read, damaged or cut short, is to go all the same.
@@ -73,6 +73,13 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 		return ended, interrupted(ctx, folder, err)
 	}
 	return ended, folder.Remove()
+}
+
+// haunted tells whether processes of the lab run: then the folder is theirs. Where
+// somebody deletes it under them, a kubelet makes some of it anew.
+func (l *Lab) haunted() bool {
+	running, err := l.host.Running()
+	return err == nil && len(running) > 0
 }
 
 // downWithoutFolder makes the folder, so as to lock it: an `up` that begins
@@ -163,7 +170,8 @@ func Pause(ctx context.Context, name string) (ended int, err error) {
 // Found is a lab of this user's, or what is left of one.
 type Found struct {
 	Name, Dir string
-	// Leftover is one without a folder: some processes are all that there is.
+	// Leftover is one without a folder, or with no record in it: some processes
+	// are all that there is.
 	Leftover bool
 }
 
@@ -184,7 +192,7 @@ func Find() ([]Found, error) {
 	}
 	processes, err := process.All()
 	for _, p := range processes {
-		if _, missing := os.Stat(p.Lab); errors.Is(missing, fs.ErrNotExist) && p.Mine() {
+		if p.Mine() && !state.Recorded(p.Lab) {
 			all = append(all, Found{Name: filepath.Base(p.Lab), Dir: p.Lab, Leftover: true})
 		}
 	}

@@ -5,6 +5,7 @@ package lab_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -328,13 +329,15 @@ func TestRaces(t *testing.T) {
 		assert.NotEqual(t, lab.Created, f.up().Result)
 	}
 
-	// A folder that is gone keeps nothing from going down.
-	require.NoError(t, os.RemoveAll(other.dir()))
+	// A folder that was deleted keeps nothing from going down, also when the kubelet
+	// has made some of it anew.
+	other.await("the folder to be deleted", func(context.Context) error { return os.RemoveAll(other.dir()) })
+	require.NoError(t, os.MkdirAll(other.dir("n", "anew"), 0o700))
 	labs = f.list()
 	assert.True(t, slices.ContainsFunc(labs, func(l lab.Listed) bool { return l.Name == other.name && l.State == lab.StateLeftover }), "%+v", labs)
 	out := f.lab("down", "--all")
 	assert.Contains(t, out, "down "+other.name)
-	assert.Contains(t, out, "its folder "+other.dir()+" was gone")
+	assert.Contains(t, out, "its folder "+other.dir()+" had been deleted")
 	running, err := process.All()
 	require.NoError(t, err)
 	assert.False(t, slices.ContainsFunc(running, func(p process.Found) bool { return strings.HasPrefix(p.Lab, f.home+"/") }))

@@ -20,7 +20,7 @@ const (
 	StateIncomplete = "incomplete"
 	// StateUnknown is one that cannot be looked at; Listed.Problem says why.
 	StateUnknown = "unknown"
-	// StateLeftover is what is left of a lab whose folder is gone.
+	// StateLeftover is what is left of a lab whose folder was deleted.
 	StateLeftover = "leftover"
 )
 

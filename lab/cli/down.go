@@ -85,7 +85,7 @@ func downOne(ctx context.Context, f lab.Found, keepState bool) (string, error) {
 	case errors.Is(err, state.ErrNone):
 		return fmt.Sprintf("there is no lab %q; nothing to do", f.Name), nil
 	case f.Leftover:
-		return fmt.Sprintf("%d processes and containers ended; its folder %s was gone", ended, f.Dir), err
+		return fmt.Sprintf("%d processes and containers ended; its folder %s had been deleted", ended, f.Dir), err
 	case keepState && ended == 0:
 		return "it was stopped already", err
 	case keepState:

@@ -26,7 +26,7 @@ func List() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && nameRE.MatchString(e.Name()) && recorded(filepath.Join(root, e.Name())) {
+		if e.IsDir() && nameRE.MatchString(e.Name()) && Recorded(filepath.Join(root, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
