@@ -128,14 +128,27 @@ func (m *member) understand(answer []byte) (number uint64, err error) {
 	return number, nil
 }
 
-// settle has all speak and waits for their answers, but not for one that is
-// lost. It gives how many have a session for certain.
+// settle has all speak until most were answered, which takes several tries where
+// others keep the machine busy. It gives how many have a session for certain.
 func (c *crowd) settle() (open int64) {
+	for deadline := time.Now().Add(patience); ; {
+		if open = c.ask(); 2*open >= int64(len(c.members)) || time.Now().After(deadline) {
+			return open
+		}
+	}
+}
+
+// ask has all speak and waits for their answers, but not for one that is lost.
+func (c *crowd) ask() (open int64) {
 	c.speak()
+	asked := make([]uint64, len(c.members))
+	for i, m := range c.members {
+		asked[i] = m.sent.Load()
+	}
 	for deadline := time.Now().Add(lossAfter); ; time.Sleep(time.Millisecond) {
 		open = 0
-		for _, m := range c.members {
-			if m.answered.Load() == m.sent.Load() {
+		for i, m := range c.members {
+			if m.answered.Load() >= asked[i] {
 				open++
 			}
 		}
