@@ -170,8 +170,8 @@ func Pause(ctx context.Context, name string) (ended int, err error) {
 // Found is a lab of this user's, or what is left of one.
 type Found struct {
 	Name, Dir string
-	// Leftover is one without a folder, or with no record in it: some processes
-	// are all that there is.
+	// Leftover is one whose folder was deleted: some processes are all that there
+	// is, and what they may have made of the folder anew.
 	Leftover bool
 }
 
@@ -190,9 +190,16 @@ func Find() ([]Found, error) {
 		}
 		all = append(all, Found{Name: name, Dir: dir})
 	}
+	root, err := state.Root()
+	if err != nil {
+		return nil, err
+	}
 	processes, err := process.All()
 	for _, p := range processes {
-		if p.Mine() && !state.Recorded(p.Lab) {
+		_, missing := os.Stat(p.Lab)
+		// A folder elsewhere without a record may be the conformance suite's.
+		deleted := errors.Is(missing, fs.ErrNotExist) || filepath.Dir(p.Lab) == root && !state.Recorded(p.Lab)
+		if deleted && p.Mine() {
 			all = append(all, Found{Name: filepath.Base(p.Lab), Dir: p.Lab, Leftover: true})
 		}
 	}
