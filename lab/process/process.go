@@ -98,7 +98,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 func environment() []string {
 	var env []string
 	for _, name := range []string{
-		"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOTRACEBACK",
+		"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOGC", "GOTRACEBACK",
 		// What a container engine's client is configured with.
 		"DOCKER_CONFIG", "CONTAINERS_CONF", "XDG_RUNTIME_DIR",
 	} {

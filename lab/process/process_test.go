@@ -83,13 +83,15 @@ func TestStrangerIsNeverSignalled(t *testing.T) {
 	assert.False(t, stranger.Alive())
 }
 
-// What a component is given on top does not hide whose it is.
+// What a component is given on top does not hide whose it is, and of a shell that
+// speaks to another lab it gets what Go programs are tuned with.
 func TestEnvironment(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	t.Setenv("FAKECLOUD_URL", "http://another.lab")
+	t.Setenv("GOGC", "50")
 	log := filepath.Join(host.Lab, "env.log")
 	p, err := host.Start(process.Spec{
-		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT ${FAKECLOUD_URL-none}"; exit 3`},
+		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $GOGC $CCMLAB_COMPONENT ${FAKECLOUD_URL-none}"; exit 3`},
 		Env: []string{"GREETING=hello there", "CCMLAB_COMPONENT=b"}, LogFile: log,
 	})
 	require.NoError(t, err)
@@ -99,7 +101,7 @@ func TestEnvironment(t *testing.T) {
 	require.ErrorContains(t, p.Exit(), "exit status 3")
 	lines, err := process.Tail(log, 1)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"hello there a none"}, lines)
+	assert.Equal(t, []string{"hello there 50 a none"}, lines)
 }
 
 func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {

@@ -60,15 +60,10 @@ func (c *Cluster) auditing() []string {
 	}
 }
 
-// frugal makes a lab's API server, half of what a small lab needs of memory, do
-// with a quarter less. A lab has CPU time to spare for it; what is measured or
-// tested alone (Host.Tied) has not.
-const frugal = "GOGC=50"
-
 func (c *Cluster) apiserver(more ...string) process.Spec {
 	etcd, tls := pki.PairAt(c.pki(), "etcd-client"), pki.PairAt(c.pki(), local.PortAPIServer)
 	kubelets, tokens := pki.PairAt(c.pki("users"), userKubelets), pki.PairAt(c.pki(), "service-account")
-	spec := c.Spec("kube-apiserver", "kube-apiserver", append(more,
+	return c.Spec("kube-apiserver", "kube-apiserver", append(more,
 		"--etcd-servers=https://"+c.Endpoint(local.PortEtcd),
 		"--etcd-cafile="+c.pki("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
 		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),
@@ -90,10 +85,6 @@ func (c *Cluster) apiserver(more ...string) process.Spec {
 		"--endpoint-reconciler-type=none",
 		"--profiling=false",
 	)...)
-	if !c.Host.Tied {
-		spec.Env = []string{frugal}
-	}
-	return spec
 }
 
 // serviceCIDR is the half of 10.X.0.0/16 that pods leave.

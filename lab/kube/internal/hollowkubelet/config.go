@@ -81,6 +81,10 @@ func heartbeats(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.NodeStatusUpdateFrequency.Duration = o.StatusUpdateFrequency
 	config.NodeLeaseDurationSeconds = o.LeaseDurationSeconds
 	config.SyncFrequency.Duration = 10 * time.Second
+	// A watch for each ConfigMap and Secret begins when a pod is bound, and so often
+	// before the API server's node authorizer has heard of it; a watch that is
+	// refused is tried again after a second or two, a get after half of one.
+	config.ConfigMapAndSecretChangeDetectionStrategy = kubeletconfig.GetChangeDetectionStrategy
 }
 
 // noMachine turns off what needs cgroups, netfilter, a disk or root.

@@ -34,6 +34,7 @@ import (
 // knows the pods that the runtime cannot learn of through CRI.
 type Probes struct {
 	prober.Manager
+	readiness results.Manager
 
 	mu   sync.RWMutex
 	pods map[types.UID]*v1.Pod
@@ -85,19 +86,35 @@ func (p *Probes) CleanupPods(desired map[types.UID]sets.Empty) {
 // leads to them, hence the reflection; a test guards names and types against the
 // pinned version.
 func (p *Probes) attach(k *kubeletpkg.Kubelet) {
-	manager, err := newProber(k)
+	statuses, err := p.build(k)
 	if err != nil {
 		panic(err) // a test would have failed: the pinned kubelet changed
 	}
-	p.Manager = manager
+	statuses.AddPodUpdateNotifier(p)
 }
 
-func newProber(k *kubeletpkg.Kubelet) (prober.Manager, error) {
+// OnPodUpdated has a new container probed at once. The kubelet asks for that, too
+// (UpdatePodStatus), but just before it stores the status with the container's
+// ID: the prober finds none, and the container is not ready for a period more.
+func (p *Probes) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
+	for _, c := range podStatus.ContainerStatuses {
+		if _, probed := p.readiness.Get(kubecontainer.ParseContainerID(c.ContainerID)); c.State.Running != nil && !probed {
+			p.UpdatePodStatus(context.Background(), pod, podStatus.DeepCopy())
+			return
+		}
+	}
+}
+
+// OnPodRemoved is called for a pod that has ended, of which there is nothing to
+// probe.
+func (p *Probes) OnPodRemoved(*v1.Pod) {}
+
+func (p *Probes) build(k *kubeletpkg.Kubelet) (status.Manager, error) {
 	var (
-		statuses                     status.Manager
-		liveness, readiness, startup results.Manager
-		runner                       kubecontainer.CommandRunner
-		recorder                     record.EventRecorderLogger
+		statuses          status.Manager
+		liveness, startup results.Manager
+		runner            kubecontainer.CommandRunner
+		recorder          record.EventRecorderLogger
 	)
 	for _, field := range []struct {
 		name string
@@ -105,7 +122,7 @@ func newProber(k *kubeletpkg.Kubelet) (prober.Manager, error) {
 	}{
 		{"statusManager", &statuses},
 		{"livenessManager", &liveness},
-		{"readinessManager", &readiness},
+		{"readinessManager", &p.readiness},
 		{"startupManager", &startup},
 		{"runner", &runner},
 		{"recorder", &recorder},
@@ -114,7 +131,8 @@ func newProber(k *kubeletpkg.Kubelet) (prober.Manager, error) {
 			return nil, err
 		}
 	}
-	return prober.NewManager(realisedStatus{statuses}, liveness, readiness, startup, runner, recorder), nil
+	p.Manager = prober.NewManager(realisedStatus{statuses}, liveness, p.readiness, startup, runner, recorder)
+	return statuses, nil
 }
 
 // readField copies a private field of a struct, given a pointer to it, into the

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kubernetes/pkg/kubelet"
+	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
+	"k8s.io/kubernetes/pkg/kubelet/prober/results"
 	probetest "k8s.io/kubernetes/pkg/kubelet/prober/testing"
 	"k8s.io/kubernetes/pkg/kubelet/status"
 )
@@ -15,12 +17,41 @@ import (
 // The fields that newProber reads are private to upstream's kubelet. This fails
 // when a new version of it renames one or changes its type.
 func TestProberFindsItsPartsInThePinnedKubelet(t *testing.T) {
-	manager, err := newProber(&kubelet.Kubelet{})
-	if err != nil {
+	probes := NewProbes()
+	if _, err := probes.build(&kubelet.Kubelet{}); err != nil {
 		t.Fatal(err)
 	}
-	if manager == nil {
+	if probes.Manager == nil {
 		t.Fatal("no prober")
+	}
+}
+
+// triggered counts how often a probe was asked for.
+type triggered struct {
+	probetest.FakeManager
+	times int
+}
+
+func (m *triggered) UpdatePodStatus(context.Context, *v1.Pod, *v1.PodStatus) { m.times++ }
+
+func TestNewContainersAreProbedAtOnce(t *testing.T) {
+	manager := &triggered{}
+	probes := &Probes{Manager: manager, readiness: results.NewManager()}
+	probes.readiness.Set(kubecontainer.ParseContainerID("lab://probed"), results.Failure, &v1.Pod{})
+	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+	for _, c := range []struct {
+		container v1.ContainerStatus
+		want      int
+	}{
+		{v1.ContainerStatus{ContainerID: "lab://probed", State: running}, 0},
+		{v1.ContainerStatus{ContainerID: "lab://new"}, 0},
+		{v1.ContainerStatus{ContainerID: "lab://new", State: running}, 1},
+	} {
+		manager.times = 0
+		probes.OnPodUpdated(&v1.Pod{}, v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{c.container}}, false)
+		if manager.times != c.want {
+			t.Errorf("%+v: asked for %d probes, want %d", c.container, manager.times, c.want)
+		}
 	}
 }
 
