@@ -124,6 +124,10 @@ func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
 	})
 }
 
+// FaultsChanged has the worker ask again what begins or ends next. SaveFault does
+// so too early: a new rule is in force only after it is kept.
+func (c *Cloud) FaultsChanged() { c.nudge() }
+
 // CountFaults keeps what rules counted.
 func (c *Cloud) CountFaults(ctx context.Context, counts []StoredFault) error {
 	if len(counts) == 0 {

@@ -45,6 +45,12 @@ func (c *Cloud) Run(ctx context.Context) error {
 			wait = next.Sub(c.clock.Now())
 		}
 		timer := c.clock.NewTimer(max(wait, 0))
+		if err == nil && !next.IsZero() && !next.After(c.clock.Now()) {
+			// The time came before the timer ran. A clock that is set by hand may
+			// have gone by more than moments meanwhile, and the timer be as late.
+			timer.Stop()
+			continue
+		}
 		select {
 		case <-ctx.Done():
 		case <-timer.Chan():

@@ -280,6 +280,7 @@ func (r *Rules) add(ctx context.Context, made *rule) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rules = append(r.rules, made)
+	r.cloud.FaultsChanged()
 	return nil
 }
 
