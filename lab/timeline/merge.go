@@ -25,7 +25,7 @@ func (m *Merge) Add(seen time.Time, entries ...Entry) {
 		m.names = map[string]string{}
 	}
 	for _, e := range entries {
-		if e.Source == SourceCloud {
+		if e.Source == SourceCloud && e.ID != "" {
 			m.names[e.ID] = e.Subject
 		}
 		m.held = append(m.held, heldEntry{e, seen})
@@ -38,7 +38,7 @@ func (m *Merge) Add(seen time.Time, entries ...Entry) {
 func (m *Merge) Until(then time.Time) []Entry {
 	var due []Entry
 	m.held = slices.DeleteFunc(m.held, func(h heldEntry) bool {
-		if h.Time.After(then) && h.seen.After(then) {
+		if h.happened().After(then) && h.seen.After(then) {
 			return false
 		}
 		if name := m.names[h.ID]; name != "" && h.Source == SourceCall {

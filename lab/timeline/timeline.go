@@ -140,7 +140,17 @@ func (l Log) Read() ([]Entry, error) {
 	return all, err
 }
 
-func byTime(a, b Entry) int { return a.Time.Compare(b.Time) }
+func byTime(a, b Entry) int { return a.happened().Compare(b.happened()) }
+
+// happened is when an entry counts as having happened. The cloud tells the
+// millisecond in which something changed, and the call that asked for it may have
+// come within that.
+func (e Entry) happened() time.Time {
+	if e.Source == SourceCloud {
+		return e.Time.Add(time.Millisecond - time.Nanosecond)
+	}
+	return e.Time
+}
 
 // ErrGone means that a timeline's file was removed: the lab went down.
 var ErrGone = errors.New("the timeline is gone")

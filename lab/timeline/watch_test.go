@@ -85,6 +85,13 @@ func TestMergeLosesNothing(t *testing.T) {
 	})
 }
 
+// The cloud tells whole milliseconds: what a call did may seem to be before it.
+func TestCallsComeBeforeWhatTheyDo(t *testing.T) {
+	var m timeline.Merge
+	m.Add(at(2), entry(1.979, timeline.SourceCloud, "change"), entry(1.9793, timeline.SourceCall, "call"), entry(1.98, timeline.SourceCluster, "after"))
+	assert.Equal(t, []string{"call", "change", "after"}, subjects(m.All()))
+}
+
 func TestCallsHaveTheNamesOfTheirIDs(t *testing.T) {
 	var m timeline.Merge
 	call := entry(1, timeline.SourceCall, "balancer/lb-1")
