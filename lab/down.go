@@ -190,16 +190,9 @@ func Find() ([]Found, error) {
 		}
 		all = append(all, Found{Name: name, Dir: dir})
 	}
-	root, err := state.Root()
-	if err != nil {
-		return nil, err
-	}
 	processes, err := process.All()
 	for _, p := range processes {
-		_, missing := os.Stat(p.Lab)
-		// A folder elsewhere without a record may be the conformance suite's.
-		deleted := errors.Is(missing, fs.ErrNotExist) || filepath.Dir(p.Lab) == root && !state.Recorded(p.Lab)
-		if deleted && p.Mine() {
+		if p.Mine() && state.Deleted(p.Lab) {
 			all = append(all, Found{Name: filepath.Base(p.Lab), Dir: p.Lab, Leftover: true})
 		}
 	}

@@ -50,6 +50,7 @@ func fit() (*Machine, files, map[string]string) {
 		Space:    func(string) (uint64, error) { return 20 << 30, nil },
 		Writable: func(string) error { return nil },
 		Exists:   func(string) bool { return true },
+		Deleted:  func(string) bool { return false },
 		Size:     func(context.Context, string) (int64, error) { return 0, fs.ErrNotExist },
 		Find:     func(program string) (string, error) { return "/usr/bin/" + program, nil },
 		Run: func(_ context.Context, _, program string, args ...string) (string, error) {
@@ -243,7 +244,7 @@ func TestFindings(t *testing.T) {
 			}
 		}, Info, "runs, kind (in containers), /other/lab; stopped: kept, damaged", "lab down --name kept"},
 		"leftovers": {"leftovers", func(m machine) {
-			m.Exists = func(dir string) bool { return dir != "/gone/x" }
+			m.Deleted = func(dir string) bool { return dir == "/gone/x" }
 			m.Processes = func() ([]process.Found, error) {
 				return []process.Found{{Lab: "/gone/x", Process: &process.Process{Component: "etcd", PID: 7}}, {Lab: "/l/runs", Process: &process.Process{}}}, nil
 			}

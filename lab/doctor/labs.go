@@ -41,7 +41,7 @@ func labs(_ context.Context, m *Machine) Finding {
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(running)) {
-		if !here[dir] && m.Exists(dir) {
+		if !here[dir] && !m.Deleted(dir) {
 			said = append(said, dir)
 		}
 	}
@@ -55,7 +55,7 @@ func labs(_ context.Context, m *Machine) Finding {
 	return ok("%s", seen)
 }
 
-// leftovers are processes whose lab's folder is gone.
+// leftovers are processes whose lab's folder was deleted.
 func leftovers(_ context.Context, m *Machine) Finding {
 	found, err := m.Processes()
 	if err != nil {
@@ -63,7 +63,7 @@ func leftovers(_ context.Context, m *Machine) Finding {
 	}
 	var said, dirs []string
 	for _, p := range found {
-		if m.Exists(p.Lab) {
+		if !m.Deleted(p.Lab) {
 			continue
 		}
 		said = append(said, fmt.Sprintf("%s (pid %d)", p.Component, p.PID))

@@ -50,6 +50,7 @@ type Machine struct {
 	Space    func(dir string) (uint64, error)
 	Writable func(dir string) error
 	Exists   func(dir string) bool
+	Deleted  func(dir string) bool // state.Deleted
 	// Size is of all files in a folder.
 	Size func(ctx context.Context, dir string) (int64, error)
 	// Find looks for a program in PATH, Run runs one.
@@ -84,6 +85,7 @@ func This(cluster string) *Machine {
 		Space:    func(dir string) (uint64, error) { return process.Space(existing(dir)) },
 		Writable: func(dir string) error { return unix.Access(existing(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
+		Deleted:  state.Deleted,
 		Size:     size, Run: run, Listen: listen, Limit: limit, Holder: holder, User: state.UserName, Processes: mine,
 	}
 	m.Home, m.HomeErr = state.Root()

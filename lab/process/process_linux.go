@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +49,13 @@ func scan() ([]Found, error) {
 // ended, or belongs to somebody else.
 func identity(pid int) (lab, component string, ok bool) {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for range execBound / execPoll {
+		if err != nil || len(env) > 0 || bare(pid) {
+			break
+		}
+		time.Sleep(execPoll)
+		env, err = os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	}
 	if err != nil {
 		return "", "", false
 	}
@@ -62,21 +70,45 @@ func identity(pid int) (lab, component string, ok bool) {
 	return lab, component, lab != "" && component != ""
 }
 
+// A process that becomes another program has no environment for a moment, which
+// is longer on a busy machine.
+const (
+	execPoll  = time.Millisecond
+	execBound = time.Second
+)
+
+// bare tells whether a process without an environment was given none, or is a thread
+// of the kernel or has ended, and so has no program. Of one that becomes another
+// program, where its code starts is known last (field 26 of /proc/PID/stat, proc(5)),
+// after where its environment starts and ends (50 and 51).
+func bare(pid int) bool {
+	if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
+		return true
+	}
+	fields, ok := stat(pid)
+	return !ok || len(fields) < 49 || fields[23] != "0" && fields[47] == fields[48]
+}
+
 // birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
 // alive for one that has ended, even if nobody has reaped it yet.
 func birth(pid int) (ticks uint64, alive bool) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, false
-	}
-	// The name, in parentheses, may hold anything; fields are counted after it.
-	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
-	fields := strings.Fields(rest)
+	fields, ok := stat(pid)
 	if !ok || len(fields) < 20 {
 		return 0, false
 	}
-	ticks, err = strconv.ParseUint(fields[19], 10, 64)
+	ticks, err := strconv.ParseUint(fields[19], 10, 64)
 	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
+}
+
+// stat is what /proc/PID/stat says from its third field on, the process's state.
+func stat(pid int) (fields []string, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, false
+	}
+	// The name, in parentheses, may hold anything; fields are counted after it.
+	_, rest, ok := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ")
+	return strings.Fields(rest), ok
 }
 
 // awaitEnd returns when a process that is no child of ours has ended.

@@ -143,3 +143,18 @@ func TestChildWithoutMarksIsNoComponent(t *testing.T) {
 		assert.Error(t, child.Wait())
 	}
 }
+
+// A program that becomes another one is found also in the moment in which it has
+// no environment.
+func TestFoundAmidExec(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	script := filepath.Join(host.Lab, "again")
+	require.NoError(t, os.WriteFile(script, []byte(`exec /bin/sh "$0"`), 0o600))
+	p := start(t, host, "restless", "exec /bin/sh "+script)
+	for range 200 {
+		running, err := host.Running()
+		require.NoError(t, err)
+		require.Contains(t, running, "restless")
+		require.Equal(t, p.PID, running["restless"].PID)
+	}
+}

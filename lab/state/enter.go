@@ -70,7 +70,7 @@ func OpenLocked(name string) (*Lab, error) {
 // a lab's: CCMLAB_HOME may name a folder that has others, too.
 func (l *Lab) Ours() error {
 	entries, err := os.ReadDir(l.dir)
-	if err != nil || Recorded(l.dir) {
+	if err != nil || recorded(l.dir) {
 		return err
 	}
 	for _, e := range entries {
@@ -82,10 +82,10 @@ func (l *Lab) Ours() error {
 	return nil
 }
 
-// Recorded tells whether the folder is a lab's: by a record with its name or,
+// recorded tells whether the folder is a lab's: by a record with its name or,
 // where a crash or a full disk has cut that short, by what else a lab makes. Other
 // programs have files called lab.json, too.
-func Recorded(dir string) bool {
+func recorded(dir string) bool {
 	for _, file := range []string{"lab.json", removing} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
 		if errors.Is(err, fs.ErrNotExist) {

@@ -101,3 +101,21 @@ func TestManyEnterAndRemove(t *testing.T) {
 	all.Wait()
 	assert.NotZero(t, entered.Load())
 }
+
+func TestDeletedFolders(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("CCMLAB_HOME", home)
+	l, _, err := state.Enter("whole")
+	require.NoError(t, err)
+	defer l.Unlock()
+	require.NoError(t, l.Save())
+	require.NoError(t, os.MkdirAll(filepath.Join(home, "anew", "n"), 0o700))
+	for dir, want := range map[string]bool{
+		filepath.Join(home, "whole"): false,
+		filepath.Join(home, "anew"):  true,
+		filepath.Join(home, "gone"):  true,
+		t.TempDir():                  false, // No lab's folder, for all that is known.
+	} {
+		assert.Equal(t, want, state.Deleted(dir), dir)
+	}
+}

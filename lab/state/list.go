@@ -26,9 +26,20 @@ func List() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && nameRE.MatchString(e.Name()) && Recorded(filepath.Join(root, e.Name())) {
+		if e.IsDir() && nameRE.MatchString(e.Name()) && recorded(filepath.Join(root, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
+}
+
+// Deleted tells whether a lab's folder was: it is not there or, in the folder of
+// all labs, has no record and is what the lab's processes have made anew. A folder
+// elsewhere without a record may be the conformance suite's.
+func Deleted(dir string) bool {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	root, err := Root()
+	return err == nil && filepath.Dir(dir) == root && !recorded(dir)
 }

@@ -109,6 +109,8 @@ func (p *Probes) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
 // probe.
 func (p *Probes) OnPodRemoved(*v1.Pod) {}
 
+// build makes the prober of the kubelet's parts, and returns the one that tells
+// of pods' statuses.
 func (p *Probes) build(k *kubeletpkg.Kubelet) (status.Manager, error) {
 	var (
 		statuses          status.Manager

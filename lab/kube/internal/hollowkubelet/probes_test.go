@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 )
 
-// The fields that newProber reads are private to upstream's kubelet. This fails
+// The fields that build reads are private to upstream's kubelet. This fails
 // when a new version of it renames one or changes its type.
 func TestProberFindsItsPartsInThePinnedKubelet(t *testing.T) {
 	probes := NewProbes()
