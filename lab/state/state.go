@@ -151,8 +151,9 @@ func Create(name string) (*Lab, error) {
 // CreateDir is Create by the lab's folder.
 func CreateDir(dir string) (*Lab, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		if _, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && errors.Is(gone, fs.ErrNotExist) {
-			return CreateDir(dir) // A `down` has deleted it between two looks.
+		// A `down` has deleted it between two looks, and an `up` may have made it since.
+		if now, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(gone, fs.ErrNotExist) || gone == nil && now.IsDir()) {
+			return CreateDir(dir)
 		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
 	}
