@@ -60,11 +60,29 @@ func newPlane(t *testing.T) *dataplane.Plane {
 	return p
 }
 
+// listen listens on a port, or on any that the other target, which is to listen on
+// the same, can have, too: there it may be that of somebody's outgoing connection.
+func listen(t *testing.T, host string, port int) net.Listener {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
+		require.NoError(t, err)
+		if port != 0 {
+			return l
+		}
+		other, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", three, l.Addr().(*net.TCPAddr).Port))
+		if err == nil {
+			_ = other.Close()
+			return l
+		}
+		_ = l.Close()
+	}
+}
+
 // backend answers each connection through serve, on host at port (0: any).
 func backend(t *testing.T, host string, port int, serve func(net.Conn)) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
-	require.NoError(t, err)
+	l := listen(t, host, port)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {

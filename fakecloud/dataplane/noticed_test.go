@@ -1,7 +1,6 @@
 package dataplane_test
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -30,8 +29,7 @@ type mortal struct {
 
 func newMortal(t *testing.T, host, name string, port int) *mortal {
 	t.Helper()
-	l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
-	require.NoError(t, err)
+	l := listen(t, host, port)
 	m := &mortal{l, make(chan *net.TCPConn, 100)}
 	t.Cleanup(func() { m.die(0) })
 	go func() {

@@ -15,12 +15,29 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
+// listenUDP is listen for datagrams.
+func listenUDP(t *testing.T, host string, port int) *net.UDPConn {
+	t.Helper()
+	for {
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
+		require.NoError(t, err)
+		if port != 0 {
+			return c
+		}
+		other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(three), Port: portOf(c)})
+		if err == nil {
+			_ = other.Close()
+			return c
+		}
+		_ = c.Close()
+	}
+}
+
 // udpBackend answers each datagram with its name and what it got, on host at
 // port (0: any), until it is closed.
 func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
 	t.Helper()
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
-	require.NoError(t, err)
+	c := listenUDP(t, host, port)
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
 		buf := make([]byte, 64<<10)
