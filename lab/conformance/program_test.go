@@ -48,7 +48,8 @@ func runningPrograms(t *testing.T, p *Program) int {
 }
 
 func TestProgram(t *testing.T) {
-	p := script(t, `echo "$1 $2 $REGION"; cat cloud.conf; exec sleep 1000`)
+	// Without a child, which would be found after it, too.
+	p := script(t, `echo "$1 $2 $REGION"; while read -r line; do echo "$line"; done <cloud.conf; exec sleep 1000`)
 	p.Args = []string{"--kubeconfig={{.Kubeconfig}}", "--port={{.Port}}"}
 	p.Env = []string{"REGION=at {{.CloudURL}}"}
 	p.ConfigTemplate = "endpoint = {{.CloudURL}}\n{{if .CAFile}}ca = {{.CAFile}}\n{{end}}"
