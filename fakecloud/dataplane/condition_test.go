@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -83,8 +82,7 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 // reluctant is a target that answers checks only when it is let.
 func reluctant(t *testing.T, host string, port int) (at int, answer chan<- int) {
 	t.Helper()
-	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
-	require.NoError(t, err)
+	l := listen(t, host, port)
 	answers := make(chan int)
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -28,8 +28,7 @@ import (
 // mirror answers each datagram with the same, on host at port (0: any).
 func mirror(t *testing.T, host string, port int) int {
 	t.Helper()
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
-	require.NoError(t, err)
+	c := listenUDP(t, host, port)
 	t.Cleanup(func() { _ = c.Close() })
 	go func() {
 		buffer := make([]byte, 64<<10)

@@ -26,8 +26,7 @@ func newWellness(t *testing.T, host string, port int) *wellness {
 	t.Helper()
 	w := &wellness{}
 	w.status.Store(http.StatusOK)
-	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
-	require.NoError(t, err)
+	l := listen(t, host, port)
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.asks.Add(1)
 		if r.URL.Path != "/healthz" || r.Host != l.Addr().String() || !r.Close {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -33,11 +34,17 @@ func (f Found) here() bool {
 // Paused tells whether a signal or a debugger has stopped the process (state T
 // or t of proc(5)): it is there, and answers nobody.
 func (p *Process) Paused() bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+	fields, ok := stat(p.PID)
+	return ok && len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
+}
+
+// stat is what /proc/PID/stat says from its third field on, the process's state.
+func stat(pid int) (fields []string, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return nil, false
 	}
-	// The name, in parentheses, may hold anything.
-	rest := bytes.TrimLeft(stat[bytes.LastIndexByte(stat, ')')+1:], " ")
-	return len(rest) > 0 && (rest[0] == 'T' || rest[0] == 't')
+	// The name, in parentheses, may hold anything; fields are counted after it.
+	_, rest, ok := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ")
+	return strings.Fields(rest), ok
 }

@@ -48,14 +48,7 @@ func scan() ([]Found, error) {
 // identity reads a process's marks; not ok for a process that has none, has
 // ended, or belongs to somebody else.
 func identity(pid int) (lab, component string, ok bool) {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	for range execBound / execPoll {
-		if err != nil || len(env) > 0 || bare(pid) {
-			break
-		}
-		time.Sleep(execPoll)
-		env, err = os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	}
+	env, err := environ(pid)
 	if err != nil {
 		return "", "", false
 	}
@@ -71,11 +64,21 @@ func identity(pid int) (lab, component string, ok bool) {
 }
 
 // A process that becomes another program has no environment for a moment, which
-// is longer on a busy machine.
+// is longer on a busy machine. Nothing tells when it is over.
 const (
 	execPoll  = time.Millisecond
 	execBound = time.Second
 )
+
+// environ is a process's environment.
+func environ(pid int) ([]byte, error) {
+	for began := time.Now(); ; time.Sleep(execPoll) {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil || len(env) > 0 || bare(pid) || time.Since(began) > execBound {
+			return env, err
+		}
+	}
+}
 
 // bare tells whether a process without an environment was given none, or is a thread
 // of the kernel or has ended, and so has no program. Of one that becomes another
@@ -98,17 +101,6 @@ func birth(pid int) (ticks uint64, alive bool) {
 	}
 	ticks, err := strconv.ParseUint(fields[19], 10, 64)
 	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
-}
-
-// stat is what /proc/PID/stat says from its third field on, the process's state.
-func stat(pid int) (fields []string, ok bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, false
-	}
-	// The name, in parentheses, may hold anything; fields are counted after it.
-	_, rest, ok := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ")
-	return strings.Fields(rest), ok
 }
 
 // awaitEnd returns when a process that is no child of ours has ended.
