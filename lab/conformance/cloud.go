@@ -140,6 +140,7 @@ type Thing string
 const (
 	Instances Thing = "instances"
 	Balancers Thing = "balancers"
+	Routes    Thing = "routes"
 )
 
 // FaultKind is what a call gets instead of its answer.
@@ -164,6 +165,16 @@ const (
 // its data: lists with nothing in them, and that what is asked for by its ID does
 // not exist, in our own project or account. On must say about which things.
 const FaultNotFound FaultKind = "not-found"
+
+// Answers that are true in part, or come late. None of them is in FaultKinds: what
+// each is to prove is a matter of the test that uses it.
+const (
+	FaultPartialList  FaultKind = "partial-list"  // success, with lists from which all but the first is missing
+	FaultMissingField FaultKind = "missing-field" // success, without the fields that say what state a thing is in
+	FaultStale        FaultKind = "stale"         // what is read is as it was when it was first asked for under the fault
+	FaultSlow         FaultKind = "slow"          // the answer takes half a minute
+	FaultLost         FaultKind = "lost"          // what changes something is carried out, and never answered
+)
 
 // FaultKinds are all doubtful answers.
 var FaultKinds = []FaultKind{

@@ -289,7 +289,7 @@ func TestSelect(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancer, p)
 	_, err = ProfileNamed("pods")
-	require.EqualError(t, err, `there is no profile "pods": choose from Node, Lifecycle, LoadBalancer`)
+	require.EqualError(t, err, `there is no profile "pods": choose from Node, Lifecycle, LoadBalancer, Route, HA, Resilience, Budget`)
 }
 
 // A CCM that crashes is started again, and the run has not passed.

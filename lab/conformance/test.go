@@ -16,10 +16,14 @@ const (
 	Node         Profile = "Node"
 	Lifecycle    Profile = "Lifecycle"
 	LoadBalancer Profile = "LoadBalancer"
+	Routing      Profile = "Route"
+	HA           Profile = "HA"
+	Resilience   Profile = "Resilience"
+	Budget       Profile = "Budget"
 )
 
 // Profiles are all of them, in the order in which they are reported.
-var Profiles = []Profile{Node, Lifecycle, LoadBalancer}
+var Profiles = []Profile{Node, Lifecycle, LoadBalancer, Routing, HA, Resilience, Budget}
 
 // Level says for whom a test counts.
 type Level string
@@ -52,6 +56,29 @@ type Test struct {
 	// Bound is how long it may take; DefaultBound when 0.
 	Bound time.Duration
 	Run   func(t *T)
+	// Incident, unless nil, is what happened to users of CCMs and is played
+	// here: every test of Resilience has one, others may.
+	Incident *Incident
+}
+
+// Incident is a failure that users of CCMs have met, to be played alone and
+// watched. Its sentences are for a person who sees the cluster and not the code.
+type Incident struct {
+	// Name is what it is called on a command line: lower-case words with hyphens.
+	Name string
+	// Title is a few words for a list.
+	Title string
+	// Happened tells what the cloud, or somebody, does, and what a careless CCM
+	// makes of it.
+	Happened string
+	// Danger says whom that hurts, and how.
+	Danger string
+	// Watch says where to look while it plays.
+	Watch string
+	// Right is what a CCM that behaves does.
+	Right string
+	// Known are places where it was told of: addresses of issues and accounts.
+	Known []string
 }
 
 // DefaultBound is generous: a machine that builds beside the suite is slow.
@@ -59,7 +86,7 @@ const DefaultBound = 2 * time.Minute
 
 // check is an error when a table of tests contradicts itself.
 func check(tests []Test) error {
-	seen := map[string]bool{}
+	seen, played := map[string]bool{}, map[string]bool{}
 	for _, t := range tests {
 		switch {
 		case !regexp.MustCompile(`^[a-z][a-z0-9-]*$`).MatchString(t.ID):
@@ -72,8 +99,27 @@ func check(tests []Test) error {
 			return fmt.Errorf("test %s: there is no profile %q", t.ID, t.Profile)
 		case (t.Level == Extended) != (t.Capability != "") || t.Level != Core && t.Level != Extended:
 			return fmt.Errorf("test %s: it is core, or extended with a capability", t.ID)
+		case t.Profile == Resilience && t.Incident == nil:
+			return fmt.Errorf("test %s: a test of %s plays an incident", t.ID, Resilience)
+		}
+		if err := t.Incident.check(); err != nil {
+			return fmt.Errorf("test %s: %w", t.ID, err)
+		}
+		if t.Incident != nil {
+			if played[t.Incident.Name] {
+				return fmt.Errorf("two tests play incident %s", t.Incident.Name)
+			}
+			played[t.Incident.Name] = true
 		}
 		seen[t.ID] = true
+	}
+	return nil
+}
+
+// check is an error when something is left out. No incident at all is none.
+func (i *Incident) check() error {
+	if i != nil && (i.Name == "" || i.Title == "" || i.Happened == "" || i.Danger == "" || i.Watch == "" || i.Right == "") {
+		return fmt.Errorf("incident %q: Name, Title, Happened, Danger, Watch and Right are needed", i.Name)
 	}
 	return nil
 }

@@ -50,7 +50,8 @@ func (c *Cloud) Features() []conformance.Feature {
 		conformance.FeatureChangeBalancer, conformance.FeatureReservedAddresses,
 		conformance.FeatureRoutes, conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound),
 	}
-	for _, k := range conformance.FaultKinds {
+	for _, k := range append(slices.Clone(conformance.FaultKinds),
+		conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost) {
 		have = append(have, conformance.FeatureOf(k))
 	}
 	if c.Machines {

@@ -9,11 +9,15 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
+
+// slowly is how long an answer takes under FaultSlow.
+const slowly = 30 * time.Second
 
 // foreignProject is one that the cloud does not have.
 const foreignProject = "p-00000000000000000000000000"
@@ -33,12 +37,14 @@ var statuses = map[conformance.FaultKind]int{
 var operations = map[conformance.Thing][]string{
 	conformance.Instances: {"listInstances", "getInstance"},
 	conformance.Balancers: {"listLoadBalancers", "getLoadBalancer", "createLoadBalancer", "updateLoadBalancer", "deleteLoadBalancer"},
+	conformance.Routes:    {"listRoutes", "getRoute", "createRoute", "updateRoute", "deleteRoute"},
 }
 
 // lists among them: all that an empty list can be the answer to.
 var lists = map[conformance.Thing]string{
 	conformance.Instances: "listInstances",
 	conformance.Balancers: "listLoadBalancers",
+	conformance.Routes:    "listRoutes",
 }
 
 // Inject implements conformance.Cloud.
@@ -48,11 +54,7 @@ func (c *Cloud) Inject(ctx context.Context, f conformance.Fault) (conformance.In
 	}
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
 	for _, thing := range f.On {
-		if f.Kind == conformance.FaultEmptyList {
-			rule.Match.Operations = append(rule.Match.Operations, lists[thing])
-		} else {
-			rule.Match.Operations = append(rule.Match.Operations, operations[thing]...)
-		}
+		rule.Match.Operations = append(rule.Match.Operations, operationsUnder(f.Kind, thing)...)
 	}
 	if f.Kind == conformance.FaultNotFound {
 		return c.lose(ctx, f, rule)
@@ -62,6 +64,21 @@ func (c *Cloud) Inject(ctx context.Context, f conformance.Fault) (conformance.In
 		return nil, err
 	}
 	return injection{api: c.API, id: made.ID}, nil
+}
+
+// operationsUnder are those about a thing that a fault of this kind can meet: a
+// rule that could never be applied to one of its operations is refused.
+func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []string {
+	switch kind {
+	case conformance.FaultEmptyList, conformance.FaultPartialList:
+		return []string{lists[thing]}
+	case conformance.FaultStale, conformance.FaultMissingField:
+		return slices.DeleteFunc(slices.Clone(operations[thing]), changes)
+	case conformance.FaultLost:
+		return slices.DeleteFunc(slices.Clone(operations[thing]), func(op string) bool { return !changes(op) })
+	default:
+		return operations[thing]
+	}
 }
 
 // lose makes a cloud that has lost its data: lists have nothing in them, which
@@ -100,6 +117,16 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 	case conformance.FaultGarbage:
 		body := "<html><body>Welcome to this network. Please accept our terms.</body></html>"
 		return api.FaultEffect{Body: &body, ContentType: "text/html"}
+	case conformance.FaultPartialList:
+		return api.FaultEffect{PartialList: 1}
+	case conformance.FaultMissingField:
+		return api.FaultEffect{OmitFields: []string{"state"}}
+	case conformance.FaultStale:
+		return api.FaultEffect{Stale: true}
+	case conformance.FaultSlow:
+		return api.FaultEffect{DelayMilliseconds: int(slowly.Milliseconds())}
+	case conformance.FaultLost:
+		return api.FaultEffect{Hang: true, CarryOut: true}
 	case conformance.FaultForeignNotFound:
 		return api.FaultEffect{Status: statuses[k], Project: foreignProject}
 	default:
