@@ -73,7 +73,7 @@ const (
 // environ is a process's environment.
 func environ(pid int) ([]byte, error) {
 	for began := time.Now(); ; time.Sleep(execPoll) {
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		env, err := os.ReadFile(folder(pid) + "/environ")
 		if err != nil || len(env) > 0 || bare(pid) || time.Since(began) > execBound {
 			return env, err
 		}
@@ -85,22 +85,23 @@ func environ(pid int) ([]byte, error) {
 // program, where its code starts is known last (field 26 of /proc/PID/stat, proc(5)),
 // after where its environment starts and ends (50 and 51).
 func bare(pid int) bool {
-	if _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil {
+	if _, err := os.Readlink(folder(pid) + "/exe"); err != nil {
 		return true
 	}
-	fields, ok := stat(pid)
+	fields, ok := stat(folder(pid))
 	return !ok || len(fields) < 49 || fields[23] != "0" && fields[47] == fields[48]
 }
 
 // birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
-// alive for one that has ended, even if nobody has reaped it yet.
+// alive for one that has ended, even if nobody has reaped it yet. One whose first
+// thread has ended and others have not (field 20 counts them) holds its ports still.
 func birth(pid int) (ticks uint64, alive bool) {
-	fields, ok := stat(pid)
+	fields, ok := stat(fmt.Sprintf("/proc/%d", pid))
 	if !ok || len(fields) < 20 {
 		return 0, false
 	}
 	ticks, err := strconv.ParseUint(fields[19], 10, 64)
-	return ticks, err == nil && fields[0] != "Z" && fields[0] != "X"
+	return ticks, err == nil && (!ended(fields) || fields[17] != "0" && fields[17] != "1")
 }
 
 // awaitEnd returns when a process that is no child of ours has ended.
