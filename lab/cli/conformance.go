@@ -131,7 +131,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
 	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
 	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
-	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml and junit.xml into this `DIR` (default: nothing is written)")
+	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
 	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
@@ -341,6 +341,7 @@ func (f *conformanceFlags) closing(steps *ui.Steps, report *conformance.Report, 
 	switch {
 	case len(files) > 0:
 		steps.Say("reports: %s", strings.Join(files, ", "))
+		steps.Say("The last is for a browser: it needs nothing else, and has what happened in each test.")
 	case !report.Passed():
 		steps.Say("--report-dir DIR keeps a report with the CCM's last lines at each failure.")
 	}

@@ -15,3 +15,10 @@ type CCM interface {
 	// Log is the last lines of what it has said.
 	Log(lines int) []string
 }
+
+// Logs is for a CCM to implement whose words are in files, one for each replica:
+// they go into the tests' timelines.
+type Logs interface {
+	// LogFiles may differ from one time to the next, and need not be there yet.
+	LogFiles() []string
+}

@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -188,4 +189,38 @@ type Injection interface {
 	Hits(ctx context.Context) (int, error)
 	// Lift ends it. A second call does nothing.
 	Lift(ctx context.Context) error
+}
+
+// Journal is for a Cloud to implement that knows which calls the CCM makes: they
+// go into the tests' timelines, and into no verdict.
+type Journal interface {
+	// CallsSince are the CCM's calls that were answered at this time or later, the
+	// oldest first. The same may be asked for again.
+	CallsSince(ctx context.Context, since time.Time) ([]Call, error)
+}
+
+// Call is one call of the cloud's API.
+type Call struct {
+	// ID sets it apart from all others.
+	ID string
+	// Began is by this machine's clock; Answered too, but another answer, that of
+	// a stream, may have gone on after it.
+	Began, Answered time.Time
+	// Operation is what the cloud calls it.
+	Operation string
+	// Resource is the ID of what it is about; "" for a list.
+	Resource string
+	// Answer in a few words: a status, an error's code, that a fault was behind it.
+	Answer string
+	Failed bool
+}
+
+// As is the driver behind a Cloud as another interface, if it implements that:
+// the Cloud that a test is given notes what the test asks of it.
+func As[I any](c Cloud) (I, bool) {
+	if r, ok := c.(recorded); ok {
+		c = r.Cloud
+	}
+	as, ok := c.(I)
+	return as, ok
 }

@@ -94,6 +94,7 @@ func (a *junitSuites) add(s junitSuite, r *Report) {
 	s.Properties = []junitProperty{
 		{"implementation", strings.TrimSpace(r.Implementation.Name + " " + r.Implementation.Version)},
 		{"cluster", strings.TrimSpace(r.Cluster.Name + " " + r.Cluster.Version)},
+		{"suite", strings.TrimSpace(r.Suite.Name + " " + r.Suite.Version)},
 	}
 	a.Tests += s.Tests
 	a.Failures += s.Failures

@@ -83,7 +83,10 @@ type Program struct {
 	crashes chan struct{}
 }
 
-var _ CCM = (*Program)(nil)
+var (
+	_ CCM  = (*Program)(nil)
+	_ Logs = (*Program)(nil)
+)
 
 // Name is what a report calls it.
 func (p *Program) Name() string { return filepath.Base(p.Path) }
@@ -282,3 +285,6 @@ func (p *Program) Log(lines int) []string {
 	}
 	return said
 }
+
+// LogFiles implements Logs.
+func (p *Program) LogFiles() []string { return []string{p.LogFile} }

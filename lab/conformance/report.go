@@ -33,14 +33,18 @@ const (
 
 // Report is a run's outcome.
 type Report struct {
-	APIVersion     string          `json:"apiVersion"`
-	Kind           string          `json:"kind"`
-	Date           time.Time       `json:"date"`
-	Seconds        float64         `json:"seconds"`
-	Implementation Identity        `json:"implementation"`
-	Cluster        Identity        `json:"cluster"`
-	Suite          Identity        `json:"suite"`
-	Profiles       []ProfileReport `json:"profiles"`
+	APIVersion     string    `json:"apiVersion"`
+	Kind           string    `json:"kind"`
+	Date           time.Time `json:"date"`
+	Seconds        float64   `json:"seconds"`
+	Implementation Identity  `json:"implementation"`
+	Cluster        Identity  `json:"cluster"`
+	Suite          Identity  `json:"suite"`
+	// Claims are the capabilities whose tests are required; Unsupported are
+	// features and capabilities declared missing, and why.
+	Claims      []Feature          `json:"claims,omitempty"`
+	Unsupported map[Feature]string `json:"unsupported,omitempty"`
+	Profiles    []ProfileReport    `json:"profiles"`
 	// Crashes are the ends that the CCM came to by itself.
 	Crashes []string     `json:"crashes,omitempty"`
 	Tests   []TestReport `json:"tests"`
@@ -50,6 +54,8 @@ type Report struct {
 	// Focus says that only some tests were asked for: then the report is about
 	// these, and no profile is whole.
 	Focus string `json:"focus,omitempty"`
+	// Timelines are the tests', by ID. They are for people, on the HTML page.
+	Timelines map[string]*Timeline `json:"-"`
 }
 
 // Identity is a name and a version.
@@ -74,6 +80,8 @@ type Summary struct {
 	FailedTests  []string `json:"failedTests,omitempty"`
 	NotRequired  []string `json:"notRequiredFailedTests,omitempty"`
 	SkippedTests []string `json:"skippedTests,omitempty"`
+	// SkippedReasons say why, by ID.
+	SkippedReasons map[string]string `json:"skippedReasons,omitempty"`
 }
 
 // Statistics counts results.
@@ -149,6 +157,10 @@ func summaryOf(tests []TestReport) *Summary {
 		case t.Result == Skipped:
 			s.Statistics.Skipped++
 			s.SkippedTests = append(s.SkippedTests, t.ID)
+			if s.SkippedReasons == nil {
+				s.SkippedReasons = map[string]string{}
+			}
+			s.SkippedReasons[t.ID] = strings.Join(t.Reasons, "\n")
 		case t.Required:
 			s.Statistics.Failed++
 			s.FailedTests = append(s.FailedTests, t.ID)

@@ -78,6 +78,8 @@ profiles:
     failedTests:
     - node-bad
     result: failure
+    skippedReasons:
+      node-skipped: it needs machines
     skippedTests:
     - node-skipped
     statistics:
@@ -106,6 +108,7 @@ func TestJUnit(t *testing.T) {
     <properties>
       <property name="implementation" value="fakecloud v1"></property>
       <property name="cluster" value="embedded v1.36.3"></property>
+      <property name="suite" value="ccmlab/conformance"></property>
     </properties>
     <testcase classname="Node" name="node-fine" time="1.5"></testcase>
     <testcase classname="Node" name="node-bad" time="1.5">
@@ -120,6 +123,7 @@ func TestJUnit(t *testing.T) {
     <properties>
       <property name="implementation" value="fakecloud v1"></property>
       <property name="cluster" value="embedded v1.36.3"></property>
+      <property name="suite" value="ccmlab/conformance"></property>
     </properties>
     <testcase classname="LoadBalancer" name="lb-claimed" time="1.5">
       <failure message="no">no</failure>

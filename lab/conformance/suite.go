@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -109,12 +110,17 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Implementation: Identity{o.Implementation.Name, o.Implementation.Version},
 			Cluster:        Identity{o.ClusterName, info.GitVersion},
 			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
+			Claims:         slices.Clone(o.Implementation.Claims), Unsupported: maps.Clone(o.Implementation.Unsupported),
 		},
 	}
+	slices.Sort(r.report.Claims)
 	if o.Focus != nil {
 		r.report.Focus = o.Focus.String()
 	}
+	r.recorder = record(kube, o.Implementation.Cloud, o.Implementation.CCM, r.suite.run)
+	ccm.noted = r.recorder.note
 	err = r.all(ctx)
+	r.report.Timelines = r.recorder.close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
 	}
@@ -139,6 +145,9 @@ func versionOf(cfg *rest.Config) (*version.Info, error) {
 // must not start one that a test has stopped meanwhile.
 type kept struct {
 	CCM
+	// noted, unless nil, is told what is being done to it, and returns what is to
+	// be told how that ended.
+	noted  func(what string) func(error)
 	mu     sync.Mutex
 	wanted bool
 }
@@ -147,14 +156,24 @@ func (k *kept) Start(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.wanted = true
-	return k.CCM.Start(ctx)
+	return k.note("starting the CCM", func() error { return k.CCM.Start(ctx) })
 }
 
 func (k *kept) Stop(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.wanted = false
-	return k.CCM.Stop(ctx)
+	return k.note("stopping the CCM", func() error { return k.CCM.Stop(ctx) })
+}
+
+func (k *kept) note(what string, do func() error) error {
+	if k.noted == nil {
+		return do()
+	}
+	ended := k.noted(what)
+	err := do()
+	ended(err)
+	return err
 }
 
 func (k *kept) restart(ctx context.Context) error {
@@ -163,7 +182,7 @@ func (k *kept) restart(ctx context.Context) error {
 	if !k.wanted {
 		return nil
 	}
-	return k.CCM.Start(ctx)
+	return k.note("starting the CCM again: it ended by itself", func() error { return k.CCM.Start(ctx) })
 }
 
 func suiteVersion() string {
@@ -182,6 +201,8 @@ type run struct {
 	mu     sync.Mutex
 	report *Report
 	inARow int // crashes of the CCM since a test last passed
+	// recorder may be nil: then there are no timelines.
+	recorder *recorder
 }
 
 // all runs first what may run beside others, then the rest, one by one.
@@ -276,8 +297,10 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
 	began := time.Now()
-	t := &T{Suite: r.suite, test: test, ctx: limited}
+	trace := r.recorder.begin(test, began)
+	t := &T{Suite: trace.suite(r.suite), test: test, ctx: limited, trace: trace}
 	reasons, notes := t.outcome()
+	trace.end(len(reasons) > 0)
 	if ctx.Err() != nil {
 		return // Interrupted: it is not the CCM's failure.
 	}

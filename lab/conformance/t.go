@@ -30,6 +30,7 @@ type T struct {
 	notes    []string
 	cleanups []func(context.Context) error
 	ns       string // once there is one
+	trace    *trace // what goes into its timeline; may be nil
 }
 
 // Suite is what all tests of a run share.
@@ -65,7 +66,9 @@ func (t *T) Context() context.Context { return t.ctx }
 func (t *T) Errorf(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failures = append(t.failures, strings.TrimSpace(fmt.Sprintf(format, args...)))
+	why := strings.TrimSpace(fmt.Sprintf(format, args...))
+	t.failures = append(t.failures, why)
+	t.trace.failure(why)
 }
 
 // FailNow ends the test. It is to be called from the test's own goroutine.
@@ -81,7 +84,9 @@ func (t *T) Fatalf(format string, args ...any) {
 func (t *T) Logf(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+	note := fmt.Sprintf(format, args...)
+	t.notes = append(t.notes, note)
+	t.trace.step("%s", note)
 }
 
 // Cleanup runs undo after the test, last registered first, whatever became of
@@ -102,7 +107,9 @@ func (t *T) Must(err error, what string, args ...any) {
 // Name is a name that nothing else has, not even in another run: a DNS label of
 // at most 40 characters.
 func (t *T) Name(hint string) string {
-	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.run, t.serial.Add(1))
+	serial := t.serial.Add(1)
+	t.trace.owns(serial)
+	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.run, serial)
 }
 
 const pollEvery = 100 * time.Millisecond
@@ -114,26 +121,31 @@ func (t *T) Await(what string, try func(context.Context) error) {
 
 // HoldsUntil fails the test as soon as holds is an error, and returns when
 // enough is none: what must not happen is watched for as long as it takes the
-// CCM to have had its chance, and no longer.
+// CCM to have had its chance, and no longer. The last look is at holds: what
+// happened while enough was being asked is seen, too.
 func (t *T) HoldsUntil(what string, holds func(context.Context) error, until string, enough func(context.Context) error) {
+	waited := t.trace.begin(waitingFor(what, until))
+	defer func() { waited(t.ctx.Err(), "") }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	last := errors.New("it was not looked at")
-	look := func() error {
-		if holds != nil {
-			err := holds(t.ctx)
-			switch {
-			case err == nil:
-			case t.ctx.Err() != nil || unseen(err):
-				return err
-			default:
-				t.Fatalf("%s: %v", what, err)
-			}
+	still := func() error {
+		if holds == nil {
+			return nil
 		}
-		return enough(t.ctx)
+		err := holds(t.ctx)
+		if err != nil && t.ctx.Err() == nil && !unseen(err) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		return err
 	}
 	for {
-		err := look()
+		err := still()
+		if err == nil {
+			if err = enough(t.ctx); err == nil {
+				err = still()
+			}
+		}
 		if err == nil {
 			return
 		}
@@ -148,6 +160,13 @@ func (t *T) HoldsUntil(what string, holds func(context.Context) error, until str
 	}
 }
 
+func waitingFor(what, until string) string {
+	if what == "" {
+		return "waiting for " + until
+	}
+	return fmt.Sprintf("watching %s, until %s", what, until)
+}
+
 // unseen tells whether err says no more than that an API server, on a busy
 // machine, could not be asked.
 func unseen(err error) bool {
@@ -159,6 +178,7 @@ func unseen(err error) bool {
 // outcome runs the test, then undoes what it did.
 func (t *T) outcome() (failures, notes []string) {
 	t.guard(t.ctx, "the test", func() { t.test.Run(t) })
+	t.trace.step("the test has ended; what it made is undone")
 	t.undo()
 	t.mu.Lock()
 	defer t.mu.Unlock()

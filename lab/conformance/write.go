@@ -11,21 +11,22 @@ import (
 )
 
 // Files are the names of those that WriteFiles writes.
-var Files = []string{"report.yaml", "junit.xml"}
+var Files = []string{"report.yaml", "junit.xml", "report.html"}
 
 // WriteFiles writes the report into a folder, which is made if it is not there:
-// report.yaml for people and programs, junit.xml for CI systems. A file is
-// replaced as a whole. It returns those that were written.
+// report.yaml for people and programs, junit.xml for CI systems, report.html for
+// people, with what happened in each test. A file is replaced as a whole. It returns those that were written.
 func (r *Report) WriteFiles(dir string) (files []string, err error) {
 	report, err1 := yaml.Marshal(r)
 	junit, err2 := r.JUnit()
-	if err := errors.Join(err1, err2); err != nil {
+	page, err3 := r.HTML()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{Files[0], report}, {Files[1], junit}} {
+	}{{Files[0], report}, {Files[1], junit}, {Files[2], page}} {
 		file := filepath.Join(dir, f.name)
 		// For whoever may read the folder: a CI system's user is another one.
 		if err := errors.Join(state.WriteFile(file, f.data), os.Chmod(file, 0o644)); err != nil {

@@ -1,0 +1,73 @@
+package onfakecloud
+
+// Which calls the CCM makes, by the cloud's audit.
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+var _ conformance.Journal = (*Cloud)(nil)
+
+const (
+	// auditPage is how many of the newest calls are asked for at first, and
+	// auditGrowth how many times more while all of them are new. The cloud finds
+	// the newest without searching, those since a time not.
+	auditPage, auditGrowth = 50, 8
+	// auditKept is as many as the cloud keeps.
+	auditKept = 100_000
+)
+
+// CallsSince implements conformance.Journal.
+func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.Call, error) {
+	var newest []api.AuditEntry
+	for limit := auditPage; ; limit *= auditGrowth {
+		var err error
+		if newest, err = c.API.ListAudit(ctx, client.AuditFilter{Token: c.Token}, limit); err != nil {
+			return nil, err
+		}
+		if n := len(newest); n < limit || n >= auditKept || newest[n-1].Time.Before(since) {
+			break
+		}
+	}
+	var calls []conformance.Call
+	for _, a := range newest {
+		if !a.Time.Before(since) {
+			calls = append(calls, callOf(a))
+		}
+	}
+	slices.SortStableFunc(calls, func(a, b conformance.Call) int { return a.Answered.Compare(b.Answered) })
+	return calls, nil
+}
+
+func callOf(a api.AuditEntry) conformance.Call {
+	call := conformance.Call{
+		ID: a.RequestID, Answered: a.Time, Began: a.Time, Operation: a.Operation, Answer: fmt.Sprint(a.Status),
+		Failed: a.Status == 0 || a.Status >= http.StatusBadRequest,
+	}
+	// What a stream takes comes after its answer has begun.
+	if !strings.HasPrefix(a.Operation, "stream") {
+		call.Began = a.Time.Add(-time.Duration(a.DurationMilliseconds * float64(time.Millisecond)))
+	}
+	if a.Resource != nil {
+		call.Resource = *a.Resource
+	}
+	if a.Status == 0 {
+		call.Answer = "broken off"
+	}
+	if a.Code != nil {
+		call.Answer += " " + *a.Code
+	}
+	if a.Fault != nil {
+		call.Answer += ", by fault " + *a.Fault
+	}
+	return call
+}

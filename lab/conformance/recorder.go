@@ -1,0 +1,326 @@
+package conformance
+
+// The recorder is told, or finds out, what happens while tests run, and makes a
+// timeline of it for each. It changes no verdict: what it cannot see is missing
+// in a timeline, and nothing else. Its memory has bounds, however long the run.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	// recordEvery is how often the cloud's journal and the CCM's log are read.
+	recordEvery = time.Second
+	// settles is how much later than a test's end something may be told that
+	// happened before it, and late how long a journal that fails is waited for.
+	settles, late = 500 * time.Millisecond, 10 * time.Second
+	// overlap is how much the order of calls and of their times may differ.
+	overlap = 2 * time.Second
+	// journalBound is how long a journal may take to answer.
+	journalBound = 5 * time.Second
+	// maxItems is how much that happened is held until it has found its test.
+	maxItems = 40_000
+	// maxSteps is how many of these may be one test's own.
+	maxSteps = 2_500
+)
+
+// recorder of a run. A nil one records nothing.
+type recorder struct {
+	journal Journal // nil if the cloud keeps none
+	logs    Logs    // nil if the CCM has no files
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	watches informers.SharedInformerFactory
+
+	// Only the goroutine that polls has these.
+	since      time.Time
+	known      map[string]time.Time // IDs of calls since then
+	unanswered bool
+	tails      map[string]*tail
+
+	mu        sync.Mutex // guards what follows
+	belonging belonging
+	items     []*item
+	open      []*trace // without a timeline yet
+	timelines map[string]*Timeline
+}
+
+// record begins. run sets the names of this run's things apart.
+func record(kube kubernetes.Interface, cloud Cloud, ccm CCM, run string) *recorder {
+	r := &recorder{
+		since: time.Now(), known: map[string]time.Time{}, tails: map[string]*tail{},
+		belonging: newBelonging(run), timelines: map[string]*Timeline{},
+	}
+	r.journal, _ = cloud.(Journal)
+	r.logs, _ = ccm.(Logs)
+	r.follow(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	r.watch(ctx, kube)
+	r.running.Go(func() {
+		tick := time.NewTicker(recordEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				r.round(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return r
+}
+
+// close ends the recording, and returns the timelines by the tests' IDs.
+func (r *recorder) close() map[string]*Timeline {
+	if r == nil {
+		return nil
+	}
+	r.stop()
+	r.running.Wait()
+	r.watches.Shutdown()
+	now := time.Now()
+	r.poll(context.Background())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.open {
+		if t.ended.IsZero() {
+			t.ended = now // It was left behind.
+		}
+		r.timelines[t.test.ID] = r.belonging.timelineOf(t, r.items)
+	}
+	r.open, r.items = nil, nil
+	return r.timelines
+}
+
+// round reads what is new, and settles the tests that ended before that.
+func (r *recorder) round(ctx context.Context) {
+	now := time.Now()
+	settled := now.Add(-settles)
+	if err := r.poll(ctx); err != nil {
+		settled = now.Add(-late)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var open []*trace
+	oldest := settled
+	for _, t := range r.open {
+		if t.ended.IsZero() || t.ended.After(settled) {
+			open = append(open, t)
+			if t.began.Before(oldest) {
+				oldest = t.began
+			}
+			continue
+		}
+		r.timelines[t.test.ID] = r.belonging.timelineOf(t, r.items)
+	}
+	r.open = open
+	r.drop(func(i *item) bool { return i.At.Before(oldest) })
+}
+
+// drop forgets items, and tells how many.
+func (r *recorder) drop(which func(*item) bool) (dropped int) {
+	kept := r.items[:0:0]
+	for _, i := range r.items {
+		if which(i) {
+			dropped++
+		} else {
+			kept = append(kept, i)
+		}
+	}
+	r.items = kept
+	return dropped
+}
+
+// poll reads the journal and the log.
+func (r *recorder) poll(ctx context.Context) error {
+	r.follow(false)
+	if r.journal == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, journalBound)
+	defer cancel()
+	calls, err := r.journal.CallsSince(bounded, r.since)
+	if err != nil {
+		if ctx.Err() == nil && !r.unanswered {
+			r.add(&item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean("the cloud does not say which calls it gets: " + err.Error()), Failed: true}})
+		}
+		r.unanswered = true
+		return err
+	}
+	r.unanswered = false
+	for _, c := range calls {
+		if _, told := r.known[c.ID]; told {
+			continue
+		}
+		r.known[c.ID] = c.Answered
+		if floor := c.Answered.Add(-overlap); floor.After(r.since) {
+			r.since = floor
+		}
+		r.add(&item{Entry: Entry{
+			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: clean(c.Resource), Text: clean(c.Operation + " → " + c.Answer), Failed: c.Failed,
+		}})
+	}
+	for id, answered := range r.known {
+		if answered.Before(r.since) {
+			delete(r.known, id)
+		}
+	}
+	return nil
+}
+
+func (r *recorder) add(i *item) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keep(i)
+}
+
+// keep keeps an item. When there are too many, the older half is lost but for
+// what the tests themselves did.
+func (r *recorder) keep(i *item) {
+	if len(r.items) >= maxItems {
+		n := 0
+		lost := r.drop(func(i *item) bool { n++; return n < maxItems/2 && i.of == nil })
+		for _, t := range r.open {
+			t.lost += lost
+		}
+	}
+	r.items = append(r.items, i)
+}
+
+// tell keeps what has just been seen.
+func (r *recorder) tell(s Source, failed bool, subject, format string, args ...any) {
+	r.add(&item{Entry: Entry{At: time.Now(), Source: s, Subject: subject, Text: clean(fmt.Sprintf(format, args...)), Failed: failed}})
+}
+
+// note keeps what the suite does to the CCM, which is any test's.
+func (r *recorder) note(what string) (ended func(error)) {
+	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
+	r.add(i)
+	return func(err error) { r.finished(i, err, "") }
+}
+
+func (r *recorder) finished(i *item, err error, detail string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i.Took = time.Since(i.At)
+	i.Text = clean(i.Text + outcomeOf(err, detail))
+	// That time was up is told by what waited.
+	i.Failed = err != nil && !errors.Is(err, context.Canceled)
+}
+
+// trace is what a test tells the recorder. A nil one tells nothing.
+type trace struct {
+	recorder *recorder
+	test     Test
+	began    time.Time
+	// The recorder's mu guards these.
+	ended       time.Time
+	failed      bool
+	steps, lost int
+}
+
+func (r *recorder) begin(test Test, began time.Time) *trace {
+	if r == nil {
+		return nil
+	}
+	t := &trace{recorder: r, test: test, began: began}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open = append(r.open, t)
+	return t
+}
+
+func (t *trace) end(failed bool) {
+	if t == nil {
+		return
+	}
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	t.ended, t.failed = time.Now(), failed
+}
+
+// suite is one whose cloud is recorded as this test's.
+func (t *trace) suite(all *Suite) *Suite {
+	if t == nil {
+		return all
+	}
+	mine := *all
+	mine.Cloud = recorded{Cloud: all.Cloud, trace: t}
+	return &mine
+}
+
+// step keeps what the test has done.
+func (t *trace) step(format string, args ...any) {
+	if t != nil {
+		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(fmt.Sprintf(format, args...))}})
+	}
+}
+
+// failure keeps why the test has failed.
+func (t *trace) failure(why string) {
+	if t != nil {
+		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean("failed: " + why), Failed: true}})
+	}
+}
+
+// begin keeps what the test does, and returns what is to be told when it is
+// over.
+func (t *trace) begin(what string) (ended func(err error, detail string)) {
+	if t == nil {
+		return func(error, string) {}
+	}
+	i := &item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
+	t.keep(i)
+	return func(err error, detail string) { t.recorder.finished(i, err, detail) }
+}
+
+func (t *trace) keep(i *item) {
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	if t.steps++; t.steps > maxSteps && !i.Failed {
+		t.lost++
+		return
+	}
+	t.recorder.keep(i)
+}
+
+// owns says that names with this serial number are the test's.
+func (t *trace) owns(serial int64) {
+	if t == nil {
+		return
+	}
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	t.recorder.belonging.serials[serial] = t
+}
+
+// learn says that an ID is of one of the test's things, of this name.
+func (t *trace) learn(id, name string) {
+	if t == nil || id == "" {
+		return
+	}
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	t.recorder.belonging.ids[id], t.recorder.belonging.names[id] = t, name
+}
+
+// learnBalancers learns whose these are by the Services they are for.
+func (t *trace) learnBalancers(all []Balancer) {
+	t.recorder.mu.Lock()
+	defer t.recorder.mu.Unlock()
+	b := &t.recorder.belonging
+	for _, one := range all {
+		if owner := b.ids[string(one.Service)]; owner != nil {
+			b.ids[one.ID], b.names[one.ID] = owner, b.names[string(one.Service)]
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package conformance
+
+// What happened while a test ran, on one clock: which entries there are, which
+// of them are a test's, and how many of them are kept.
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Source is who tells of something.
+type Source string
+
+// Sources, in the order in which they are shown.
+const (
+	SourceStep    Source = "step"    // the suite: what it did, and what it waited for
+	SourceCall    Source = "call"    // the cloud: a call by the CCM
+	SourceNode    Source = "node"    // a change of a Node
+	SourceService Source = "service" // a change of a Service
+	SourceEvent   Source = "event"   // a Kubernetes Event
+	SourceLog     Source = "log"     // a line of the CCM's log
+)
+
+// Sources are all of them.
+var Sources = []Source{SourceStep, SourceCall, SourceNode, SourceService, SourceEvent, SourceLog}
+
+// Entry is something that happened.
+type Entry struct {
+	// At is when it began, by this machine's clock; Took is 0 for what is told
+	// when it is over.
+	At      time.Time
+	Took    time.Duration
+	Source  Source
+	Subject string // what it is about; may be ""
+	Text    string
+	Failed  bool
+	// Times is how often in a row it happened, the last time at Last.
+	Times int
+	Last  time.Time
+	// Beside is true if it may as well be another test's that ran at the same time.
+	Beside bool
+}
+
+// Timeline is what happened from a test's begin to its end.
+type Timeline struct {
+	Began   time.Time
+	Took    time.Duration
+	Entries []Entry
+	// LeftOut is how many there were after the first Head, beyond those kept.
+	LeftOut, Head int
+}
+
+const (
+	// keptOfFailed and keptOfPassed are how many entries of a test are kept, and
+	// keptBeside how many of them may be other tests' as well.
+	keptOfFailed, keptOfPassed, keptBeside = 2000, 600, 200
+	// longest is how many characters of a text are kept.
+	longest = 400
+)
+
+// cut leaves so many entries at most, of the begin and the end as many.
+func (t *Timeline) cut(most int) {
+	n := len(t.Entries)
+	if n <= most {
+		return
+	}
+	t.Head = most / 2
+	t.LeftOut += n - most
+	t.Entries = slices.Concat(t.Entries[:t.Head], t.Entries[n-(most-t.Head):])
+}
+
+// item is an entry that is not yet in anybody's timeline.
+type item struct {
+	Entry
+	of *trace // whose it is; nil if that is to be found out
+}
+
+// clean is what can be shown of a text.
+func clean(text string) string {
+	text = legible([]string{strings.Join(strings.Fields(text), " ")})[0]
+	if len(text) <= longest { // Bytes are at least as many as characters.
+		return text
+	}
+	if r := []rune(text); len(r) > longest {
+		return string(r[:longest]) + " …"
+	}
+	return text
+}
+
+// belonging finds whose things a text is about: their names have a serial number
+// of this run in them, and the cloud's IDs are known from who made them.
+type belonging struct {
+	serial  *regexp.Regexp
+	serials map[int64]*trace
+	ids     map[string]*trace
+	names   map[string]string // of IDs
+}
+
+func newBelonging(run string) belonging {
+	return belonging{
+		serial:  regexp.MustCompile("-" + regexp.QuoteMeta(run) + "-([0-9]+)"),
+		serials: map[int64]*trace{}, ids: map[string]*trace{}, names: map[string]string{},
+	}
+}
+
+func (b *belonging) owners(texts ...string) (all []*trace) {
+	add := func(t *trace) {
+		if t != nil && !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	for _, text := range texts {
+		for _, m := range b.serial.FindAllStringSubmatch(text, -1) {
+			if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
+				add(b.serials[n])
+			}
+		}
+		for word := range strings.FieldsFuncSeq(text, notOfID) {
+			add(b.ids[strings.Trim(word, ".")])
+		}
+	}
+	return all
+}
+
+func notOfID(r rune) bool {
+	return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
+}
+
+// timelineOf chooses from all that happened what belongs to a test: what is about
+// its things, and what is about nobody's. If other tests ran at the same time,
+// that may be theirs as well.
+func (b *belonging) timelineOf(t *trace, all []*item) *Timeline {
+	line := &Timeline{Began: t.began, Took: t.ended.Sub(t.began)}
+	beside := 0
+	for _, i := range all {
+		if i.At.Before(t.began) || i.At.After(t.ended) {
+			continue
+		}
+		e := i.Entry
+		switch owners := b.owners(e.Subject, e.Text); {
+		case i.of != nil && i.of != t, i.of == nil && len(owners) > 0 && !slices.Contains(owners, t):
+			continue
+		case i.of == nil && len(owners) == 0 && !t.test.Alone:
+			e.Beside = true
+		}
+		if name := b.names[e.Subject]; name != "" {
+			e.Subject += " (" + name + ")"
+		}
+		line.Entries = append(line.Entries, e)
+	}
+	slices.SortStableFunc(line.Entries, func(a, b Entry) int { return a.At.Compare(b.At) })
+	line.Entries = slices.DeleteFunc(together(line.Entries), func(e Entry) bool {
+		if e.Beside {
+			beside++
+		}
+		return e.Beside && beside > keptBeside
+	})
+	line.LeftOut, line.Head = max(0, beside-keptBeside)+t.lost, len(line.Entries)
+	if t.failed {
+		line.cut(keptOfFailed)
+	} else {
+		line.cut(keptOfPassed)
+	}
+	return line
+}
+
+// together makes one entry of the same, told several times in a row by the same
+// source.
+func together(entries []Entry) []Entry {
+	var out []Entry
+	latest := map[Source]int{} // where in out
+	for _, e := range entries {
+		i, before := latest[e.Source]
+		if before && e.Source != SourceStep && same(out[i], e) {
+			out[i].Times, out[i].Last = max(out[i].Times, 1)+1, e.At
+			continue
+		}
+		latest[e.Source] = len(out)
+		out = append(out, e)
+	}
+	return out
+}
+
+func same(a, b Entry) bool {
+	return a.Subject == b.Subject && a.Text == b.Text && a.Failed == b.Failed && a.Beside == b.Beside
+}
+
+// share tells how many entries each of several timelines may have, so that they
+// have no more than total together: the short ones all of theirs.
+func share(lengths []int, total int) int {
+	sorted := slices.Clone(lengths)
+	slices.Sort(sorted)
+	for i, n := range sorted {
+		if each := total / (len(sorted) - i); n > each {
+			return each
+		}
+		total -= n
+	}
+	return cmp.Or(slices.Max(append(sorted, 0)), 1)
+}
+
+// outcomeOf is what is told of something when it is over.
+func outcomeOf(err error, detail string) string {
+	switch {
+	case err != nil:
+		return fmt.Sprintf(": %v", err)
+	case detail != "":
+		return ": " + detail
+	}
+	return ""
+}
