@@ -50,6 +50,8 @@ type Report struct {
 	// Focus says that only some tests were asked for: then the report is about
 	// these, and no profile is whole.
 	Focus string `json:"focus,omitempty"`
+
+	began time.Time // to the nanosecond, where Date is for people
 }
 
 // Identity is a name and a version.
