@@ -1,23 +1,26 @@
 package lab
 
-// The conformance suite on a lab of its own: a control plane and two machines,
-// no CCM and no demo. The suite runs the CCM itself.
+// The conformance suite on labs of its own: a control plane and two machines each,
+// no CCM and no demo. The suite runs the CCM itself. Several labs share the tests.
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/external"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
@@ -41,10 +44,19 @@ var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 
 // ConformanceOptions of Conformance.
 type ConformanceOptions struct {
-	// Name is that of the lab.
+	// Name is that of the lab, and the beginning of the others' names.
 	Name string
-	// Cluster is the kind of cluster; "" is Embedded, the only one so far.
-	Cluster        string
+	// Labs is how many labs share the tests; 0 is as many as they are worth.
+	Labs int
+	// Cluster is the kind of cluster; "" is Embedded.
+	Cluster string
+	// Kubeconfig is for External: whose cluster it is.
+	Kubeconfig string
+	// Traffic says of External that its Nodes that wait for a CCM are the suite's,
+	// and that their ports are reached from this machine.
+	Traffic bool
+	// Workload is the image of pods that answer; "" is the lab's own.
+	Workload       string
 	Implementation string // "" is ImplementationFakecloud.
 	// Program is the CCM; nil is the lab's own.
 	Program *conformance.Program
@@ -83,7 +95,49 @@ var OwnClaims = []conformance.Feature{
 // conformanceNodes run the pods that traffic goes to.
 const conformanceNodes = 2
 
-// Conformance brings a lab up, runs the suite on it, and takes it down. An
+const (
+	// mostLabs is beyond what two cores have to wait for.
+	mostLabs = 3
+	// aloneEach is how many tests that run alone make another lab worth its start.
+	aloneEach = 5
+	// workload is built with the lab.
+	workload = "ccmlab/hello:dev"
+)
+
+// Tests are those that were asked for.
+func (o ConformanceOptions) Tests() []conformance.Test {
+	return conformance.Select(profiles.All(), o.Profiles, o.Focus)
+}
+
+// Names are those of the labs that share these tests.
+func (o ConformanceOptions) Names(tests []conformance.Test) []string {
+	labs := o.Labs
+	if labs == 0 {
+		labs = o.worth(tests)
+	}
+	names := []string{o.Name}
+	for n := 2; n <= labs; n++ {
+		names = append(names, fmt.Sprintf("%s-%d", o.Name, n))
+	}
+	return names
+}
+
+// worth is how many labs the tests are worth. Only those that run alone take
+// longer on one, and only embedded ones are cheap.
+func (o ConformanceOptions) worth(tests []conformance.Test) int {
+	if cmp.Or(o.Cluster, Embedded) != Embedded || o.Implementation == ImplementationInMemory || o.Keep {
+		return 1
+	}
+	alone := 0
+	for _, t := range tests {
+		if t.Alone {
+			alone++
+		}
+	}
+	return min(mostLabs, 1+alone/aloneEach)
+}
+
+// Conformance brings labs up, runs the suite on them, and takes them down. An
 // error means that the suite could not be run; what it found is in the report,
 // which there is also when ctx ends early.
 func Conformance(ctx context.Context, o ConformanceOptions, steps *ui.Steps) (report *conformance.Report, err error) {
@@ -92,27 +146,81 @@ func Conformance(ctx context.Context, o ConformanceOptions, steps *ui.Steps) (re
 			return nil, err
 		}
 	}
-	if _, err := state.Open(o.Name); !errors.Is(err, state.ErrNone) {
-		return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", o.Name, o.Name), err)
+	tests := o.Tests()
+	names := o.Names(tests)
+	for _, name := range names {
+		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+			return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", name, name), err)
+		}
 	}
-	up := Options{Name: o.Name, Cluster: cmp.Or(o.Cluster, Embedded), Nodes: conformanceNodes, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep}
-	if o.Implementation == ImplementationInMemory || o.WithoutMachines {
+	if o.Cluster == External {
+		tidy, err := external.ForSuite(ctx, o.Kubeconfig, o.Traffic)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, tidy(context.WithoutCancel(ctx))) }()
+	}
+	return o.share(ctx, conformance.NewQueue(tests), names, steps)
+}
+
+// share has labs share the tests. As long as all tests have run, what became of a
+// lab is worth a line and no error.
+func (o ConformanceOptions) share(ctx context.Context, queue *conformance.Queue, names []string, steps *ui.Steps) (*conformance.Report, error) {
+	reports, errs, downs := make([]*conformance.Report, len(names)), make([]error, len(names)), make([]error, len(names))
+	var running sync.WaitGroup
+	shown := make(chan struct{})
+	for i, name := range names {
+		// One lab's steps are enough to look at, and tests come after them.
+		seen, up := ui.Discard(), func() { <-shown }
+		if i == 0 {
+			seen, up = steps, func() { close(shown) }
+		}
+		running.Go(func() { reports[i], errs[i], downs[i] = o.on(ctx, name, queue, seen, up) })
+	}
+	running.Wait()
+	down := errors.Join(downs...)
+	if len(names) == 1 {
+		return reports[0], errors.Join(errs[0], down)
+	}
+	report, err := queue.Merge(reports)
+	if err != nil || report.Unfinished != "" {
+		return report, errors.Join(append(errs, err, down)...)
+	}
+	for i, err := range errs {
+		if err != nil {
+			steps.Say("   Lab %s did not take part to the end, and others ran its tests: %v", names[i], err)
+		}
+	}
+	return report, down
+}
+
+// on runs what the queue has for it on a lab of this name. isUp is called when that
+// is up, or will not be. What went wrong when it was taken down is an error of its
+// own.
+func (o ConformanceOptions) on(ctx context.Context, name string, queue *conformance.Queue, steps *ui.Steps, isUp func()) (report *conformance.Report, err, downErr error) {
+	up := Options{
+		Name: name, Cluster: cmp.Or(o.Cluster, Embedded), Kubeconfig: o.Kubeconfig,
+		Nodes: conformanceNodes, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep,
+	}
+	switch {
+	case o.Cluster == External:
+		up.Nodes = 0 // It has those that it has.
+	case o.Implementation == ImplementationInMemory || o.WithoutMachines:
 		up.Nodes = NoNodes
 	}
 	l, err := Up(ctx, up, steps)
+	isUp()
 	if err != nil {
-		return nil, err
+		return nil, err, nil
 	}
 	if !o.Keep {
-		defer func() {
-			_, downErr := Down(context.WithoutCancel(ctx), o.Name)
-			err = errors.Join(err, downErr)
-		}()
+		defer func() { _, downErr = Down(context.WithoutCancel(ctx), name) }()
 	}
-	return l.conformance(ctx, o)
+	report, err = l.conformance(ctx, o, queue)
+	return report, err, nil
 }
 
-func (l *Lab) conformance(ctx context.Context, o ConformanceOptions) (*conformance.Report, error) {
+func (l *Lab) conformance(ctx context.Context, o ConformanceOptions, queue *conformance.Queue) (*conformance.Report, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", l.Cluster.Kubeconfig())
 	if err != nil {
 		return nil, err
@@ -129,12 +237,26 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions) (*conforman
 	for f, why := range o.Unsupported {
 		under.Unsupported[f] = why
 	}
+	healthy, err := l.healthy()
+	if err != nil {
+		return nil, errors.Join(err, closeDriver())
+	}
 	report, err := conformance.Run(ctx, conformance.Options{
 		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, Embedded), Implementation: under,
-		Workload: conformance.Workload{Image: "ccmlab/hello:dev", Port: 8080, Path: "/"},
-		Tests:    profiles.All(), Profiles: o.Profiles, Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Workload: conformance.Workload{Image: cmp.Or(o.Workload, workload), Port: 8080, Path: "/"},
+		Tests:    profiles.All(), Queue: queue, Healthy: healthy,
+		Profiles: o.Profiles, Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
 	})
 	return report, errors.Join(err, closeDriver())
+}
+
+// healthy asks the API server and the cloud whether they are ready.
+func (l *Lab) healthy() (func(context.Context) error, error) {
+	kube, err1 := l.Cluster.Operator()
+	cloud, err2 := l.Cloud()
+	return func(ctx context.Context) error {
+		return errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
+	}, errors.Join(err1, err2)
 }
 
 func (l *Lab) implementation(o ConformanceOptions, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {
@@ -149,7 +271,7 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	none := conformance.Implementation{}
 	host, ok := l.Cluster.(cluster.LocalCCM)
 	if !ok {
-		return none, nil, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested so far", l.State.Cluster)
+		return none, nil, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested", l.State.Cluster)
 	}
 	command, cloud := host.CCMCommand(), l.Cluster.Cloud()
 	api, err := cloud.Client(cluster.CallerOperator)
@@ -160,7 +282,12 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	if err != nil {
 		return none, nil, err
 	}
-	gate, err := onfakecloud.OpenGate(u.Hostname(), u.Host)
+	// A container's address is the container's to listen on.
+	listen := u.Hostname()
+	if ip, err := netip.ParseAddr(listen); err != nil || !ip.IsLoopback() {
+		listen = command.Address
+	}
+	gate, err := onfakecloud.OpenGate(listen, u.Host)
 	if err != nil {
 		return none, nil, err
 	}
@@ -169,14 +296,14 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	program := &conformance.Program{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, "--node-monitor-period=1s"), // More often: less to wait for.
-		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}"),
+		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)
 	} else {
 		own := program.ConfigTemplate
-		program = o.Program
-		program.ConfigTemplate = cmp.Or(program.ConfigTemplate, own)
+		// Each lab runs its own.
+		program = &conformance.Program{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
 		under.Name = program.Name()
 	}
 	program.Values = conformance.Values{
@@ -186,6 +313,10 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	}
 	program.Host, program.LogFile = l.host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = program
-	under.Cloud = &onfakecloud.Cloud{API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Machines: !o.WithoutMachines, Traffic: !o.WithoutMachines}
+	theirs := l.State.Cluster == External
+	under.Cloud = &onfakecloud.Cloud{
+		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate,
+		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+	}
 	return under, gate.Close, nil
 }

@@ -86,9 +86,13 @@ func newConformance(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conformance [flags] [-- CCM-ARGS...]",
 		Short: "Say whether a CCM does what Kubernetes expects of it",
-		Long: `conformance brings up a lab of its own, without a CCM, runs one beside it, ours
+		Long: `conformance brings up labs of its own, without a CCM, runs one beside each, ours
 or any program, and tries what is required of a CCM. Tests start, stop and
-restart it. Then the lab is taken down.
+restart it. Then the labs are taken down. Most of the time is waiting, so that
+three labs that share the tests need less than half of one lab's time.
+
+On --cluster external the suite makes Nodes of its own. It refuses a cluster that
+has a CCM, or anything that a CCM would touch.
 
 The exit code is 0 only if everything required passed and the CCM never ended
 by itself. Core tests are required of every CCM, extended ones of a CCM that
@@ -102,6 +106,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
   lab conformance --profile Node,Lifecycle --report-dir reports
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
+  lab conformance --cluster external --kubeconfig empty.yaml
   lab conformance list --profile LoadBalancer`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,7 +126,11 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster; only "+lab.Embedded+" so far")
+	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster: "+strings.Join(lab.Kinds, ", "))
+	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
+	fl.BoolVar(&f.opts.Traffic, "traffic", false, "external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine")
+	fl.StringVar(&f.opts.Workload, "workload", "", "kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)")
+	fl.IntVar(&f.opts.Labs, "labs", 0, "how many labs share the tests (default: embedded up to 3, as many as the tests are worth; else 1)")
 	fl.StringVar(&f.opts.Implementation, "implementation", lab.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(lab.Implementations, ", "))
 	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
@@ -140,7 +149,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	_ = fl.MarkHidden("ccm-build") // For mutants.
 	f.selection = addSelection(cmd)
 	addOutput(cmd, "table", "json", "yaml")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions([]string{lab.Embedded}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(lab.Implementations, cobra.ShellCompDirectiveNoFileComp))
 	capabilities, features := known(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
@@ -183,12 +192,12 @@ func known(tests []conformance.Test) (capabilities, features []string) {
 func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
-	if _, err := state.Dir(f.opts.Name); err != nil {
-		errs = append(errs, usageError{err})
+	for _, name := range f.opts.Names(all) {
+		if _, err := state.Dir(name); err != nil {
+			errs = append(errs, usageError{err})
+		}
 	}
-	if f.opts.Cluster != lab.Embedded {
-		wrong("--cluster %q: the suite runs on %s only, so far", f.opts.Cluster, lab.Embedded)
-	}
+	errs = append(errs, f.where()...)
 	if !slices.Contains(lab.Implementations, f.opts.Implementation) {
 		wrong("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(lab.Implementations, ", "))
 	}
@@ -224,6 +233,34 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 		}
 	}
 	return tests, nil
+}
+
+// where reads which cluster the suite is to run on.
+func (f *conformanceFlags) where() (errs []error) {
+	o := &f.opts
+	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	switch {
+	case !slices.Contains(lab.Kinds, o.Cluster):
+		wrong("--cluster %q: want one of %s", o.Cluster, strings.Join(lab.Kinds, ", "))
+	case o.Cluster == lab.External && o.Kubeconfig == "":
+		wrong("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", lab.External)
+	case o.Cluster == lab.External && o.Labs > 1:
+		wrong("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, lab.External)
+	case o.Cluster == lab.External && o.Keep:
+		wrong("--keep: nothing stays in a cluster of --cluster %s", lab.External)
+	case o.Cluster != lab.External && (o.Kubeconfig != "" || o.Traffic):
+		wrong("--kubeconfig and --traffic are for --cluster %s", lab.External)
+	case o.Traffic && o.WithoutMachines:
+		wrong("--traffic and --without-machines: want one of them")
+	case o.Traffic && o.Implementation == lab.ImplementationInMemory:
+		wrong("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
+	case o.Workload != "" && o.Cluster == lab.Embedded:
+		wrong("--workload: nothing of an image runs on --cluster %s", lab.Embedded)
+	}
+	if o.Labs < 0 {
+		wrong("--labs %d: want 1 or more, or 0 for the default", o.Labs)
+	}
+	return errs
 }
 
 // declare reads --claim and --unsupported.
@@ -292,7 +329,8 @@ func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) err
 	// Tests cancel watches and requests in flight, of which client-go complains.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	steps, shown := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
-	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
+	names := f.opts.Names(tests)
+	steps.Say("   %s; if this run is killed, `%s` ends what it leaves.", counted(names), downAllOf(names))
 	f.opts.Observer = func(t conformance.TestReport) { observe(shown, t) }
 	quiet := context.AfterFunc(cmd.Context(), func() {
 		shown.Close()
@@ -346,8 +384,26 @@ func (f *conformanceFlags) closing(steps *ui.Steps, report *conformance.Report, 
 		steps.Say("--report-dir DIR keeps a report with the CCM's last lines at each failure.")
 	}
 	if f.opts.Keep {
-		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invocation(), f.opts.Name)
+		names := f.opts.Names(f.opts.Tests())
+		steps.Say("%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", counted(names), invocation(), f.opts.Name, downAllOf(names))
 	}
+}
+
+// counted names labs for a person.
+func counted(names []string) string {
+	if len(names) == 1 {
+		return "Lab " + names[0]
+	}
+	return fmt.Sprintf("%d labs, %s", len(names), strings.Join(names, ", "))
+}
+
+// downAllOf is the command that takes labs down.
+func downAllOf(names []string) string {
+	var commands []string
+	for _, name := range names {
+		commands = append(commands, fmt.Sprintf("%s down --name %s", invocation(), name))
+	}
+	return strings.Join(commands, "; ")
 }
 
 // observe shows a test that begins or ends.

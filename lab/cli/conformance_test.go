@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,12 +83,12 @@ func TestConformanceMistakes(t *testing.T) {
 		want   []string
 	}{
 		"everything at once": {func(f *conformanceFlags) {
-			f.opts.Name, f.opts.Cluster, f.opts.Implementation, f.opts.Parallel = "No", "kind", "aws", -1
+			f.opts.Name, f.opts.Cluster, f.opts.Implementation, f.opts.Parallel = "No", "minikube", "aws", -1
 			f.profiles, f.focus = []string{"node", "pods", "jobs"}, "("
 			f.claims, f.unsupported = []string{"quick"}, []string{"targets", "slow=it is"}
 			f.ccm, f.config, f.env = "/none", "/none.conf", []string{"A={{.B}}"}
 		}, []string{"{{"}, []string{
-			`lab name "No"`, `--cluster "kind": the suite runs on embedded only`, `--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
+			`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`, `--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
 			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`, "--focus: error parsing regexp",
 			`--claim "quick": no test is about that; capabilities are udp-services`,
 			`--unsupported "targets": want FEATURE=REASON`, `--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
@@ -103,6 +104,22 @@ func TestConformanceMistakes(t *testing.T) {
 		"claimed and not there": {func(f *conformanceFlags) {
 			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
 		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
+		"no cluster": {func(f *conformanceFlags) { f.opts.Cluster = lab.External }, nil, []string{"--cluster external needs --kubeconfig FILE"}},
+		"two CCMs in one cluster": {func(f *conformanceFlags) { f.opts.Cluster, f.opts.Kubeconfig, f.opts.Labs = lab.External, "x", 2 }, nil,
+			[]string{"--labs 2: a cluster of --cluster external can have one CCM"}},
+		"somebody's cluster kept": {func(f *conformanceFlags) { f.opts.Cluster, f.opts.Kubeconfig, f.opts.Keep = lab.External, "x", true }, nil,
+			[]string{"--keep: nothing stays"}},
+		"a cluster of nobody's": {func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil, []string{"--kubeconfig and --traffic are for --cluster external"}},
+		"traffic to nowhere": {func(f *conformanceFlags) {
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = lab.External, "x", true, lab.ImplementationInMemory
+		}, nil, []string{"--traffic: the cloud of --implementation in-memory forwards none"}},
+		"traffic to no machine": {func(f *conformanceFlags) {
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = lab.External, "x", true, true
+		}, nil, []string{"--traffic and --without-machines"}},
+		"an image that nobody runs": {func(f *conformanceFlags) { f.opts.Workload = "x" }, nil, []string{"--workload: nothing of an image runs on --cluster embedded"}},
+		"fewer than one lab":        {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
+		"a name too long for the second lab": {func(f *conformanceFlags) { f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2 }, nil,
+			[]string{`lab name "` + strings.Repeat("a", 39) + `-2"`}},
 		"reports into a file": {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,6 +131,40 @@ func TestConformanceMistakes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Labs that share tests are worth it where there is something to share.
+func TestConformanceLabs(t *testing.T) {
+	tests := func(n int) []conformance.Test {
+		all := slices.Repeat([]conformance.Test{{ID: "beside"}}, 50)
+		return append(all, slices.Repeat([]conformance.Test{{ID: "alone", Alone: true}}, n)...)
+	}
+	three := []string{"lab", "lab-2", "lab-3"}
+	for name, tc := range map[string]struct {
+		change func(*lab.ConformanceOptions)
+		alone  int
+		want   []string
+	}{
+		"all":              {func(*lab.ConformanceOptions) {}, 40, three},
+		"one":              {func(*lab.ConformanceOptions) {}, 1, three[:1]},
+		"some":             {func(*lab.ConformanceOptions) {}, 6, three[:2]},
+		"as asked":         {func(o *lab.ConformanceOptions) { o.Labs = 2 }, 40, three[:2]},
+		"kept":             {func(o *lab.ConformanceOptions) { o.Keep = true }, 40, three[:1]},
+		"kept as asked":    {func(o *lab.ConformanceOptions) { o.Keep, o.Labs = true, 3 }, 40, three},
+		"in containers":    {func(o *lab.ConformanceOptions) { o.Cluster = lab.Kind }, 40, three[:1]},
+		"somebody's":       {func(o *lab.ConformanceOptions) { o.Cluster = lab.External }, 40, three[:1]},
+		"done in a moment": {func(o *lab.ConformanceOptions) { o.Implementation = lab.ImplementationInMemory }, 40, three[:1]},
+	} {
+		o := newFlags(func(*conformanceFlags) {}).opts
+		tc.change(&o)
+		assert.Equal(t, tc.want, o.Names(tests(tc.alone)), name)
+	}
+}
+
+func TestDownAllOf(t *testing.T) {
+	assert.Equal(t, "Lab a", counted([]string{"a"}))
+	assert.Equal(t, "2 labs, a, a-2", counted([]string{"a", "a-2"}))
+	assert.Equal(t, invocation()+" down --name a; "+invocation()+" down --name a-2", downAllOf([]string{"a", "a-2"}))
 }
 
 func TestConformanceArguments(t *testing.T) {

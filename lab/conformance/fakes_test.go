@@ -73,17 +73,22 @@ func newRun(o Options) *run {
 		o.Implementation.Cloud = featuresOnly{}
 	}
 	ccm := &kept{CCM: o.Implementation.CCM}
+	if o.Queue == nil {
+		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
+	}
 	return &run{
 		ccm:     ccm,
-		Options: o, began: time.Now(), report: &Report{},
+		Options: o, report: &Report{began: time.Now()},
 		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64)},
 	}
 }
 
 func (r *run) outcome(ctx context.Context) (*Report, error) {
 	err := r.all(ctx)
-	r.finish()
-	return r.report, err
+	if err != nil {
+		r.report.Unfinished = err.Error()
+	}
+	return r.report, errors.Join(err, r.finish())
 }
 
 // core is a core test of the Node profile.

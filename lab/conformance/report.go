@@ -56,6 +56,8 @@ type Report struct {
 	Focus string `json:"focus,omitempty"`
 	// Timelines are the tests', by ID. They are for people, on the HTML page.
 	Timelines map[string]*Timeline `json:"-"`
+
+	began time.Time // to the nanosecond, where Date is for people
 }
 
 // Identity is a name and a version.

@@ -48,12 +48,19 @@ type Options struct {
 	RequiredOnly bool
 	// Parallel is how many tests run at once, of those that may; 8 when 0.
 	Parallel int
+	// Queue, unless nil, is shared with other runs, each with a cluster, a cloud
+	// and a CCM of its own. Its tests are run, not those of Tests.
+	Queue *Queue
+	// Healthy, unless nil, is an error when cluster or cloud do not work: then a
+	// test that fails says nothing about the CCM, and the run ends.
+	Healthy func(context.Context) error
 	// Bound, unless 0, is the longest that any test may take, whatever its own
 	// says.
 	Bound time.Duration
 
 	// Observer is told of every test as it begins (Result "") and ends. It is
-	// called from one goroutine at a time.
+	// called from one goroutine at a time, of all runs that share a queue. A test
+	// that is handed on to another run begins again.
 	Observer func(TestReport)
 }
 
@@ -84,6 +91,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := check(o.Tests); err != nil {
 		return nil, err
 	}
+	if o.Queue == nil {
+		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
+	}
+	if err := check(o.Queue.listed); err != nil {
+		return nil, err
+	}
 	if o.Workload.Port == 0 {
 		o.Workload.Port = 8080 // Services need one, pods or not.
 	}
@@ -99,8 +112,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	ccm := &kept{CCM: o.Implementation.CCM}
 	r := &run{
-		Options: o, began: time.Now(),
-		ccm: ccm,
+		Options: o, ccm: ccm,
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64),
@@ -111,6 +123,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Cluster:        Identity{o.ClusterName, info.GitVersion},
 			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
 			Claims:         slices.Clone(o.Implementation.Claims), Unsupported: maps.Clone(o.Implementation.Unsupported),
+			began: time.Now(),
 		},
 	}
 	slices.Sort(r.report.Claims)
@@ -124,8 +137,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		r.report.Unfinished = err.Error()
 	}
-	r.finish()
-	return r.report, err
+	return r.report, errors.Join(err, r.finish())
 }
 
 // versionBound is how long the cluster may take to say its version.
@@ -197,29 +209,29 @@ type run struct {
 	Options
 	ccm    *kept
 	suite  *Suite
-	began  time.Time
 	mu     sync.Mutex
 	report *Report
 	inARow int // crashes of the CCM since a test last passed
 	// recorder may be nil: then there are no timelines.
 	recorder *recorder
+
+	breakOff context.CancelCauseFunc // ends the run, with a reason
+	left     sync.Once               // it takes no more part in the queue
 }
 
-// all runs first what may run beside others, then the rest, one by one.
+// all runs what the queue has for it. The first run of a queue takes first what
+// may run beside others, then the rest, one by one.
 func (r *run) all(ctx context.Context) error {
-	var together, alone []Test
-	for _, t := range Select(r.Tests, r.Profiles, r.Focus) {
-		switch why := r.skip(t); {
-		case why != "":
-			r.tell(r.reportOf(t, Skipped, 0, []string{why}, nil))
-		case t.Alone:
-			alone = append(alone, t)
-		default:
-			together = append(together, t)
-		}
+	ctx, r.breakOff = context.WithCancelCause(ctx)
+	defer r.breakOff(nil)
+	order := r.Queue.enter()
+	defer r.leave()
+	for _, t := range r.Queue.takeAll(func(t Test) bool { return r.skip(t) != "" }) {
+		r.tell(r.reportOf(t, Skipped, 0, []string{r.skip(t)}, nil))
 	}
-	if len(together)+len(alone) == 0 {
-		return nil
+	next, some := r.Queue.await(ctx, order)
+	if !some {
+		return early(ctx)
 	}
 	if err := r.suite.CCM.Start(ctx); err != nil {
 		return fmt.Errorf("starting the CCM: %w", err)
@@ -227,12 +239,21 @@ func (r *run) all(ctx context.Context) error {
 	alive, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	stop := r.keepCCM(ctx, giveUp)
-	err := r.batch(ctx, alive, together, cmp.Or(r.Parallel, defaultParallel))
-	if err == nil {
-		err = r.batch(ctx, alive, alone, 1)
+	for some {
+		r.drain(ctx, alive, next)
+		next, some = r.Queue.await(ctx, order)
 	}
+	err := early(ctx) // The last tests may have been cut short.
 	stop()
 	return errors.Join(err, r.suite.CCM.Stop(context.WithoutCancel(ctx)))
+}
+
+// early is an error when ctx ended the run.
+func early(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
 }
 
 // skip says why a test cannot be run.
@@ -258,35 +279,50 @@ func (r *run) required(t Test) bool {
 	return t.Level == Core || slices.Contains(r.Implementation.Claims, t.Capability)
 }
 
-// batch runs the tests, so many at once. alive ends when ctx does, or when the
-// CCM is given up: the one leaves tests out, the other fails them.
-func (r *run) batch(ctx, alive context.Context, tests []Test, parallel int) error {
+// drain runs all tests of a kind that wait, so many at once as may. alive ends
+// when ctx does, or when the CCM is given up: the one leaves tests out, the other
+// fails them, unless another run takes them.
+func (r *run) drain(ctx, alive context.Context, k kind) {
+	parallel := 1
+	if k == together {
+		parallel = cmp.Or(r.Parallel, defaultParallel)
+	}
 	slots := make(chan struct{}, parallel)
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, t := range tests {
+	for {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
+		if alive.Err() != nil && ctx.Err() == nil {
+			r.standBack(ctx)
+		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
+			return
+		}
+		t, some := r.Queue.take(k)
+		if !some {
+			return
 		}
 		running.Go(func() {
 			defer func() { <-slots }()
 			r.one(ctx, alive, t)
 		})
 	}
-	running.Wait()
-	if ctx.Err() != nil { // The last tests were cut short.
-		return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
-	}
-	return nil
 }
+
+// standBack and leave end the run's taking part, which it does once.
+func (r *run) standBack(ctx context.Context) {
+	r.left.Do(func() { r.Queue.standBack(ctx) })
+}
+
+func (r *run) leave() { r.left.Do(r.Queue.leave) }
 
 func (r *run) one(ctx, alive context.Context, test Test) {
 	if alive.Err() != nil && ctx.Err() == nil {
 		r.tell(r.reportOf(test, Failed, 0, []string{context.Cause(alive).Error()}, nil))
+		r.Queue.done()
 		return
 	}
 	r.tell(r.reportOf(test, "", 0, nil, nil))
@@ -301,9 +337,14 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	t := &T{Suite: trace.suite(r.suite), test: test, ctx: limited, trace: trace}
 	reasons, notes := t.outcome()
 	trace.end(len(reasons) > 0)
-	if ctx.Err() != nil {
-		return // Interrupted: it is not the CCM's failure.
+	if len(reasons) > 0 {
+		r.examine(ctx)
 	}
+	if ctx.Err() != nil { // It is not the CCM's failure.
+		r.Queue.giveBack(test)
+		return
+	}
+	defer r.Queue.done()
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -312,6 +353,21 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 		}
 	}
 	r.tell(r.reportOf(test, result, time.Since(began), reasons, notes))
+}
+
+// healthBound is how long cluster and cloud may take to answer on a busy machine.
+const healthBound = 20 * time.Second
+
+// examine ends the run if cluster or cloud do not work.
+func (r *run) examine(ctx context.Context) {
+	if r.Healthy == nil {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, healthBound)
+	defer cancel()
+	if err := poll(bounded, r.Healthy); err != nil && ctx.Err() == nil {
+		r.breakOff(fmt.Errorf("cluster or cloud do not work: %w", err))
+	}
 }
 
 // logLines is how much of the CCM's log goes with a failed test.
@@ -327,6 +383,8 @@ func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond * 10).Seconds() }
 
 func (r *run) tell(t TestReport) {
+	r.Queue.telling.Lock()
+	defer r.Queue.telling.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t.Result != "" {
@@ -400,16 +458,13 @@ func (r *run) restart(ctx context.Context, n int) error {
 }
 
 // finish sorts the results as the tests are listed, and sums them up.
-func (r *run) finish() {
-	order := map[string]int{}
-	for i, t := range r.Tests {
-		order[t.ID] = i
-	}
+func (r *run) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	slices.SortFunc(r.report.Tests, func(a, b TestReport) int { return cmp.Compare(order[a.ID], order[b.ID]) })
-	r.report.Seconds = seconds(time.Since(r.began))
+	_, err := r.Queue.arrange(r.report.Tests)
+	r.report.Seconds = seconds(time.Since(r.report.began))
 	r.report.summarize()
+	return err
 }
 
 // poll tries until it works or ctx ends.

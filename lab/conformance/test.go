@@ -53,6 +53,8 @@ type Test struct {
 	// Alone runs it while no other test runs: it breaks the cloud, or stops the
 	// CCM.
 	Alone bool
+	// Turn, unless 0, has it begun before or after others of its kind.
+	Turn Turn
 	// Bound is how long it may take; DefaultBound when 0.
 	Bound time.Duration
 	Run   func(t *T)

@@ -26,6 +26,9 @@ func New(f *os.File, quiet bool) *Steps {
 	return &Steps{w: f, start: time.Now(), tty: Terminal(f), color: Colored(f), quiet: quiet}
 }
 
+// Discard shows nothing.
+func Discard() *Steps { return &Steps{w: io.Discard, start: time.Now(), quiet: true} }
+
 // underWay is what a step shows until it has noted something.
 const underWay = "under way"
 

@@ -40,7 +40,10 @@ const (
 // Cluster is somebody's cluster, with the lab's cloud and CCM.
 type Cluster struct{ local.Site }
 
-var _ cluster.Cluster = (*Cluster)(nil)
+var (
+	_ cluster.Cluster  = (*Cluster)(nil)
+	_ cluster.LocalCCM = (*Cluster)(nil)
+)
 
 // Path is a kubeconfig's full path; "" for none.
 func Path(kubeconfig string) string {
@@ -245,3 +248,9 @@ func (c *Cluster) Sweep(context.Context, map[string]bool) error { return nil }
 
 // Connect leaves the cluster's network to whoever runs it.
 func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
+
+// CCMCommand implements cluster.LocalCCM. The pods' range is its owner's secret.
+func (c *Cluster) CCMCommand() cluster.CCMCommand {
+	spec := c.ccm()
+	return cluster.CCMCommand{Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(), Port: c.Lab.Ports[local.PortCCM]}
+}

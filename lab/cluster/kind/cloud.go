@@ -82,7 +82,7 @@ func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string))
 
 // fillCloud puts on the volume what the cloud must know.
 func (c *Cluster) fillCloud(ctx context.Context, subnet netip.Prefix) error {
-	files, err := c.cloudFiles(cloudAddress(subnet))
+	files, err := c.cloudFiles(cloudAddress(subnet), loopback(subnet))
 	if err == nil {
 		_, err = c.engine.feed(ctx, files, "cp", "-", c.cloudContainer()+":"+dataDir)
 	}
@@ -119,13 +119,18 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 }
 
 // cloudFiles makes the tokens and the certificate, unless they are there, and
-// packs them for the volume, as its own user's.
-func (c *Cluster) cloudFiles(address netip.Addr) (*bytes.Buffer, error) {
+// packs them for the volume, as its own user's. The certificate is for all ways to
+// the cloud: one may be through a forwarder on this machine.
+func (c *Cluster) cloudFiles(addresses ...netip.Addr) (*bytes.Buffer, error) {
 	ca, err := pki.LoadOrCreate(c.lab.Path("pki"), "ca")
 	if err != nil {
 		return nil, err
 	}
-	tls, err := ca.Ensure(c.lab.Path("pki"), cloudCertificate, pki.Identity{Name: "fakecloud", Addresses: []string{address.String()}, DNSNames: []string{"fakecloud"}})
+	who := pki.Identity{Name: "fakecloud", DNSNames: []string{"fakecloud"}}
+	for _, a := range addresses {
+		who.Addresses = append(who.Addresses, a.String())
+	}
+	tls, err := ca.Ensure(c.lab.Path("pki"), cloudCertificate, who)
 	if err != nil {
 		return nil, err
 	}

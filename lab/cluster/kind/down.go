@@ -6,15 +6,19 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// Down deletes the lab's containers, its network and its volume.
+// Down deletes the lab's containers, its network and its volume, and ends a CCM
+// that was run beside them.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
-	if err := c.engine.answers(ctx); err != nil {
-		return 0, err
+	processes, err := local.NewSite(c.lab, c.bin).Down(ctx)
+	if err := errors.Join(err, c.engine.answers(ctx)); err != nil {
+		return processes, err
 	}
-	return clearAll(ctx, c.engine, c.lab.Path())
+	containers, err := clearAll(ctx, c.engine, c.lab.Path())
+	return processes + containers, err
 }
 
 // deleteNodes has kind delete its cluster, workers and all.

@@ -78,6 +78,7 @@ var massDeletionTests = []conformance.Test{
 		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultNotFound)},
 		Source: instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
 		Bound:  3 * time.Minute,
+		Turn:   conformance.Late,
 		Run:    massDeletion,
 	},
 }

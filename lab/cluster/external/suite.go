@@ -1,0 +1,142 @@
+package external
+
+// A cluster for the conformance suite. The CCM under test takes all of it for its
+// own: Nodes that nobody knows in its cloud, and Services of others. So it gets a
+// cluster in which there is nothing that it could take.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// ForSuite is an error when a CCM under test would do something to what is in the
+// cluster. With nodes, those that wait for a CCM are there for it. tidy takes away
+// what a CCM leaves that has ended: its lease, and what was said about Nodes that
+// were not there before.
+func ForSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(context.Context) error, err error) {
+	kube, err := kubeaccess.Client(kubeconfig, "operator")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanUpBound+leaseBound)
+	defer cancel()
+	before, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("the cluster of %s does not answer: %w", kubeconfig, err)
+	}
+	services, err := kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(vacant(ctx, kube), untouched(before.Items, services.Items, nodes)); err != nil {
+		return nil, err
+	}
+	said, err := nodeEvents(ctx, kube)
+	if err != nil {
+		return nil, err
+	}
+	leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
+	lease, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = nil
+	} else if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		return errors.Join(restore(ctx, kube, lease), forget(ctx, kube, before.Items, said))
+	}, nil
+}
+
+// untouched is an error when a CCM would write to one of the nodes, delete it, or
+// make a balancer for one of the Services.
+func untouched(nodes []corev1.Node, services []corev1.Service, consent bool) error {
+	var errs []error
+	var waiting, others, asking []string
+	for _, n := range nodes {
+		switch {
+		case timeline.Uninitialized(&n):
+			waiting = append(waiting, n.Name)
+		case n.Spec.ProviderID == "":
+			others = append(others, n.Name)
+		}
+	}
+	for _, s := range services {
+		if s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil {
+			asking = append(asking, s.Namespace+"/"+s.Name)
+		}
+	}
+	if len(waiting) > 0 && !consent {
+		errs = append(errs, fmt.Errorf("nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here", shown(waiting)))
+	}
+	if len(others) > 0 {
+		errs = append(errs, fmt.Errorf("nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external", shown(others)))
+	}
+	if len(asking) > 0 {
+		errs = append(errs, fmt.Errorf("there are Services of type LoadBalancer: %s; the CCM under test would answer them", shown(asking)))
+	}
+	return errors.Join(errs...)
+}
+
+// restore gives the lease of CCMs back what it said, or deletes it.
+func restore(ctx context.Context, kube kubernetes.Interface, was *coordinationv1.Lease) error {
+	leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
+	now, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case was == nil:
+		return leases.Delete(ctx, leaseName, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &now.UID}})
+	}
+	now.Spec = was.Spec
+	_, err = leases.Update(ctx, now, metav1.UpdateOptions{})
+	return err
+}
+
+// forget deletes Events, but those said before, on Nodes that are gone and were
+// not there before.
+func forget(ctx context.Context, kube kubernetes.Interface, before []corev1.Node, said []corev1.Event) error {
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	events, err := nodeEvents(ctx, kube)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range events {
+		about := func(n corev1.Node) bool { return n.Name == e.InvolvedObject.Name }
+		old := func(o corev1.Event) bool { return o.UID == e.UID }
+		if slices.ContainsFunc(before, about) || slices.ContainsFunc(nodes.Items, about) || slices.ContainsFunc(said, old) {
+			continue
+		}
+		if err := kube.CoreV1().Events(e.Namespace).Delete(ctx, e.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func nodeEvents(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
+	list, err := kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Node").String(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
