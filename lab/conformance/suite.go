@@ -141,6 +141,7 @@ type kept struct {
 	CCM
 	mu     sync.Mutex
 	wanted bool
+	frozen bool // ever, since it was last stopped
 }
 
 func (k *kept) Start(ctx context.Context) error {
@@ -153,7 +154,7 @@ func (k *kept) Start(ctx context.Context) error {
 func (k *kept) Stop(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.wanted = false
+	k.wanted, k.frozen = false, false
 	return k.CCM.Stop(ctx)
 }
 
@@ -225,6 +226,9 @@ func (r *run) skip(t Test) string {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
 	have := r.suite.Cloud.Features()
+	if _, ok := r.Implementation.CCM.(Replicated); ok {
+		have = append(have, FeatureReplicas)
+	}
 	for _, f := range t.Needs {
 		if !slices.Contains(have, f) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
