@@ -90,7 +90,23 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityPodRoutes, conformance.CapabilityHA,
 }
+
+// ownArgs are what the lab's own CCM is given for the suite, over what it has in any
+// lab.
+var ownArgs = []string{
+	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
+	"--node-monitor-period=1s", // More often: less to wait for.
+	// Longer than in other labs: a leader that cannot renew its lease in time ends,
+	// and several suites may share a machine. Not by much: each restart waits for it.
+	"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
+	// The cloud has routes, as records, though loopback needs none.
+	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}", "--route-reconciliation-period=1s",
+}
+
+// noise is what upstream's route controller says of each Node each time.
+var noise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
 
 // conformanceNodes run the pods that traffic goes to.
 const conformanceNodes = 2
@@ -295,7 +311,7 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	program := &conformance.Program{
-		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, "--node-monitor-period=1s"), // More often: less to wait for.
+		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: noise,
 		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
 	if o.Program == nil {

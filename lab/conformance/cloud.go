@@ -52,6 +52,20 @@ type Cloud interface {
 	Connections(ctx context.Context, id string) (map[int32]int64, error)
 	// Routes are those that the cloud holds for this cluster. FeatureRoutes.
 	Routes(ctx context.Context) ([]Route, error)
+	// Route is one of any owner; false when it is gone. FeatureRoutes.
+	Route(ctx context.Context, id string) (Route, bool, error)
+	// DeleteRoute deletes one of any owner behind the CCM's back, and returns when
+	// it is gone. One that is gone already is no error. FeatureRoutes.
+	DeleteRoute(ctx context.Context, id string) error
+	// DivertRoute has a route of the cluster lead to another instance, behind the
+	// CCM's back. It may become another route by that. FeatureDivertRoutes.
+	DivertRoute(ctx context.Context, id, instanceID string) error
+	// CreateStrangerRoute makes a route that is somebody else's, though it leads to
+	// an instance of the cluster. FeatureStrangerRoutes.
+	CreateStrangerRoute(ctx context.Context, destination, instanceID string) (Route, error)
+	// LimitRoutes has the cloud refuse to make routes, as one does whose quota is
+	// used up, until that is lifted. FeatureRouteQuota.
+	LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error)
 
 	// Inject makes the cloud misbehave towards the CCM, and towards nobody
 	// else, until the injection is lifted. The feature of its kind.
@@ -118,8 +132,9 @@ type Listener struct {
 	TargetPort int32
 }
 
-// Route leads packets for Destination, a CIDR, to an instance.
-type Route struct{ Destination, InstanceID string }
+// Route leads packets for Destination, a CIDR, to an instance. ID is what the cloud,
+// or its driver, knows it by.
+type Route struct{ ID, Destination, InstanceID string }
 
 // Calls is how many calls of the cloud's API were made.
 type Calls struct {

@@ -38,11 +38,24 @@ const (
 	FeatureReservedAddresses Feature = "reserved-addresses"
 	// FeatureStrangers: balancers of other owners can be beside the cluster's.
 	FeatureStrangers Feature = "strangers"
-	// FeatureRoutes: the cloud routes pods' traffic.
+	// FeatureRoutes: the cloud routes pods' traffic, and the cluster gives each
+	// Node a range of pods' addresses.
 	FeatureRoutes Feature = "routes"
+	// FeatureDivertRoutes: a route can be made to lead elsewhere by others than
+	// its owner.
+	FeatureDivertRoutes Feature = "divert-routes"
+	// FeatureStrangerRoutes: routes of other owners can be beside the cluster's,
+	// and it shows whose they are.
+	FeatureStrangerRoutes Feature = "stranger-routes"
+	// FeatureRouteQuota: the cloud can be made to refuse further routes.
+	FeatureRouteQuota Feature = "route-quota"
 	// FeatureCalls: the cloud counts the CCM's calls.
 	FeatureCalls Feature = "calls"
 )
+
+// FeatureReplicas: several of the CCM can run beside each other. The suite sees to
+// that where the CCM implements Replicated.
+const FeatureReplicas Feature = "replicas"
 
 // FeatureOf is the feature that a cloud must have for a fault to be injected.
 func FeatureOf(k FaultKind) Feature { return Feature("fault-" + k) }
@@ -86,4 +99,9 @@ const (
 	CapabilityQuiet Feature = "quiet"
 	// CapabilityExplains: an Event says why a Node or a Service waits.
 	CapabilityExplains Feature = "explains"
+	// CapabilityPodRoutes: the cloud has a route to each Node's pods.
+	CapabilityPodRoutes Feature = "pod-routes"
+	// CapabilityHA: of several CCMs that run beside each other one acts, and another
+	// does when that one cannot.
+	CapabilityHA Feature = "high-availability"
 )

@@ -4,12 +4,15 @@ package conformance
 // configuration it is given, and how it is started and stopped.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"text/template"
@@ -75,12 +78,18 @@ type Program struct {
 	Host   process.Host
 	// LogFile gets what it says, appended.
 	LogFile string
+	// Noise, unless nil, matches lines that Log leaves out.
+	Noise *regexp.Regexp
 
-	turn    sync.Mutex // held while it is being started or stopped
-	mu      sync.Mutex // guards what follows
-	running *process.Process
-	ended   string // how it last ended by itself
-	crashes chan struct{}
+	component string // "" is ComponentCCM
+
+	turn     sync.Mutex // held while it is being started or stopped
+	mu       sync.Mutex // guards what follows
+	running  *process.Process
+	frozen   *process.Process // the last one that ever was
+	ended    string           // how it last ended by itself
+	crashes  chan struct{}
+	replicas map[int]*Program // others of the kind, by number
 }
 
 var (
@@ -209,7 +218,7 @@ func (p *Program) Start(ctx context.Context) error {
 
 // spec fills the templates in.
 func (p *Program) spec() (process.Spec, error) {
-	spec := process.Spec{Component: ComponentCCM, Path: p.Path, LogFile: p.LogFile}
+	spec := process.Spec{Component: cmp.Or(p.component, ComponentCCM), Path: p.Path, LogFile: p.LogFile}
 	var err1, err2, err3 error
 	spec.Args, err1 = fillAll(p.Args, p.Values)
 	spec.Env, err2 = fillAll(p.Env, p.Values)
@@ -222,7 +231,8 @@ func (p *Program) spec() (process.Spec, error) {
 	return spec, errors.Join(err1, err2, err3)
 }
 
-// watch waits for the program to end, and tells unless Stop was why.
+// watch waits for the program to end, and tells unless Stop, Kill or Freeze was
+// why.
 func (p *Program) watch(run *process.Process) {
 	_ = run.Wait(context.Background())
 	p.mu.Lock()
@@ -235,6 +245,9 @@ func (p *Program) watch(run *process.Process) {
 	if err := run.Exit(); err != nil {
 		p.ended = fmt.Sprintf("it ended by itself: %v", err)
 	}
+	if p.frozen == run {
+		return
+	}
 	select {
 	case p.told() <- struct{}{}:
 	default: // Nobody has asked about those before.
@@ -244,18 +257,19 @@ func (p *Program) watch(run *process.Process) {
 // stopGrace is how long it has to end when it is asked to.
 const stopGrace = 5 * time.Second
 
-// Stop asks it to end, and kills it if it does not, or if ctx ends.
+// Stop asks it to end, and kills it if it does not, or if ctx ends. One that was
+// frozen is killed: it might not hear.
 func (p *Program) Stop(ctx context.Context) error {
 	p.turn.Lock()
 	defer p.turn.Unlock()
-	p.mu.Lock()
-	run := p.running
-	p.running, p.ended = nil, ""
-	p.mu.Unlock()
+	run, grace := p.letGo(), stopGrace
 	if run == nil {
 		return nil
 	}
-	return process.Stop(ctx, stopGrace, run)
+	if run == p.frozen {
+		grace = 0
+	}
+	return process.Stop(ctx, grace, run)
 }
 
 // Crashed gets a value each time it ends without Stop.
@@ -272,12 +286,17 @@ func (p *Program) told() chan struct{} {
 	return p.crashes
 }
 
+// manyLines have among them enough that are no noise.
+const manyLines = 1000
+
 // Log is the last lines of what it has said, and how it ended if it did.
 func (p *Program) Log(lines int) []string {
-	said, err := process.Tail(p.LogFile, lines)
+	said, err := process.Tail(p.LogFile, manyLines)
 	if err != nil {
 		said = []string{"its log cannot be read: " + err.Error()}
 	}
+	said = slices.DeleteFunc(said, func(line string) bool { return p.Noise != nil && p.Noise.MatchString(line) })
+	said = said[max(0, len(said)-lines):]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running == nil && p.ended != "" {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -196,7 +197,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	}
 	first := slices.MinFunc(reports, func(a, b *Report) int { return a.began.Compare(b.began) })
 	whole := *first
-	whole.Tests, whole.Crashes, whole.Unfinished = nil, nil, ""
+	whole.Tests, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, "", map[string]*Timeline{}
 	var ended time.Time
 	var unfinished []string
 	for _, r := range reports {
@@ -209,6 +210,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 		}
 		whole.Tests = append(whole.Tests, r.Tests...)
 		whole.Crashes = append(whole.Crashes, r.Crashes...)
+		maps.Copy(whole.Timelines, r.Timelines)
 		if r.Unfinished != "" && !slices.Contains(unfinished, r.Unfinished) {
 			unfinished = append(unfinished, r.Unfinished)
 		}

@@ -162,6 +162,7 @@ type kept struct {
 	noted  func(what string) func(error)
 	mu     sync.Mutex
 	wanted bool
+	frozen bool // ever, since it was last stopped
 }
 
 func (k *kept) Start(ctx context.Context) error {
@@ -174,7 +175,7 @@ func (k *kept) Start(ctx context.Context) error {
 func (k *kept) Stop(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.wanted = false
+	k.wanted, k.frozen = false, false
 	return k.note("stopping the CCM", func() error { return k.CCM.Stop(ctx) })
 }
 
@@ -267,6 +268,9 @@ func (r *run) skip(t Test) string {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
 	have := r.suite.Cloud.Features()
+	if _, ok := r.Implementation.CCM.(Replicated); ok {
+		have = append(have, FeatureReplicas)
+	}
 	for _, f := range t.Needs {
 		if !slices.Contains(have, f) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)

@@ -37,6 +37,27 @@ func (Unsupported) Connections(context.Context, string) (map[int32]int64, error)
 // Routes returns errors.ErrUnsupported.
 func (Unsupported) Routes(context.Context) ([]Route, error) { return nil, errors.ErrUnsupported }
 
+// Route returns errors.ErrUnsupported.
+func (Unsupported) Route(context.Context, string) (Route, bool, error) {
+	return Route{}, false, errors.ErrUnsupported
+}
+
+// DeleteRoute returns errors.ErrUnsupported.
+func (Unsupported) DeleteRoute(context.Context, string) error { return errors.ErrUnsupported }
+
+// DivertRoute returns errors.ErrUnsupported.
+func (Unsupported) DivertRoute(context.Context, string, string) error { return errors.ErrUnsupported }
+
+// CreateStrangerRoute returns errors.ErrUnsupported.
+func (Unsupported) CreateStrangerRoute(context.Context, string, string) (Route, error) {
+	return Route{}, errors.ErrUnsupported
+}
+
+// LimitRoutes returns errors.ErrUnsupported.
+func (Unsupported) LimitRoutes(context.Context) (func(context.Context) error, error) {
+	return nil, errors.ErrUnsupported
+}
+
 // Inject returns errors.ErrUnsupported.
 func (Unsupported) Inject(context.Context, Fault) (Injection, error) {
 	return nil, errors.ErrUnsupported

@@ -48,7 +48,8 @@ func (c *Cloud) Features() []conformance.Feature {
 		conformance.FeatureTargets, conformance.FeatureUDP, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
 		conformance.FeatureHealthCheck, conformance.FeatureRenameBalancer, conformance.FeatureStrangers,
 		conformance.FeatureChangeBalancer, conformance.FeatureReservedAddresses,
-		conformance.FeatureRoutes, conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound),
+		conformance.FeatureRoutes, conformance.FeatureDivertRoutes, conformance.FeatureStrangerRoutes, conformance.FeatureRouteQuota,
+		conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound),
 	}
 	for _, k := range append(slices.Clone(conformance.FaultKinds),
 		conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost) {
@@ -255,19 +256,6 @@ func (c *Cloud) Connections(ctx context.Context, id string) (map[int32]int64, er
 		counted[int32(l.Port)] += l.Connections //nolint:gosec // A port.
 	}
 	return counted, nil
-}
-
-// Routes implements conformance.Cloud.
-func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
-	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{tagCluster + "=" + c.Cluster, tagNode}})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]conformance.Route, len(all))
-	for i, r := range all {
-		out[i] = conformance.Route{Destination: r.Destination, InstanceID: r.InstanceID}
-	}
-	return out, nil
 }
 
 // Calls implements conformance.Cloud.

@@ -1,0 +1,112 @@
+package onfakecloud
+
+// Routes, as the cloud's own records say them.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// Routes implements conformance.Cloud.
+func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
+	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{tagCluster + "=" + c.Cluster, tagNode}})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]conformance.Route, len(all))
+	for i, r := range all {
+		out[i] = routeOf(&r)
+	}
+	return out, nil
+}
+
+func routeOf(r *api.Route) conformance.Route {
+	return conformance.Route{ID: r.ID, Destination: r.Destination, InstanceID: r.InstanceID}
+}
+
+// Route implements conformance.Cloud.
+func (c *Cloud) Route(ctx context.Context, id string) (conformance.Route, bool, error) {
+	r, err := c.API.GetRoute(ctx, id)
+	if client.IsNotFound(err) {
+		return conformance.Route{}, false, nil
+	}
+	if err != nil {
+		return conformance.Route{}, false, err
+	}
+	return routeOf(r), true, nil
+}
+
+// DeleteRoute implements conformance.Cloud.
+func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
+	if err := c.API.DeleteRoute(ctx, id); err != nil && !client.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// DivertRoute implements conformance.Cloud. Where a route leads cannot be changed
+// here: another takes its place, with its name and tags. A CCM that is faster puts
+// its own there, which then is the one to go.
+func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
+	was, err := c.API.GetRoute(ctx, id)
+	if err != nil {
+		return err
+	}
+	want := api.RouteCreate{Name: was.Name, Destination: was.Destination, InstanceID: instanceID, Tags: &was.Tags}
+	return poll(ctx, func() (bool, error) {
+		there, err := c.Routes(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range there {
+			if r.Destination == was.Destination {
+				if err := c.DeleteRoute(ctx, r.ID); err != nil {
+					return false, err
+				}
+			}
+		}
+		_, err = c.API.CreateRoute(ctx, want)
+		if client.HasCode(err, api.RouteConflict) || client.HasCode(err, api.NameTaken) {
+			return false, nil
+		}
+		return true, err
+	})
+}
+
+// CreateStrangerRoute implements conformance.Cloud. It belongs to a Node of another
+// cluster, as a neighbour's in the same project would.
+func (c *Cloud) CreateStrangerRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
+	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
+		Destination: destination, InstanceID: instanceID, Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
+		Tags: &api.Tags{tagCluster: c.Cluster + ".stranger", tagNode: "stranger"},
+	})
+	if err != nil {
+		return conformance.Route{}, err
+	}
+	return routeOf(made), nil
+}
+
+// LimitRoutes implements conformance.Cloud.
+func (c *Cloud) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
+	project, err := c.API.Project(ctx)
+	if err != nil {
+		return nil, err
+	}
+	quotas, err := c.API.ProjectQuotas(ctx, project.ID)
+	if err != nil {
+		return nil, err
+	}
+	limit := func(ctx context.Context, n api.QuotaLimit) error {
+		_, err := c.API.UpdateProjectQuotas(ctx, project.ID, api.QuotasUpdate{Routes: &n})
+		if err != nil {
+			err = fmt.Errorf("limiting the project's routes to %d: %w", n, err)
+		}
+		return err
+	}
+	return func(ctx context.Context) error { return limit(ctx, quotas.Routes.Limit) }, limit(ctx, 0)
+}

@@ -1,0 +1,368 @@
+package profiles
+
+// Several CCMs beside each other: does exactly one act, does another when that one
+// cannot, and is nothing done twice or left behind where one takes over from the
+// other in the middle of it?
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	fromElection  = "k8s.io/client-go tools/leaderelection"
+	fromLostLease = "k8s.io/cloud-provider app: OnStoppedLeading (a leader that has lost its lease ends)"
+	fromLeases    = "kubernetes.io: Leases, Leader election"
+)
+
+var replicas = []conformance.Feature{conformance.FeatureReplicas}
+
+var haTests = []conformance.Test{
+	{
+		ID:       "ha-one-acts",
+		Requires: "Of two CCMs one acts, and the other does nothing before it holds the Lease that the first one held.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  replicas,
+		Source: fromLeases + "; " + fromElection,
+		Run:    haOneActs,
+	}, {
+		ID:       "ha-leader-killed",
+		Requires: "When the CCM that acts is killed, another one does its work as soon as the Lease has run out.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  replicas,
+		Source: fromElection + ": LeaseDuration",
+		Bound:  time.Minute, // Upstream's default Lease runs out after 15 s.
+		Run:    haLeaderKilled,
+	}, {
+		ID:       "ha-leader-stopped",
+		Requires: "When the CCM that acts is stopped, another one takes over what it made: balancers are kept, changed and deleted.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  replicas,
+		Source: fromElection + "; " + fromEnsure + "; " + fromDelete,
+		Run:    haLeaderStopped,
+	}, {
+		ID:       "ha-leader-killed-creating-balancer",
+		Requires: "When the CCM that acts is killed before it hears that its balancer was made, the Service has exactly one balancer in the end, and none when it is deleted.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FeatureOf(conformance.FaultLost)},
+		Source: fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
+		Run:    haLeaderKilledCreatingBalancer,
+	}, {
+		ID:       "ha-leader-frozen",
+		Requires: "A CCM that was frozen in the middle of its work until another took over undoes nothing when it goes on, and does nothing more once it must know: it ends, or waits for the Lease.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FeatureOf(conformance.FaultTimeout)},
+		Source: fromLostLease + "; " + fromElection + ": RenewDeadline",
+		Bound:  3 * time.Minute,
+		Run:    haLeaderFrozen,
+	}, {
+		ID:       "ha-lease-held",
+		Requires: "A CCM that starts does nothing while somebody else holds and renews the Lease, and acts once it has run out.",
+		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Needs:  replicas,
+		Source: fromElection + " (a Lease is acquired when it has not been renewed for its duration)",
+		Bound:  3 * time.Minute,
+		Run:    haLeaseHeld,
+	},
+}
+
+// pair has the CCM act, and another one run beside it.
+func pair(t *conformance.T) (leader, standby conformance.Replica) {
+	leader, standby = t.Replica(0), t.Replica(1)
+	newWorker(t) // The CCM acts, and was first.
+	t.Must(standby.Start(t.Context()), "starting a second CCM")
+	return leader, standby
+}
+
+// lease is a Lease's name, with its namespace.
+type lease struct{ namespace, name string }
+
+// holders says who holds each Lease but those of Nodes.
+func holders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
+	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	held := map[lease]string{}
+	for _, l := range list.Items {
+		if l.Namespace != corev1.NamespaceNodeLease && l.Spec.HolderIdentity != nil {
+			held[lease{l.Namespace, l.Name}] = *l.Spec.HolderIdentity
+		}
+	}
+	return held, nil
+}
+
+// taken is an error until a Lease that is held now has another holder, and then says
+// which. Nobody else's Lease changes hands while the tests of HA run.
+func taken(t *conformance.T) func(context.Context) (lease, error) {
+	before, err := holders(t.Context(), t)
+	t.Must(err, "looking who holds which Lease")
+	return func(ctx context.Context) (lease, error) {
+		now, err := holders(ctx, t)
+		if err != nil {
+			return lease{}, err
+		}
+		for l, holder := range before {
+			if now[l] != "" && now[l] != holder {
+				return l, nil
+			}
+		}
+		return lease{}, fmt.Errorf("of %d Leases that are not of Nodes, none has changed hands", len(before))
+	}
+}
+
+// waiting is an instance and its Node, which waits for a CCM.
+func waiting(t *conformance.T) string {
+	name := t.Name("waiting")
+	t.NewInstance(name)
+	t.NewNode(conformance.NodeSpec{Name: name})
+	return name
+}
+
+// waitsUnless is an error when the Node was initialised and allowed is still one.
+func waitsUnless(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if waits(t, node)(ctx) == nil {
+			return nil
+		}
+		if _, err := t.Initialized(ctx, node); err != nil {
+			return err
+		}
+		if err := allowed(ctx); err != nil {
+			return fmt.Errorf("it was initialised, and %w", err)
+		}
+		return nil
+	}
+}
+
+// sameBalancer is a check that the balancer is still that one.
+func sameBalancer(before conformance.Balancer) func(conformance.Balancer) error {
+	return func(b conformance.Balancer) error {
+		if b.ID != before.ID {
+			return fmt.Errorf("it is %s, and was %s", b.ID, before.ID)
+		}
+		return nil
+	}
+}
+
+func haOneActs(t *conformance.T) {
+	leader, _ := pair(t)
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	change := taken(t)
+	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
+	t.Must(leader.Freeze(), "freezing the CCM that acts")
+	node := waiting(t)
+	t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
+		waitsUnless(t, node, changed), "the other one to have taken the Lease", changed)
+	t.AwaitInitialized(node)
+	t.AwaitBalancer(svc, sameBalancer(b))
+}
+
+func haLeaderKilled(t *conformance.T) {
+	leader, _ := pair(t)
+	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
+	t.AwaitInitialized(waiting(t))
+}
+
+func haLeaderStopped(t *conformance.T) {
+	leader, _ := pair(t)
+	kept, deleted := t.NewService(), t.NewService()
+	b := t.AwaitBalancer(kept)
+	t.AwaitBalancer(deleted)
+	t.Must(leader.Stop(t.Context()), "stopping the CCM that acts")
+	t.DeleteService(deleted)
+	changePort(t, kept)
+	created := t.NewService()
+	t.AwaitBalancer(created, listensFor(t, created))
+	t.AwaitGone(deleted)
+	t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(b))
+}
+
+func haLeaderKilledCreatingBalancer(t *conformance.T) {
+	leader, _ := pair(t)
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}})
+	t.Must(err, "having the cloud's answers get lost")
+	t.Cleanup(fault.Lift)
+	svc := t.NewService()
+	t.Await("the cloud to have made a balancer of which the CCM does not know", func(ctx context.Context) error {
+		there, err := t.BalancersOf(ctx, svc)
+		if err == nil && len(there) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	onlyOne(t, svc)
+}
+
+// onlyOne has the Service's balancer, which is the only one and as the checks want,
+// seen to once more, and deleted.
+func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error) {
+	before := t.AwaitBalancer(svc, append(checks, listensFor(t, svc))...)
+	changePort(t, svc)
+	t.AwaitBalancer(svc, listensFor(t, svc), sameBalancer(before))
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+func haLeaderFrozen(t *conformance.T) {
+	leader, other := pair(t)
+	change := taken(t)
+	svc := frozenWhileCreating(t, leader)
+	var its lease
+	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
+	t.AwaitInitialized(waiting(t))
+	before := t.AwaitBalancer(svc, listensFor(t, svc))
+
+	duration := durationOf(t, its)
+	t.Must(leader.Thaw(), "thawing the CCM that lost its Lease")
+	thawed := time.Now()
+	// It may take as long to notice as it is allowed to be unable to renew its Lease,
+	// which is less than the Lease lasts. Until then there are two that act.
+	t.HoldsUntil("what the other one made is to stay as it is", func(ctx context.Context) error {
+		b, err := t.TheBalancer(ctx, svc)
+		return errors.Join(err, sameBalancer(before)(b))
+	}, "the thawed one to have noticed", either(ended(leader), func(context.Context) error {
+		if left := duration - time.Since(thawed); left > 0 {
+			return fmt.Errorf("it has %s left to notice", left.Round(time.Second))
+		}
+		return nil
+	}))
+	if leader.Running() {
+		waitsForLease(t, leader, other)
+	}
+	t.Must(leader.Start(t.Context()), "starting the first one again") // The other may have lost the Lease, too.
+	onlyOne(t, svc, sameBalancer(before))
+}
+
+// waitsForLease requires of one that has lost the Lease that it does nothing while
+// the other one, frozen, holds it.
+func waitsForLease(t *conformance.T, loser, other conformance.Replica) {
+	change := taken(t)
+	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
+	t.Must(other.Freeze(), "freezing the CCM that acts by now")
+	node := waiting(t)
+	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", waitsUnless(t, node, changed),
+		"the one that lost it to have ended, or to have it again", either(changed, ended(loser)))
+	t.Must(other.Thaw(), "thawing the other one")
+}
+
+// ended is an error while it runs.
+func ended(r conformance.Replica) func(context.Context) error {
+	return func(context.Context) error {
+		if r.Running() {
+			return errors.New("it runs")
+		}
+		return nil
+	}
+}
+
+// durationOf is how long the Lease lasts when it is not renewed.
+func durationOf(t *conformance.T, l lease) time.Duration {
+	now, err := t.Kube.CoordinationV1().Leases(l.namespace).Get(t.Context(), l.name, metav1.GetOptions{})
+	t.Must(err, "looking at Lease %s", l.name)
+	if now.Spec.LeaseDurationSeconds == nil {
+		t.Fatalf("Lease %s does not say how long it lasts", l.name)
+	}
+	return time.Duration(*now.Spec.LeaseDurationSeconds) * time.Second
+}
+
+// frozenWhileCreating is a Service for which the CCM is about to make a balancer when
+// it is frozen.
+func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
+	t.Must(err, "having the cloud not answer")
+	t.Cleanup(fault.Lift)
+	about := hits(t, fault, 1)
+	svc := t.NewService()
+	t.Await("the CCM to be about the Service's balancer", about)
+	t.Must(leader.Freeze(), "freezing the CCM that acts")
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	return svc
+}
+
+func haLeaseHeld(t *conformance.T) {
+	// Which Lease it is, and how long it takes the CCM to start and to get it, shows
+	// when it does.
+	change := taken(t)
+	restart := stopCCM(t)
+	began := time.Now()
+	restart()
+	var its lease
+	t.Await("the CCM to take its Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
+	chance := time.Since(began)
+
+	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
+	held, release := hold(t, its)
+	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
+	began = time.Now()
+	node := waiting(t)
+	t.HoldsUntil("Node "+node+" is to wait while Lease "+its.name+" is held", func(ctx context.Context) error {
+		return errors.Join(waits(t, node)(ctx), held(ctx))
+	}, "the CCM to have had as long as it took before", func(context.Context) error {
+		if left := chance - time.Since(began); left > 0 {
+			return fmt.Errorf("it has %s left", left.Round(time.Second))
+		}
+		return nil
+	})
+	release()
+	t.AwaitInitialized(node)
+}
+
+// holder is who holds a Lease when it is the suite.
+const holder = "the-conformance-suite"
+
+// hold takes the Lease and renews it until it is released, as a CCM does that
+// nobody sees. held is an error once somebody has taken it away.
+func hold(t *conformance.T, l lease) (held func(context.Context) error, release func()) {
+	leases := t.Kube.CoordinationV1().Leases(l.namespace)
+	renew := func(ctx context.Context) error {
+		now, err := leases.Get(ctx, l.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		by, at := holder, metav1.NowMicro()
+		now.Spec.HolderIdentity, now.Spec.RenewTime = &by, &at
+		_, err = leases.Update(ctx, now, metav1.UpdateOptions{})
+		return err
+	}
+	held = func(ctx context.Context) error {
+		now, err := leases.Get(ctx, l.name, metav1.GetOptions{})
+		if err == nil && (now.Spec.HolderIdentity == nil || *now.Spec.HolderIdentity != holder) {
+			err = errors.New("the Lease was taken from its holder, which renews it")
+		}
+		return err
+	}
+	t.Must(renew(t.Context()), "taking Lease %s", l.name)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if held(ctx) == nil {
+				if err := renew(ctx); err != nil && ctx.Err() == nil {
+					t.Logf("renewing Lease %s: %v", l.name, err)
+				}
+			}
+		}
+	}()
+	release = func() { cancel(); <-ended }
+	t.Cleanup(func(context.Context) error { release(); return nil })
+	return held, release
+}

@@ -1,0 +1,498 @@
+package profiles
+
+// Routes to the pods of Nodes: is there one for each Node's range of addresses, to
+// its instance and no other, for as long as there is the Node, and is nobody else's
+// touched? Only the cloud's records are looked at: no packet need flow.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const (
+	fromRoutes       = "k8s.io/cloud-provider cloud.go: Routes"
+	fromListRoutes   = "k8s.io/cloud-provider cloud.go: Routes.ListRoutes (\"all managed routes that belong to the specified clusterName\")"
+	routeController  = "k8s.io/cloud-provider controllers/route"
+	fromRouteConcept = "kubernetes.io: Cloud Controller Manager, Route controller"
+)
+
+var someRoutes = []conformance.Feature{conformance.FeatureRoutes}
+
+var routeTests = append([]conformance.Test{
+	{
+		ID:       "route-to-node",
+		Requires: "A Node that is given a range of pods' addresses gets a route for it, to its instance.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: fromRouteConcept + "; " + fromRoutes,
+		Run:    func(t *conformance.T) { newRouted(t) },
+	}, {
+		ID:       "route-network-available",
+		Requires: "The condition NetworkUnavailable of a Node is False, with the reason RouteCreated, once there is its route, and not before.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable); " + routeController + ": updateNetworkingCondition",
+		Run:    routeNetworkAvailable,
+	}, {
+		ID:       "route-for-each-node",
+		Requires: "Each of several Nodes has a route of its own; when one Node is deleted its route goes, and the others' stay.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: routeController,
+		Run:    routeForEachNode,
+	}, {
+		ID:       "route-of-new-instance",
+		Requires: "When a Node registers again, for a new instance of its name, its route leads to the new instance.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: routeController,
+		Run:    routeOfNewInstance,
+	}, {
+		ID:       "route-deleted-out-of-band",
+		Requires: "A route that was deleted behind the CCM's back is made again, at the latest when another Node comes.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: routeController + ": reconcile; KEP-5237 Watch-based route controller reconciliation",
+		Run:    routeDeletedOutOfBand,
+	}, {
+		ID:       "route-diverted",
+		Requires: "A route that was made to lead to another instance behind the CCM's back leads to its Node's again, at the latest when another Node comes.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
+		Source: "k8s.io/cloud-provider cloud.go: Route.TargetNode (\"the NodeName of the target instance\"), Route.Blackhole; " + routeController + ": reconcile",
+		Run:    routeDiverted,
+	}, {
+		ID:       "route-of-stranger",
+		Requires: "A route that is somebody else's is left alone, be it within the range of the cluster's pods or not.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureStrangerRoutes},
+		Source: fromListRoutes + "; " + routeController + ": isResponsibleForRoute",
+		Run:    routeOfStranger,
+	}, {
+		ID:       "route-not-ready-is-kept",
+		Requires: "The route of a Node that is not Ready, and whose instance runs, is kept.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs:  someRoutes,
+		Source: routeController + ": reconcile (a route goes when no Node wants it)",
+		Run:    routeNotReadyIsKept,
+	}, {
+		ID:       "route-stopped-is-kept",
+		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again and again meanwhile.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
+		Needs:  someRoutes,
+		Source: "k8s.io/cloud-provider cloud.go: Route.Blackhole; " + routeController + ": reconcile (a blackhole is deleted, and made again as long as its Node is there)",
+		Run:    routeStoppedIsKept,
+	}, {
+		ID:       "route-of-node-deleted-while-ccm-down",
+		Requires: "The route of a Node that was deleted while no CCM ran goes when one runs, and a Node that came meanwhile gets its own.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+		Needs:  someRoutes,
+		Source: routeController + ": reconcile",
+		Run:    routeOfNodeDeletedWhileCCMDown,
+	}, {
+		ID:       "route-refused-is-tried-again",
+		Requires: "While the cloud refuses a Node's route, its condition NetworkUnavailable is not False; once it does not, the Node gets its route.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
+		Source: routeController + ": reconcile, updateNetworkingCondition",
+		Run:    routeRefusedIsTriedAgain,
+	}, {
+		ID:       "route-refused-says-why",
+		Requires: "While the cloud refuses a Node's route, a Warning Event on the Node says so.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityExplains, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
+		Source: fromDebugging + "; " + routeController + ": FailedToCreateRoute",
+		Run:    routeRefusedSaysWhy,
+	},
+}, routeDoubtTests()...)
+
+// routed is a worker, and the ranges of its pods.
+type routed struct {
+	worker
+	ranges []netip.Prefix
+}
+
+// newRanged is a worker that has its ranges; its routes may be missing yet. What the
+// CCM leaves of them after the test is taken away: the range will be another Node's.
+func newRanged(t *conformance.T) routed {
+	instance := t.NewInstance(t.Name("routed"))
+	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
+	w := worker{t.NewNode(conformance.NodeSpec{Name: instance.Name}), t, instance}
+	r := routed{worker: w}
+	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
+		r.ranges, err = rangesOf(ctx, t, w.Name)
+		return err
+	})
+	t.AwaitInitialized(w.Name)
+	return r
+}
+
+// newRouted is one that has its routes, too.
+func newRouted(t *conformance.T) routed {
+	r := newRanged(t)
+	r.await()
+	return r
+}
+
+func removeRoutes(ctx context.Context, t *conformance.T, instance conformance.Instance) error {
+	routes, err := t.Cloud.Routes(ctx)
+	for _, r := range routes {
+		if r.InstanceID == instance.ID {
+			err = errors.Join(err, t.Cloud.DeleteRoute(ctx, r.ID))
+		}
+	}
+	return err
+}
+
+func rangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefix, error) {
+	n, err := t.GetNode(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	var ranges []netip.Prefix
+	for _, cidr := range n.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, p.Masked())
+	}
+	if len(ranges) == 0 {
+		return nil, errors.New("it has none")
+	}
+	return ranges, nil
+}
+
+// routesFor are the cluster's routes for a range.
+func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conformance.Route, error) {
+	all, err := t.Cloud.Routes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []conformance.Route
+	for _, r := range all {
+		p, err := netip.ParsePrefix(r.Destination)
+		if err != nil {
+			return nil, fmt.Errorf("route %s: %w", r.ID, err)
+		}
+		if p.Masked() == want {
+			found = append(found, r)
+		}
+	}
+	return found, nil
+}
+
+// reached is an error unless each of its ranges has exactly one route, to its
+// instance.
+func (r routed) reached(ctx context.Context) error {
+	for _, p := range r.ranges {
+		found, err := routesFor(ctx, r.t, p)
+		switch {
+		case err != nil:
+			return err
+		case len(found) != 1:
+			return fmt.Errorf("for %s of Node %s there are %d routes, want one: %v", p, r.Name, len(found), found)
+		case found[0].InstanceID != r.instance.ID:
+			return fmt.Errorf("the route for %s of Node %s leads to %s, want %s", p, r.Name, found[0].InstanceID, r.instance.ID)
+		}
+	}
+	return nil
+}
+
+func (r routed) await() { r.t.Await("the route to Node "+r.Name, r.reached) }
+
+// unreached is an error while any of its ranges has a route.
+func (r routed) unreached(ctx context.Context) error {
+	for _, p := range r.ranges {
+		found, err := routesFor(ctx, r.t, p)
+		if err == nil && len(found) > 0 {
+			err = fmt.Errorf("for %s, which Node %s had, there is still a route: %v", p, r.Name, found)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// theRoute is the one for its first range.
+func (r routed) theRoute() conformance.Route {
+	found, err := routesFor(r.t.Context(), r.t, r.ranges[0])
+	r.t.Must(err, "looking at the route to Node %s", r.Name)
+	require.Len(r.t, found, 1)
+	return found[0]
+}
+
+// leave deletes the Node.
+func (r routed) leave() {
+	r.t.Must(r.t.Kube.CoreV1().Nodes().Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
+}
+
+// available is the Node's word on whether its network is there.
+func (r routed) available(ctx context.Context) (bool, error) {
+	node, err := r.t.GetNode(ctx, r.Name)
+	if err != nil {
+		return false, err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse {
+			if c.Reason != "RouteCreated" {
+				return true, fmt.Errorf("its condition NetworkUnavailable is False for the reason %q, want RouteCreated", c.Reason)
+			}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (r routed) saysAvailable(ctx context.Context) error {
+	ok, err := r.available(ctx)
+	if err == nil && !ok {
+		err = errors.New("its condition NetworkUnavailable is not False")
+	}
+	return err
+}
+
+// truthful is an error when the Node says that its network is there, and it is not.
+func (r routed) truthful(ctx context.Context) error {
+	ok, err := r.available(ctx)
+	if err != nil || !ok {
+		return err
+	}
+	if err := r.reached(ctx); err != nil {
+		return fmt.Errorf("its condition NetworkUnavailable is False, and %w", err)
+	}
+	return nil
+}
+
+// otherRoutesGo watches that something holds until the CCM has had its chance to
+// break it: until the routes of two Nodes that were deleted are gone, the second
+// deleted when the first one's route is. In between the CCM has looked at all routes
+// anew.
+func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) error) {
+	for range 2 {
+		control := newRouted(t)
+		control.leave()
+		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.unreached)
+	}
+}
+
+// gone deletes one Node after the other, and is an error until all their routes are
+// gone.
+func gone(leaving []routed) func(context.Context) error {
+	var leave []func()
+	for _, r := range leaving {
+		leave = append(leave, sync.OnceFunc(r.leave))
+	}
+	return func(ctx context.Context) error {
+		for i, r := range leaving {
+			leave[i]()
+			if err := r.unreached(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func routeNetworkAvailable(t *conformance.T) {
+	r := newRanged(t)
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "it to say that its network is there", r.saysAvailable)
+}
+
+func routeForEachNode(t *conformance.T) {
+	stays, leaves := newRouted(t), newRouted(t)
+	assert.NotEqual(t, stays.ranges, leaves.ranges)
+	t.Must(stays.reached(t.Context()), "when there is a second Node")
+	leaves.leave()
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", stays.reached, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+}
+
+func routeOfNewInstance(t *conformance.T) {
+	before := newRouted(t)
+	before.end()
+	t.AwaitNoNode(before.Name)
+	t.Await("the route to go with the Node", before.unreached)
+	after := routed{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
+	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
+	after.StandIn = t.NewNode(conformance.NodeSpec{Name: before.Name})
+	t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
+		after.ranges, err = rangesOf(ctx, t, after.Name)
+		return err
+	})
+	after.await()
+}
+
+func routeDeletedOutOfBand(t *conformance.T) {
+	r := newRouted(t)
+	t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
+	newRanged(t) // A CCM that looks only when Nodes change looks now.
+	r.await()
+}
+
+func routeDiverted(t *conformance.T) {
+	r, other := newRouted(t), newRouted(t)
+	t.Must(t.Cloud.DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
+	newRanged(t)
+	r.await()
+	t.Must(other.reached(t.Context()), "the Node that it led to for a while")
+}
+
+func routeOfStranger(t *conformance.T) {
+	// Within the pods' range, the CCM would take for its own what a Node that has
+	// gone had.
+	former := newRouted(t)
+	former.leave()
+	t.Await("the route to go with the Node", former.unreached)
+	var strangers []conformance.Route
+	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} { // The latter is for documentation.
+		r, err := t.Cloud.CreateStrangerRoute(t.Context(), destination, former.instance.ID)
+		t.Must(err, "making somebody else's route for %s", destination)
+		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
+		strangers = append(strangers, r)
+	}
+	otherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
+		for _, want := range strangers {
+			now, there, err := t.Cloud.Route(ctx, want.ID)
+			if err == nil && !there {
+				err = fmt.Errorf("the one for %s is gone", want.Destination)
+			}
+			if err == nil && now != want {
+				err = fmt.Errorf("%v has become %v", want, now)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func routeNotReadyIsKept(t *conformance.T) {
+	r := newRouted(t)
+	r.NotReady()
+	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", r.reached)
+}
+
+func routeStoppedIsKept(t *conformance.T) {
+	r := newRouted(t)
+	r.stop()
+	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", r.reached, "it to get the shutdown taint", r.tainted)
+	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", r.reached)
+	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
+	r.Ready()
+	t.Must(r.reached(t.Context()), "when its instance runs again")
+}
+
+func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
+	leaves, stays := newRouted(t), newRouted(t)
+	restart := stopCCM(t)
+	leaves.leave()
+	t.Must(leaves.reached(t.Context()), "no CCM runs")
+	restart()
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", stays.reached, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+	newRouted(t)
+}
+
+// refused is a Node whose route the cloud refuses until that is lifted.
+func refused(t *conformance.T) (r routed, lift func()) {
+	undo, err := t.Cloud.LimitRoutes(t.Context())
+	t.Must(err, "having the cloud refuse routes")
+	t.Cleanup(undo)
+	return newRanged(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
+}
+
+func routeRefusedIsTriedAgain(t *conformance.T) {
+	before := newRouted(t)
+	r, lift := refused(t)
+	// The CCM has tried when it has seen to a Node that went afterwards.
+	leaving := gone([]routed{before})
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "the CCM to have looked at all routes", leaving)
+	lift()
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "it to say that its network is there", r.saysAvailable)
+}
+
+func routeRefusedSaysWhy(t *conformance.T) {
+	r, lift := refused(t)
+	about := regexp.MustCompile(`(?i)route`)
+	t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
+		events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
+		for _, e := range events {
+			if about.MatchString(e.Reason + " " + e.Message) {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
+	})
+	lift()
+	r.await()
+}
+
+// routeDoubtTests are of answers that do not say that a route, or the instance that
+// it leads to, is gone.
+func routeDoubtTests() []conformance.Test {
+	doubtful := []struct {
+		id, what string
+		kind     conformance.FaultKind
+		on       []conformance.Thing
+		source   string
+	}{
+		{
+			"unavailable", "neither routes nor instances can be asked for", conformance.FaultUnavailable,
+			[]conformance.Thing{conformance.Routes, conformance.Instances}, fromListRoutes + ": what is no answer is an error",
+		},
+		{
+			"empty-list", "the list of routes has nothing in it", conformance.FaultEmptyList,
+			[]conformance.Thing{conformance.Routes}, fromListRoutes,
+		},
+		{
+			"no-instances", "the list of instances has nothing in it", conformance.FaultEmptyList,
+			[]conformance.Thing{conformance.Instances}, "k8s.io/cloud-provider cloud.go: Route.Blackhole (\"The node controller will delete the route\")",
+		},
+	}
+	var tests []conformance.Test
+	for _, d := range doubtful {
+		tests = append(tests, conformance.Test{
+			ID:       "route-doubt-" + d.id,
+			Requires: "The routes of Nodes are neither deleted nor made twice while " + d.what + ", not even by a CCM that has just started, nor afterwards.",
+			Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+			Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureOf(d.kind)},
+			Source: d.source,
+			Bound:  3 * time.Minute,
+			Run:    func(t *conformance.T) { routeDoubt(t, d.kind, d.on) },
+		})
+	}
+	return tests
+}
+
+// routeDoubt has the CCM start in the doubt, with nothing to remember. It has had its
+// chance when it works all the same, or has met the fault often enough: what a CCM
+// asks about instances is mostly not for the sake of routes.
+func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.Thing) {
+	kept, leaving := newRouted(t), []routed{newRouted(t), newRouted(t)}
+	enough := t.Attempts + 1
+	if len(on) > 1 || on[0] != conformance.Routes {
+		enough *= 4
+	}
+	restart := stopCCM(t)
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: on})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	looked := either(hits(t, fault, enough), gone(leaving))
+	restart()
+	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", kept.reached, "the CCM to have looked at all routes", looked)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", kept.reached)
+}
