@@ -78,6 +78,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityHA,
 }
 
 // conformanceNodes run the pods that traffic goes to.
@@ -186,6 +187,6 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	}
 	program.Host, program.LogFile = l.host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = program
-	under.Cloud = &onfakecloud.Cloud{API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Machines: !o.WithoutMachines, Traffic: !o.WithoutMachines}
+	under.Cloud = &onfakecloud.Cloud{API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, TokenFile: cloud.TokenFile(cluster.CallerCCM), Gate: gate, Machines: !o.WithoutMachines, Traffic: !o.WithoutMachines}
 	return under, gate.Close, nil
 }

@@ -76,7 +76,7 @@ func newRun(o Options) *run {
 	return &run{
 		ccm:     ccm,
 		Options: o, began: time.Now(), report: &Report{},
-		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64)},
+		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64), crashes: new(atomic.Int64)},
 	}
 }
 

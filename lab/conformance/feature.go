@@ -42,6 +42,14 @@ const (
 	FeatureRoutes Feature = "routes"
 	// FeatureCalls: the cloud counts the CCM's calls.
 	FeatureCalls Feature = "calls"
+	// FeatureZoneOutage: a zone can be lost with all its instances, which come back.
+	FeatureZoneOutage Feature = "zone-outage"
+	// FeatureExpiry: the CCM's credentials can expire and be renewed where it has
+	// them.
+	FeatureExpiry Feature = "credential-expiry"
+	// FeatureOtherProject: the CCM can be given the credentials of another project,
+	// or account.
+	FeatureOtherProject Feature = "other-project"
 )
 
 // FeatureOf is the feature that a cloud must have for a fault to be injected.
@@ -86,4 +94,13 @@ const (
 	CapabilityQuiet Feature = "quiet"
 	// CapabilityExplains: an Event says why a Node or a Service waits.
 	CapabilityExplains Feature = "explains"
+	// CapabilityRenewedCredentials: credentials that are renewed where the CCM has
+	// them are used without a restart.
+	CapabilityRenewedCredentials Feature = "renewed-credentials"
+	// CapabilityOwnProject: nothing is concluded from what the credentials of
+	// another project, or account, show.
+	CapabilityOwnProject Feature = "own-project"
+	// CapabilityHA: of several CCMs that run beside each other one acts, and another
+	// does when that one cannot.
+	CapabilityHA Feature = "high-availability"
 )
