@@ -91,6 +91,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA,
+	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject,
 }
 
 // ownArgs are what the lab's own CCM is given for the suite, over what it has in any
@@ -331,7 +332,7 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	under.CCM = program
 	theirs := l.State.Cluster == External
 	under.Cloud = &onfakecloud.Cloud{
-		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate,
+		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, TokenFile: cloud.TokenFile(cluster.CallerCCM), Gate: gate,
 		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
 	}
 	return under, gate.Close, nil

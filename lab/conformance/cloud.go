@@ -73,6 +73,29 @@ type Cloud interface {
 	// Calls counts the calls that the CCM has made so far.
 	// FeatureCalls.
 	Calls(ctx context.Context) (Calls, error)
+
+	// Zones are those that an instance can be asked to be in, several of them.
+	// FeatureZoneOutage.
+	Zones(ctx context.Context) ([]string, error)
+	// LoseZone has all instances of a zone fail at once. It returns when they
+	// have; Lift, when they run again. FeatureZoneOutage.
+	LoseZone(ctx context.Context, zone string) (Injection, error)
+	// ExpireCredentials has the cloud refuse the credentials that the CCM has, on
+	// every call. FeatureExpiry.
+	ExpireCredentials(ctx context.Context) (Expiry, error)
+	// SwapCredentials puts good credentials of another project, or account, in
+	// which there is nothing, where the CCM has its own. Hits are the calls made
+	// with them. FeatureOtherProject.
+	SwapCredentials(ctx context.Context) (Injection, error)
+}
+
+// Expiry is credentials that are not accepted any more. Hits are calls that were
+// refused. Lift gives the CCM back what it had before, and has it accepted again.
+type Expiry interface {
+	Injection
+	// Renew puts new credentials where the CCM has its own. Those from before stay
+	// refused.
+	Renew(ctx context.Context) error
 }
 
 // InstanceSpec says which instance to create.
@@ -82,6 +105,9 @@ type InstanceSpec struct {
 	// Machine asks for an instance that boots and joins the cluster with a
 	// kubelet of its own. FeatureMachines.
 	Machine bool
+	// Zone is where it is to be, "" for wherever there is room; never in one that
+	// is lost. FeatureZoneOutage.
+	Zone string
 }
 
 // Instance is a running one.

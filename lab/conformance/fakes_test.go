@@ -79,7 +79,7 @@ func newRun(o Options) *run {
 	return &run{
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
-		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64)},
+		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64), crashes: new(atomic.Int64)},
 	}
 }
 

@@ -51,6 +51,14 @@ const (
 	FeatureRouteQuota Feature = "route-quota"
 	// FeatureCalls: the cloud counts the CCM's calls.
 	FeatureCalls Feature = "calls"
+	// FeatureZoneOutage: a zone can be lost with all its instances, which come back.
+	FeatureZoneOutage Feature = "zone-outage"
+	// FeatureExpiry: the CCM's credentials can expire and be renewed where it has
+	// them.
+	FeatureExpiry Feature = "credential-expiry"
+	// FeatureOtherProject: the CCM can be given the credentials of another project,
+	// or account.
+	FeatureOtherProject Feature = "other-project"
 )
 
 // FeatureReplicas: several of the CCM can run beside each other. The suite sees to
@@ -101,6 +109,12 @@ const (
 	CapabilityExplains Feature = "explains"
 	// CapabilityPodRoutes: the cloud has a route to each Node's pods.
 	CapabilityPodRoutes Feature = "pod-routes"
+	// CapabilityRenewedCredentials: credentials that are renewed where the CCM has
+	// them are used without a restart.
+	CapabilityRenewedCredentials Feature = "renewed-credentials"
+	// CapabilityOwnProject: nothing is concluded from what the credentials of
+	// another project, or account, show.
+	CapabilityOwnProject Feature = "own-project"
 	// CapabilityHA: of several CCMs that run beside each other one acts, and another
 	// does when that one cannot.
 	CapabilityHA Feature = "high-availability"

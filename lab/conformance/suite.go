@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		Options: o, ccm: ccm,
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
-			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64),
+			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
@@ -435,6 +435,7 @@ func (r *run) keepCCM(ctx context.Context, giveUp context.CancelCauseFunc) (stop
 // crashed records a crash, and tells how many there were in a row.
 func (r *run) crashed() int {
 	lines := legible(r.suite.CCM.Log(logLines))
+	r.suite.crashes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Crashes = append(r.report.Crashes, strings.Join(lines, "\n"))

@@ -46,9 +46,13 @@ type Suite struct {
 	// Workload is what runs in pods that balancers lead to.
 	Workload Workload
 
-	run    string // sets this run's names apart from another's
-	serial *atomic.Int64
+	run     string // sets this run's names apart from another's
+	serial  *atomic.Int64
+	crashes *atomic.Int64
 }
+
+// Crashes is how often the CCM has ended by itself so far, in the whole run.
+func (s *Suite) Crashes() int { return int(s.crashes.Load()) }
 
 // Workload is an image whose containers answer HTTP.
 type Workload struct {

@@ -65,3 +65,21 @@ func (Unsupported) Inject(context.Context, Fault) (Injection, error) {
 
 // Calls returns errors.ErrUnsupported.
 func (Unsupported) Calls(context.Context) (Calls, error) { return Calls{}, errors.ErrUnsupported }
+
+// Zones returns errors.ErrUnsupported.
+func (Unsupported) Zones(context.Context) ([]string, error) { return nil, errors.ErrUnsupported }
+
+// LoseZone returns errors.ErrUnsupported.
+func (Unsupported) LoseZone(context.Context, string) (Injection, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// ExpireCredentials returns errors.ErrUnsupported.
+func (Unsupported) ExpireCredentials(context.Context) (Expiry, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// SwapCredentials returns errors.ErrUnsupported.
+func (Unsupported) SwapCredentials(context.Context) (Injection, error) {
+	return nil, errors.ErrUnsupported
+}

@@ -33,6 +33,9 @@ type Cloud struct {
 	// Cluster is the cluster's name in tags; Token is the name of the CCM's
 	// token.
 	Cluster, Token string
+	// TokenFile is where the CCM has that token; "" where the suite cannot change
+	// it.
+	TokenFile string
 	// Gate is the CCM's way to the cloud.
 	Gate *Gate
 	// Machines and Traffic say what the cluster around it can do.
@@ -49,11 +52,14 @@ func (c *Cloud) Features() []conformance.Feature {
 		conformance.FeatureHealthCheck, conformance.FeatureRenameBalancer, conformance.FeatureStrangers,
 		conformance.FeatureChangeBalancer, conformance.FeatureReservedAddresses,
 		conformance.FeatureRoutes, conformance.FeatureDivertRoutes, conformance.FeatureStrangerRoutes, conformance.FeatureRouteQuota,
-		conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound),
+		conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound), conformance.FeatureZoneOutage,
 	}
 	for _, k := range append(slices.Clone(conformance.FaultKinds),
 		conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost) {
 		have = append(have, conformance.FeatureOf(k))
+	}
+	if c.TokenFile != "" {
+		have = append(have, conformance.FeatureExpiry, conformance.FeatureOtherProject)
 	}
 	if c.Machines {
 		have = append(have, conformance.FeatureMachines)
@@ -71,7 +77,11 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	if !spec.Machine {
 		tags[tagMachine] = noMachine
 	}
-	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &spec.Name, Tags: &tags})
+	create := api.InstanceCreate{Name: &spec.Name, Tags: &tags}
+	if spec.Zone != "" {
+		create.Zone = &spec.Zone
+	}
+	made, err := c.API.CreateInstance(ctx, create)
 	if err != nil {
 		return conformance.Instance{}, err
 	}

@@ -209,24 +209,31 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	keptUntilAsked := func(others []worker) (works bool) {
+	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
+}
+
+// outlast watches that something holds until the CCM has had its chance to break
+// it: until so many calls have met the fault, or four others' work was done all
+// the same. A CCM that does its work remembers what the cloud said before, or asks
+// in another way: it is started anew, when two are done, and has nothing to
+// remember.
+func outlast(t *conformance.T, fault conformance.Injection, calls int, others []worker, what string, holds func(context.Context) error) {
+	untilAsked := func(others []worker) (works bool) {
 		done := stopped(others)
-		asked := either(hits(t, fault, callsInDoubt(kind, t.Attempts)), func(ctx context.Context) error {
+		asked := either(hits(t, fault, calls), func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
 			return err
 		})
-		t.HoldsUntil("Node "+w.Name+" is to be kept in doubt", w.kept, "the CCM to have asked for its instance", asked)
+		t.HoldsUntil(what, holds, "the CCM to have asked for its instance", asked)
 		return works
 	}
-	// A CCM that does its work all the same remembers what the cloud said before,
-	// or asks in another way. One that has just started has nothing to remember.
-	if keptUntilAsked(others[:2]) {
+	if untilAsked(others[:2]) {
 		stopCCM(t)()
-		keptUntilAsked(others[2:])
+		untilAsked(others[2:])
 	}
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
 }
 
 // stopped stops one after the other, and is an error until all are called shut

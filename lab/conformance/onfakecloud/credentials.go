@@ -1,0 +1,119 @@
+package onfakecloud
+
+// The CCM's token, when it is not what it should be: the file in which the CCM
+// has it is given another one. The cloud's own token of that name stays as it is,
+// and comes back: it is by its name that faults and calls are the CCM's.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// ExpireCredentials implements conformance.Cloud.
+func (c *Cloud) ExpireCredentials(ctx context.Context) (conformance.Expiry, error) {
+	own, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("the CCM's token: %w", err)
+	}
+	refused, err := c.Inject(ctx, conformance.Fault{Kind: conformance.FaultUnauthorized})
+	if err != nil {
+		return nil, err
+	}
+	return &expiry{Injection: refused, c: c, own: own}, nil
+}
+
+// expiry refuses the CCM's token, whatever is in its file meanwhile.
+type expiry struct {
+	conformance.Injection
+	c       *Cloud
+	own     []byte
+	project string
+	renewed string // the name of the token in the file; "" until there is one
+}
+
+func (e *expiry) Renew(ctx context.Context) error {
+	project, err := e.c.API.Project(ctx)
+	if err != nil {
+		return err
+	}
+	name := e.c.Token + "-renewed-" + strings.ToLower(rand.String(6))
+	made, err := e.c.API.CreateToken(ctx, project.ID, api.TokenCreate{Name: name, Role: api.RoleEditor})
+	if err != nil {
+		return err
+	}
+	e.project, e.renewed = project.ID, name
+	return state.WriteFile(e.c.TokenFile, []byte(made.Secret))
+}
+
+func (e *expiry) Lift(ctx context.Context) error {
+	err := errors.Join(e.Injection.Lift(ctx), state.WriteFile(e.c.TokenFile, e.own))
+	if e.renewed == "" || err != nil {
+		return err
+	}
+	if err := e.c.API.DeleteToken(ctx, e.project, e.renewed); err != nil && !client.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// SwapCredentials implements conformance.Cloud.
+func (c *Cloud) SwapCredentials(ctx context.Context) (conformance.Injection, error) {
+	own, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("the CCM's token: %w", err)
+	}
+	name := c.Token + "-elsewhere-" + strings.ToLower(rand.String(6))
+	other, err := c.API.CreateProject(ctx, api.ProjectCreate{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	s := &swap{c: c, own: own, project: other.ID}
+	made, err := c.API.CreateToken(ctx, other.ID, api.TokenCreate{Name: name, Role: api.RoleEditor})
+	if err == nil {
+		// The audit of another project is not for us. A delay that nobody notices
+		// counts its calls.
+		var counted *api.Fault
+		counted, err = c.API.CreateFault(ctx, api.FaultCreate{
+			Match: api.FaultMatch{Project: other.ID, Token: name}, Effect: api.FaultEffect{DelayMilliseconds: 1},
+		})
+		if err == nil {
+			s.Injection = injection{api: c.API, id: counted.ID}
+			err = state.WriteFile(c.TokenFile, []byte(made.Secret))
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Lift(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// swap is another project, and its token in the file of the CCM's.
+type swap struct {
+	conformance.Injection // counts; nil until it can
+	c                     *Cloud
+	own                   []byte
+	project               string
+}
+
+// Lift ends the project and its token, too. What the CCM has made there, which it
+// should not have, stays with the lab.
+func (s *swap) Lift(ctx context.Context) error {
+	err := state.WriteFile(s.c.TokenFile, s.own)
+	if s.Injection != nil {
+		err = errors.Join(err, s.Injection.Lift(ctx))
+	}
+	if gone := s.c.API.DeleteProject(ctx, s.project); gone != nil && !client.IsNotFound(gone) && !client.HasCode(gone, api.InUse) {
+		err = errors.Join(err, gone)
+	}
+	return err
+}

@@ -1,0 +1,76 @@
+package onfakecloud
+
+// A zone that is lost, with all that runs there.
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// Zones implements conformance.Cloud.
+func (c *Cloud) Zones(ctx context.Context) ([]string, error) {
+	all, err := c.API.ListZones(ctx)
+	var names []string
+	for _, z := range all {
+		names = append(names, z.Name)
+	}
+	return names, err
+}
+
+// LoseZone implements conformance.Cloud.
+func (c *Cloud) LoseZone(ctx context.Context, zone string) (conformance.Injection, error) {
+	there, err := c.idsIn(ctx, zone, api.InstanceRunning, api.InstancePending)
+	if err != nil {
+		return nil, err
+	}
+	rule, err := c.API.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: zone}})
+	if err != nil {
+		return nil, err
+	}
+	lost := lostZone{injection{api: c.API, id: rule.ID}, c, zone, there}
+	if err := lost.await(ctx, api.InstanceError); err != nil {
+		return nil, errors.Join(err, lost.Lift(context.WithoutCancel(ctx)))
+	}
+	return lost, nil
+}
+
+// lostZone is the rule that took these instances.
+type lostZone struct {
+	injection
+	c     *Cloud
+	name  string
+	taken []string
+}
+
+func (z lostZone) Lift(ctx context.Context) error {
+	if err := z.injection.Lift(ctx); err != nil {
+		return err
+	}
+	return z.await(ctx, api.InstanceRunning)
+}
+
+// await waits until those taken are in that state, or in one that somebody else
+// has brought them to.
+func (z lostZone) await(ctx context.Context, want api.InstanceState) error {
+	notYet := slices.DeleteFunc([]api.InstanceState{api.InstanceRunning, api.InstancePending, api.InstanceError},
+		func(s api.InstanceState) bool { return s == want })
+	return poll(ctx, func() (bool, error) {
+		left, err := z.c.idsIn(ctx, z.name, notYet...)
+		return !slices.ContainsFunc(z.taken, func(id string) bool { return slices.Contains(left, id) }), err
+	})
+}
+
+// idsIn are the instances of a zone that are in one of these states.
+func (c *Cloud) idsIn(ctx context.Context, zone string, states ...api.InstanceState) ([]string, error) {
+	all, err := c.API.ListInstances(ctx, client.InstanceFilter{Zone: zone, States: states})
+	var ids []string
+	for _, i := range all {
+		ids = append(ids, i.ID)
+	}
+	return ids, err
+}

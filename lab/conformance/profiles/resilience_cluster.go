@@ -1,0 +1,374 @@
+package profiles
+
+// Incidents that no single answer is to blame for: what becomes of Nodes when the
+// CCM's credentials are not what they should be, when clocks differ, and when half
+// of the machines are lost?
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const fromLeaderElection = "k8s.io/client-go tools/leaderelection (\"only acts on timestamps captured locally\"; tolerant to arbitrary clock skew)"
+
+// resilienceClusterTests are incidents with credentials, clocks and zones.
+var resilienceClusterTests = []conformance.Test{
+	{
+		ID:       "resilience-expired-credentials",
+		Requires: "While the CCM's credentials have expired no Node is deleted; when they are renewed where the CCM has them, its work goes on without a restart.",
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityRenewedCredentials, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureExpiry},
+		Source: instanceExists + ": what is no answer is an error; kubernetes.io: Secrets (a mounted Secret is updated in a running container)",
+		Bound:  incidentBound,
+		Run:    expiredCredentials,
+		Incident: &conformance.Incident{
+			Name:  "expired-credentials",
+			Title: "The credentials expire, and are renewed",
+			Happened: "The token that the CCM shows to the cloud expires, and each call is refused with 401. Somebody notices, and puts a new one into the " +
+				"Secret, from where it comes into the CCM's file. A careless CCM has deleted Nodes by then, since it could not confirm that their instances " +
+				"exist; or it read the file once, when it started, and goes on with the old token.",
+			Danger: "A kubelet that is late for a minute costs its Node and the pods on it. And where the CCM must be restarted to see the new token, the " +
+				"one who renewed it thinks that all is well, while new machines stay tainted and Services get no address.",
+			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The cloud's audit has the 401s, until the " +
+				"file has the new token.",
+			Right: "It keeps all Nodes, says that it is refused, reads the file again, and goes on with what had to wait as soon as it is let in.",
+			Known: []string{
+				"https://github.com/kubernetes/cloud-provider-vsphere/issues/479",
+				"https://github.com/kubernetes/kubernetes/issues/69100",
+				"https://github.com/kubernetes/cloud-provider-vsphere/pull/1780",
+			},
+		},
+	}, {
+		ID:       "resilience-token-swapped",
+		Requires: "While the CCM's credentials are those of another project, in which there is nothing, no Node is deleted; when it has its own again, its work goes on without a restart.",
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityOwnProject, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOtherProject},
+		Source: instanceExists + " (another project's cloud cannot say that it does not exist)",
+		Bound:  incidentBound,
+		Run:    tokenSwapped,
+		Incident: &conformance.Incident{
+			Name:  "token-swapped",
+			Title: "The token is another project's",
+			Happened: "Two clusters' tokens are mixed up, and this one's CCM gets a good token of another project. Every call succeeds: lists are empty, and " +
+				"each instance that is asked for does not exist, there. A careless CCM believes it, and deletes each Node that is not Ready.",
+			Danger: "It is the one mistake in which no call fails and no alarm goes off. All Nodes look gone, and each goes at its kubelet's next hiccup; " +
+				"a CCM that also tidies up deletes balancers and routes of the project into which it has strayed.",
+			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The other project, which is empty, is " +
+				"where the CCM's calls now are.",
+			Right: "It notices whose answers these are, by the project that they name or by asking once for each token; it takes none of them for its own " +
+				"cloud's, keeps all Nodes, and goes on when it has its own token again.",
+			Known: []string{
+				"https://github.com/openshift/origin/issues/15948",
+				"https://github.com/oracle/oci-cloud-controller-manager/issues/434",
+			},
+		},
+	}, {
+		ID:       "resilience-clock-skew",
+		Requires: "A CCM does nothing while another holder, whose clock is an hour slow, renews the lease; when it is renewed no more, the CCM takes over.",
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Source: fromLeaderElection,
+		Bound:  incidentBound,
+		Run:    clockSkew,
+		Incident: &conformance.Incident{
+			Name:  "clock-skew",
+			Title: "The leader's clock is an hour slow",
+			Happened: "Two CCMs run on two machines, and the clock of the one that leads is an hour slow. It renews its lease every second, with a time that " +
+				"to the other is long past. A careless CCM compares that time with its own clock, takes the lease for one that ended an hour ago, and leads, too.",
+			Danger: "Two CCMs work at once: two balancers for a Service, of which one is forgotten and paid for; targets that one adds and the other removes; " +
+				"and Nodes deleted by the one with the older picture.",
+			Watch: "kubectl get leases -A -w: the CCM's lease is held by somebody whose name begins with clock-skew, and is renewed each second. A Node that " +
+				"has joined keeps its taint until those renewals stop.",
+			Right: "It looks only at whether the lease changes, by its own clock. It waits for as long as it does, and takes over when it has not changed " +
+				"for as long as the lease says.",
+			Known: []string{
+				"https://github.com/kubernetes/client-go/issues/448",
+				"https://github.com/kubernetes/kubernetes/pull/120824",
+				"https://github.com/kubernetes/kubernetes/pull/19511",
+			},
+		},
+	}, {
+		ID:       "resilience-zone-outage",
+		Requires: "When a zone is lost with all its instances, their Nodes are kept, and the others' instances stay targets of balancers; when it is back, all Nodes are there without the shutdown taint, and all are targets.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureZoneOutage, conformance.FeatureZones, conformance.FeatureTargets},
+		Source: instanceExists + " (one that has failed exists); " + fromNodeSet,
+		Bound:  incidentBound,
+		Run:    zoneOutage,
+		Incident: &conformance.Incident{
+			Name:  "zone-outage",
+			Title: "A zone with half of the Nodes is lost",
+			Happened: "A data centre loses power. The instances there are not gone: the cloud shows them as failed, and starts them again when it can. A careless " +
+				"CCM knows an instance that runs and one that does not exist, and nothing in between: it deletes half of the Nodes.",
+			Danger: "What could have come back within minutes is torn apart: pods and the record of where their volumes are attached go with the Nodes, and " +
+				"machines that return find that they are not of the cluster any more. If the balancers' targets are rewritten in the turmoil, the half " +
+				"that still serves is lost to clients, too.",
+			Watch: "kubectl get nodes -L topology.kubernetes.io/zone -w: two workers of one zone become NotReady, and stay. The balancer's targets in the cloud: " +
+				"those of the other zone are there all the time.",
+			Right: "It keeps the Nodes of the lost zone and the targets of the other one, does other work meanwhile, and has everything as it was " +
+				"when the zone is back.",
+			Known: []string{
+				"https://github.com/kubernetes/kubernetes/pull/53855",
+				"https://github.com/kubernetes/kubernetes/issues/45118",
+				"https://github.com/oracle/oci-cloud-controller-manager/issues/99",
+				"https://github.com/kubernetes/kubernetes/issues/114295",
+			},
+		},
+	},
+}
+
+func expiredCredentials(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	expiry, err := t.Cloud.ExpireCredentials(t.Context())
+	t.Must(err, "having the CCM's credentials expire")
+	t.Cleanup(expiry.Lift)
+	amidWrongCredentials(t, nodes, others, expiry, func() {
+		t.Must(expiry.Renew(t.Context()), "renewing the CCM's credentials")
+	})
+}
+
+func tokenSwapped(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	swap, err := t.Cloud.SwapCredentials(t.Context())
+	t.Must(err, "giving the CCM another project's credentials")
+	t.Cleanup(swap.Lift)
+	amidWrongCredentials(t, nodes, others, swap, func() {
+		t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
+	})
+}
+
+// amidWrongCredentials has Nodes outlast that the CCM's credentials are not good,
+// until they are mended.
+func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
+	nodes[0].NotReady()
+	late := joins(t)
+	holds := allHold(nodes.kept, late.there, noCrash(t))
+	outlast(t, wrong, callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
+	mend()
+	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+}
+
+func clockSkew(t *conformance.T) {
+	held := leasesOfCCM(t)
+	restart := stopCCM(t)
+	holder := &skewed{t: t, leases: held, name: t.Name("clock-skew")}
+	t.Must(holder.renew(t.Context()), "taking the CCM's leases for another holder")
+	restart()
+	node := joins(t)
+	holds := allHold(waits(t, node.Name), noCrash(t))
+	// A careless CCM leads at its first look. One that merely waits for as long as a
+	// lease lasts, whether it is renewed or not, does so soon after that.
+	enough := 3 * holder.lasts() / 2
+	t.HoldsUntil("while somebody else renews the lease, Node "+node.Name+" is to wait", holds,
+		fmt.Sprintf("the lease to have been renewed for %s", enough), holder.renewsFor(enough))
+	t.HoldsUntil("the CCM is to go on", noCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.initialized)
+}
+
+// renewals of a lease that somebody holds are so far apart.
+const renewals = time.Second
+
+// skewed holds leases by a clock that is an hour slow.
+type skewed struct {
+	t      *conformance.T
+	leases []coordinationv1.Lease
+	name   string
+	last   time.Time // when they were renewed last, by our clock; zero until they are held
+}
+
+func (s *skewed) lasts() time.Duration {
+	var longest int32
+	for _, l := range s.leases {
+		if seconds := l.Spec.LeaseDurationSeconds; seconds != nil {
+			longest = max(longest, *seconds)
+		}
+	}
+	return time.Duration(longest) * time.Second
+}
+
+// renew takes the leases at first. Later it is an error if somebody else has one.
+func (s *skewed) renew(ctx context.Context) error {
+	for _, l := range s.leases {
+		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return s.renewOne(ctx, l.Namespace, l.Name) }); err != nil {
+			return fmt.Errorf("lease %s of namespace %s: %w", l.Name, l.Namespace, err)
+		}
+	}
+	s.last = time.Now()
+	return nil
+}
+
+func (s *skewed) renewOne(ctx context.Context, namespace, name string) error {
+	lease, err := s.t.Kube.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	shown := metav1.NewMicroTime(time.Now().Add(-time.Hour))
+	if s.last.IsZero() {
+		lease.Spec.AcquireTime = &shown
+	} else if now := holderOf(lease); now != s.name {
+		return fmt.Errorf("%q took it, though it was renewed %s ago", now, time.Since(s.last).Round(time.Millisecond))
+	}
+	lease.Spec.HolderIdentity, lease.Spec.RenewTime = &s.name, &shown
+	_, err = s.t.Kube.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+	return err
+}
+
+// renewsFor renews the leases when it is time, and is an error until it has done so
+// for that long. One that is lost ends the test.
+func (s *skewed) renewsFor(enough time.Duration) func(context.Context) error {
+	began := time.Now()
+	return func(ctx context.Context) error {
+		if time.Since(s.last) >= renewals {
+			s.t.Must(s.renew(ctx), "renewing for another holder")
+		}
+		if held := time.Since(began); held < enough {
+			return fmt.Errorf("it was renewed for %s", held.Round(time.Second))
+		}
+		return nil
+	}
+}
+
+func holderOf(lease *coordinationv1.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// leasesOfCCM are those that the CCM holds, whatever their names: their holder is
+// another when the CCM was started anew and works again, while who holds other
+// leases goes on.
+func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
+	before := map[string]string{}
+	for _, l := range leases(t) {
+		before[l.Namespace+"/"+l.Name] = holderOf(&l)
+	}
+	stopCCM(t)()
+	t.AwaitInitialized(joins(t).Name)
+	changed := slices.DeleteFunc(leases(t), func(l coordinationv1.Lease) bool {
+		held, known := before[l.Namespace+"/"+l.Name]
+		return known && held == holderOf(&l)
+	})
+	if len(changed) == 0 {
+		t.Fatalf("no lease has another holder since the CCM was started anew: it takes none, or has the same name each time")
+	}
+	return changed
+}
+
+// leases are all but those of kubelets.
+func leases(t *conformance.T) []coordinationv1.Lease {
+	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	t.Must(err, "listing leases")
+	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return l.Namespace == corev1.NamespaceNodeLease })
+}
+
+func zoneOutage(t *conformance.T) {
+	lost, other := twoZones(t)
+	own := readyNodes(t)
+	hit := fleet{joinsIn(t, lost), joinsIn(t, lost)}
+	spared := fleet{joinsIn(t, other), joinsIn(t, other)}
+	control := joinsIn(t, other)
+	for _, w := range slices.Concat(hit, spared, fleet{control}) {
+		t.AwaitInitialized(w.Name)
+	}
+	svc := t.NewService()
+	all := slices.Concat(hit, spared)
+	b := t.AwaitBalancer(svc, leadsToAll(all))
+
+	outage, err := t.Cloud.LoseZone(t.Context(), lost)
+	t.Must(err, "losing zone %s", lost)
+	t.Cleanup(outage.Lift)
+	holds := allHold(hit.there, spared.kept, noCrash(t), stays(t, b, spared))
+	for _, w := range hit {
+		w.NotReady()
+	}
+	// Twice: in between, the CCM has looked at all Nodes anew.
+	control.stop()
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.tainted)
+	again := joinsIn(t, other)
+	t.AwaitInitialized(again.Name)
+	again.stop()
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.tainted)
+
+	t.Must(outage.Lift(t.Context()), "bringing zone %s back", lost)
+	for _, w := range hit {
+		w.Ready()
+	}
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept afterwards", holds, "all to be as it was", func(ctx context.Context) error {
+		now, _, err := t.Cloud.Balancer(ctx, b.ID)
+		if err == nil {
+			err = leadsToAll(all)(now)
+		}
+		if err == nil {
+			err = hit.kept(ctx)
+		}
+		return err
+	})
+	for _, name := range own { // Some of the cluster's machines may have been hit, too.
+		t.Await("Node "+name+" to be Ready again", func(ctx context.Context) error { return t.NodeReady(ctx, name) })
+	}
+}
+
+// readyNodes are the names of all that are.
+func readyNodes(t *conformance.T) (names []string) {
+	list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	t.Must(err, "listing Nodes")
+	for _, n := range list.Items {
+		if t.NodeReady(t.Context(), n.Name) == nil {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// twoZones are one to lose, in which as few of the cluster's own machines are as
+// may be, and one to keep.
+func twoZones(t *conformance.T) (lost, other string) {
+	zones, err := t.Cloud.Zones(t.Context())
+	t.Must(err, "listing zones")
+	if len(zones) < 2 {
+		t.Fatalf("the cloud has zones %v, and one is to be lost and one to be kept", zones)
+	}
+	list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	t.Must(err, "listing Nodes")
+	in := map[string]int{}
+	for _, n := range list.Items {
+		in[n.Labels[corev1.LabelTopologyZone]]++
+	}
+	slices.SortStableFunc(zones, func(a, b string) int { return cmp.Compare(in[a], in[b]) })
+	return zones[0], zones[1]
+}
+
+// leadsToAll wants them among a balancer's targets.
+func leadsToAll(f fleet) func(conformance.Balancer) error {
+	return func(b conformance.Balancer) error {
+		for _, w := range f {
+			if !slices.Contains(b.Targets, w.instance.ID) {
+				return fmt.Errorf("balancer %s has targets %v, without Node %s's %s", b.ID, b.Targets, w.Name, w.instance.ID)
+			}
+		}
+		return nil
+	}
+}
+
+// stays is an error once the balancer is gone, or one of them is no target of it.
+func stays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
+	return func(ctx context.Context) error {
+		now, there, err := t.Cloud.Balancer(ctx, b.ID)
+		switch {
+		case err != nil:
+			return err
+		case !there:
+			return fmt.Errorf("balancer %s is gone", b.ID)
+		}
+		return leadsToAll(f)(now)
+	}
+}

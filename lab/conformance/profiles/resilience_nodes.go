@@ -1,0 +1,345 @@
+package profiles
+
+// Incidents with instances and Nodes: what becomes of Nodes when the cloud's API
+// throttles, forgets, lags, or leaves something out?
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// resilienceNodeTests are incidents with instances, Nodes and credentials.
+var resilienceNodeTests = []conformance.Test{
+	{
+		ID:       "resilience-empty-instance-list",
+		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultEmptyList)},
+		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController + ": what fails is tried again",
+		Bound:  incidentBound,
+		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
+		Incident: &conformance.Incident{
+			Name:  "empty-instance-list",
+			Title: "The list of instances comes empty",
+			Happened: "The cloud answers the question for all instances with success and an empty list: a database behind it was restored, a filter was " +
+				"changed, or a policy hides what the caller may no longer see. A careless CCM concludes that nothing is there, and deletes each Node that is " +
+				"not Ready at that moment.",
+			Danger: "A Node that is deleted takes its pods with it. Those who wait for a kubelet that is only late, during an upgrade for one, lose " +
+				"workloads that were running all the time; where the CCM runs as a pod, it may go with the first of them, and its log too.",
+			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins while the lists are empty. The cloud's own list, " +
+				"as the operator sees it, shows all of them running.",
+			Right: "It keeps all Nodes, asks for the one instance by its ID before it believes that it is gone, leaves the new Node tainted for as long as " +
+				"it cannot find its instance, and initialises it when it can.",
+			Known: []string{
+				"https://github.com/oracle/oci-cloud-controller-manager/issues/434",
+				"https://github.com/sergelogvinov/proxmox-cloud-controller-manager/issues/169",
+				"https://github.com/apache/cloudstack-kubernetes-provider/issues/37",
+			},
+		},
+	}, {
+		ID:       "resilience-throttled-refresh",
+		Requires: "A CCM that has just started and whose every call about instances is answered with 429 deletes no Node; one that joined meanwhile is initialised when that is over.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultThrottled)},
+		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
+		Bound:  incidentBound,
+		Run:    throttledRefresh,
+		Incident: &conformance.Incident{
+			Name:  "throttled-refresh",
+			Title: "Throttled while the cache must be filled",
+			Happened: "The CCM was restarted and remembers nothing. At that moment the cloud throttles its account, and every call about instances is " +
+				"answered with 429. A careless CCM fails to fill its cache, goes on with the empty one, and takes what is not in it for gone.",
+			Danger: "Clusters that grow are hit: what uses up the rate limit is the very burst of new machines, and theirs are the Nodes that are not in " +
+				"the cache and not Ready yet. They are deleted as fast as they join, and their kubelets do not register again by themselves.",
+			Watch: "kubectl get nodes -w: three workers, one of them NotReady, and a fourth that joins and is not Ready yet. In the cloud's audit, each of " +
+				"the CCM's calls about instances ends with 429.",
+			Right: "It takes a refusal for no answer: it keeps all Nodes, waits longer between its calls, and does what was left when the cloud " +
+				"answers again.",
+			Known: []string{
+				"https://github.com/kubernetes-sigs/cloud-provider-azure/issues/2880",
+				"https://github.com/kubernetes/kubernetes/issues/75016",
+				"https://github.com/hetznercloud/hcloud-cloud-controller-manager/issues/661",
+			},
+		},
+	}, {
+		ID:       "resilience-missing-page",
+		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultPartialList)},
+		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController + ": what fails is tried again",
+		Bound:  incidentBound,
+		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
+		Incident: &conformance.Incident{
+			Name:  "missing-page",
+			Title: "A page of the list is missing",
+			Happened: "A list of instances ends too early, with success and without a word: the token for the next page got lost, or the cloud's page has " +
+				"become smaller than the client expects. A careless CCM reads one page for the whole, and what was on the others for gone.",
+			Danger: "It hurts clusters that have just grown beyond a page, and then only the Nodes on the later ones. Since most Nodes are fine, it looks " +
+				"like a fault of those machines, and is sought there.",
+			Watch: "kubectl get nodes -w: three workers, of which the one that is NotReady is not in what the CCM is shown, and a fourth that joins " +
+				"meanwhile. The operator's own list of instances is whole.",
+			Right: "It asks for the instance that is missing by its ID before it believes that it is gone, keeps all Nodes, and initialises the new one " +
+				"at the latest when the list is whole again.",
+			Known: []string{
+				"https://github.com/aws/karpenter-provider-aws/pull/4157",
+				"https://github.com/kubernetes/autoscaler/pull/6376",
+			},
+		},
+	}, {
+		ID:       "resilience-missing-field",
+		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down, and the CCM does not end by itself; its work goes on afterwards.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultMissingField)},
+		Source: instanceExists + "; " + instanceShutdown + ": what is not known is an error",
+		Bound:  incidentBound,
+		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultMissingField) },
+		Incident: &conformance.Incident{
+			Name:  "missing-field",
+			Title: "A field is gone from the API",
+			Happened: "After an update of the cloud, or by way of a proxy, what it says of an instance no longer has the state in it. A careless CCM takes " +
+				"the empty value for something that is not running, which to it is stopped or ended; or it ends with a nil pointer each time it looks.",
+			Danger: "Nodes that are not Ready are deleted, or get the shutdown taint, upon which the volumes of their pods may be attached elsewhere while " +
+				"those still write. A CCM that crashes does nothing for anybody else either, and is back for the next crash.",
+			Watch: "kubectl get nodes -w, and the taints of the worker that is NotReady. The CCM's log says what it misses, and its process lives on.",
+			Right: "It takes an answer that lacks what it needs for none, says so, keeps Nodes and taints as they are, and goes on when the answers are " +
+				"whole again.",
+			Known: []string{
+				"https://github.com/kubernetes/cloud-provider-aws/issues/1365",
+				"https://github.com/kubernetes/kubernetes/pull/111748",
+				"https://github.com/kubernetes/kubernetes/issues/45118",
+			},
+		},
+	}, {
+		ID:       "resilience-stale-reads",
+		Requires: "A Node whose instance is newer than what the cloud's reads show is not deleted, nor is one whose instance runs; what changed meanwhile is acted on when reads are up to date again.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultStale)},
+		Source: instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
+		Bound:  incidentBound,
+		Run:    staleReads,
+		Incident: &conformance.Incident{
+			Name:  "stale-reads",
+			Title: "The cloud reads from an old copy",
+			Happened: "The cloud answers reads from a copy that lags behind. Instances that were just created are not in it, and those that were stopped or " +
+				"terminated are shown running. A careless CCM does not find a new machine's instance, and deletes its Node.",
+			Danger: "New machines are hit in the minutes in which they are needed most, while a cluster grows. Their kubelets do not register again by " +
+				"themselves: the machine runs and is paid for, and never becomes a Node.",
+			Watch: "kubectl get nodes -w: a worker whose instance is newer than the copy is NotReady, and must stay; two others are stopped and terminated " +
+				"while the copy says that they run.",
+			Right: "It asks for the one instance that a list lacks before it believes that it is gone. When reads are up to date again, the stopped one's " +
+				"Node has the shutdown taint, the terminated one's is gone, and all others are there.",
+			Known: []string{
+				"https://github.com/kubernetes/cloud-provider-aws/pull/1024",
+				"https://github.com/kubernetes/kubernetes/pull/127424",
+				"https://github.com/kubernetes/kubernetes/issues/81636",
+				"https://github.com/kubernetes/kubernetes/issues/58334",
+			},
+		},
+	}, {
+		ID:       "resilience-slow-api",
+		Requires: "While every answer about instances takes half a minute, no Node is deleted and the CCM does not end by itself; a Node that joined meanwhile is initialised when answers are quick again.",
+		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultSlow)},
+		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
+		Bound:  incidentBound,
+		Run:    slowAPI,
+		Incident: &conformance.Incident{
+			Name:  "slow-api",
+			Title: "Every answer takes half a minute",
+			Happened: "The cloud answers, but each answer takes thirty seconds, on a day on which the CCM has just been restarted. Upstream's controllers ask " +
+				"for one Node after the other, so that one slow answer holds up all others. A careless CCM takes a time-out for an answer, or ends " +
+				"because it did not get through its start.",
+			Danger: "Nodes that are not Ready are deleted, new ones stay tainted, and a CCM that starts over and over never gets beyond its first question, " +
+				"and sends that again each time.",
+			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that waits with its taint. In the cloud's audit, each " +
+				"call about instances takes long, or is broken off by the CCM.",
+			Right: "It has time-outs and takes them for no answer, keeps all Nodes, keeps its lease, and initialises the new Node soon after answers are " +
+				"quick again.",
+			Known: []string{
+				"https://github.com/kubernetes/kubernetes/pull/137964",
+				"https://github.com/linode/linode-cloud-controller-manager/pull/361",
+				"https://github.com/kubernetes/kubernetes/issues/114295",
+			},
+		},
+	},
+}
+
+// incidentBound is for other CCMs, with longer leases and fewer looks at Nodes.
+const incidentBound = 5 * time.Minute
+
+// amidWrongAnswers has a Node that is not Ready, others that are, and one that
+// joins, outlast that the cloud answers so about instances.
+func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
+	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	fault := onInstances(t, kind)
+	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
+	late := joins(t)
+	holds := allHold(nodes.kept, late.there, noCrash(t))
+	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "all Nodes are to be kept", holds)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+}
+
+func throttledRefresh(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	restart := stopCCM(t) // One that has just started has a cache to fill.
+	fault := onInstances(t, conformance.FaultThrottled)
+	nodes[0].NotReady()
+	late := joins(t)
+	late.NotReady() // There is no answer whatever that could say that its instance is gone.
+	holds := allHold(nodes.kept, late.there, noCrash(t))
+	restart()
+	outlast(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	late.Ready()
+	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+}
+
+func staleReads(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	restart := stopCCM(t)
+	fault := onInstances(t, conformance.FaultStale)
+	nodes[0].NotReady()
+	asked := hits(t, fault, 1)
+	restart()
+	t.HoldsUntil("all Nodes are to be kept", nodes.kept, "the CCM to have asked once, so that there is an old copy", asked)
+
+	// By its provider ID: that is a question about one instance, whatever lists show.
+	name := t.Name("younger")
+	instance := t.NewInstance(name)
+	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
+	younger.NotReady()
+	holds := allHold(nodes.kept, younger.kept, noCrash(t))
+	outlast(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
+
+	halted, ended := nodes[1], nodes[2]
+	halted.stop()
+	ended.end()
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	holds = allHold(nodes[0].kept, younger.kept, halted.there, noCrash(t))
+	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.tainted)
+	t.HoldsUntil("other Nodes are to be kept", holds, "the ended instance's Node to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, ended.Name) })
+	younger.Ready()
+	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.initialized)
+}
+
+func slowAPI(t *conformance.T) {
+	nodes, others := newFleet(t, 3), newFleet(t, 2)
+	restart := stopCCM(t)
+	fault := onInstances(t, conformance.FaultSlow)
+	nodes[0].NotReady()
+	late := joins(t)
+	holds := allHold(nodes.kept, late.there, noCrash(t))
+	restart()
+	// As many as its client sends before it gives up on a call, or waits for: each
+	// costs time. That a time-out is no answer is the matter of another test.
+	asked := either(hits(t, fault, t.Attempts), stopped(others))
+	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+}
+
+// goesOn watches that something holds until the CCM has initialised a Node that
+// joined during the fault, and done a further one's work.
+func goesOn(t *conformance.T, late worker, what string, holds func(context.Context) error) {
+	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.initialized)
+	control := newWorker(t)
+	control.stop()
+	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.tainted)
+}
+
+// onInstances injects a fault into calls about instances.
+func onInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
+	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	return fault
+}
+
+// fleet are workers of which all are to be kept.
+type fleet []worker
+
+func newFleet(t *conformance.T, size int) fleet {
+	f := make(fleet, size)
+	for i := range f {
+		f[i] = joins(t)
+	}
+	for _, w := range f {
+		t.AwaitInitialized(w.Name)
+	}
+	return f
+}
+
+// joins is a worker that has registered and that no CCM need have seen.
+func joins(t *conformance.T) worker { return joinsIn(t, "") }
+
+// joinsIn is the same in a zone.
+func joinsIn(t *conformance.T, zone string) worker {
+	name := t.Name("worker")
+	instance, err := t.Cloud.CreateInstance(t.Context(), conformance.InstanceSpec{Name: name, Zone: zone})
+	t.Must(err, "creating instance %s", name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
+	return worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, Balanced: zone != ""})}
+}
+
+// kept is an error once one of them is deleted or called shut down.
+func (f fleet) kept(ctx context.Context) error {
+	for _, w := range f {
+		if err := w.kept(ctx); err != nil {
+			return fmt.Errorf("node %s: %w", w.Name, err)
+		}
+	}
+	return nil
+}
+
+// there is an error once one of them is deleted.
+func (f fleet) there(ctx context.Context) error {
+	for _, w := range f {
+		if err := w.there(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// there is an error once the Node is deleted.
+func (w worker) there(ctx context.Context) error {
+	_, err := w.t.GetNode(ctx, w.Name)
+	return err
+}
+
+// initialized is an error until the CCM has initialised the Node, with its
+// instance's provider ID.
+func (w worker) initialized(ctx context.Context) error {
+	node, err := w.t.Initialized(ctx, w.Name)
+	if err == nil && node.Spec.ProviderID != w.instance.ProviderID {
+		err = fmt.Errorf("node %s has provider ID %q, want %q", w.Name, node.Spec.ProviderID, w.instance.ProviderID)
+	}
+	return err
+}
+
+// noCrash is an error once the CCM has ended by itself.
+func noCrash(t *conformance.T) func(context.Context) error {
+	before := t.Crashes()
+	return func(context.Context) error {
+		if n := t.Crashes() - before; n > 0 {
+			return fmt.Errorf("the CCM has ended by itself, times: %d", n)
+		}
+		return nil
+	}
+}
+
+// allHold is an error once one of them is.
+func allHold(each ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, holds := range each {
+			if err := holds(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
