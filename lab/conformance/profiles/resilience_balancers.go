@@ -127,7 +127,7 @@ var staleBalancersIncident = &conformance.Incident{
 		"What slipped through it finds later, by the marks that it put there.",
 	Known: []string{
 		"https://github.com/kubernetes-sigs/cloud-provider-azure/pull/1213",
-		"https://github.com/kubernetes/kubernetes/issues/54961",
+		"https://github.com/hashicorp/terraform-provider-aws/issues/15214",
 	},
 }
 
