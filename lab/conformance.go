@@ -81,6 +81,10 @@ type ConformanceOptions struct {
 	Bundle string
 	// Keep leaves the lab up.
 	Keep bool
+
+	// attend, unless nil, is called before the suite runs and may put something
+	// between it and what is under test; what it returns is called afterwards.
+	attend func(*Lab, *conformance.Implementation) (leave func())
 }
 
 // OwnClaims are the capabilities of the lab's own CCM.
@@ -257,6 +261,9 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions, queue *conf
 	healthy, err := l.healthy()
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())
+	}
+	if o.attend != nil {
+		defer o.attend(l, &under)()
 	}
 	report, err := conformance.Run(ctx, conformance.Options{
 		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, Embedded), Implementation: under,

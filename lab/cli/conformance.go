@@ -113,11 +113,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
 				return usagef("unexpected argument %q; what the CCM is to be given comes after --", args[0])
 			}
-			// One of its own, unless one is named: LAB_NAME is of another lab.
-			f.opts.Name = "conformance-" + strings.ToLower(rand.Text()[:6])
-			if cmd.Flags().Changed("name") {
-				f.opts.Name = o.name
-			}
+			f.opts.Name = ownLab(cmd, o, "conformance")
 			tests, err := f.check(profiles.All(), args)
 			if err != nil {
 				return err
@@ -125,37 +121,52 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 			return f.run(cmd, tests)
 		},
 	}
+	f.addCCM(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster: "+strings.Join(lab.Kinds, ", "))
-	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
 	fl.BoolVar(&f.opts.Traffic, "traffic", false, "external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine")
 	fl.StringVar(&f.opts.Workload, "workload", "", "kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)")
 	fl.IntVar(&f.opts.Labs, "labs", 0, "how many labs share the tests (default: embedded up to 3, as many as the tests are worth; else 1)")
+	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
+	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
+	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
+	f.selection = addSelection(cmd)
+	addOutput(cmd, "table", "json", "yaml")
+	cmd.AddCommand(newConformanceList())
+	return cmd
+}
+
+// ownLab names a lab of the command's own, unless one is named: LAB_NAME is of
+// another lab.
+func ownLab(cmd *cobra.Command, o *options, what string) string {
+	if cmd.Flags().Changed("name") {
+		return o.name
+	}
+	return what + "-" + strings.ToLower(rand.Text()[:6])
+}
+
+// addCCM adds the flags that say what is tested, and on which lab.
+func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster: "+strings.Join(lab.Kinds, ", "))
+	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
 	fl.StringVar(&f.opts.Implementation, "implementation", lab.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(lab.Implementations, ", "))
 	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
 	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
 	fl.StringArrayVar(&f.unsupported, "unsupported", nil, "`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated")
-	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
 	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
 	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
-	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
-	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
 	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
 	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
 	_ = fl.MarkHidden("ccm-build") // For mutants.
-	f.selection = addSelection(cmd)
-	addOutput(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(lab.Implementations, cobra.ShellCompDirectiveNoFileComp))
 	capabilities, features := known(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
-	cmd.AddCommand(newConformanceList())
-	return cmd
 }
 
 // wrapped breaks a list into the lines of a command's help.

@@ -48,7 +48,8 @@ var balancerTroubleTests = []conformance.Test{
 		ID: "lb-delete-retried", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
 		Requires: "A Service that is deleted while the cloud is not available stays as long as its balancer, and both go when the cloud is available.",
 		Needs:    whileUnavailable, Alone: true,
-		Run: lbDeleteRetried,
+		Run:      lbDeleteRetried,
+		Incident: cloudDownWhileDeletingIncident,
 	},
 	{
 		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
@@ -73,6 +74,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
 		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Run:      lbDeletedOutOfBandComesBack,
+		Incident: deletedByHandIncident,
 	},
 	{
 		ID: "lb-renamed-balancer", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,
@@ -80,6 +82,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
 		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer},
 		Run:      lbRenamedBalancer,
+		Incident: renamedBalancerIncident,
 	},
 	{
 		ID: "lb-stranger-of-same-name", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,

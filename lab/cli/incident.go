@@ -1,0 +1,285 @@
+package cli
+
+// This file answers: which incidents are there, and how is one shown?
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+func newIncident(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "incident",
+		Short: "Play what has happened to users of CCMs, and say what this CCM makes of it",
+		Long: `incident plays failures that users of cloud controller managers have met: a create
+whose answer is lost, a balancer that somebody deletes, a list without its second
+page. Each is a test of the conformance suite, played alone and told as it happens.`,
+		Example: `  lab incident list
+  lab incident run lost-create`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newIncidentList(), newIncidentRun(o))
+	return cmd
+}
+
+// listedIncident is an incident in a list.
+type listedIncident struct {
+	Name       string              `json:"name"`
+	Title      string              `json:"title"`
+	Test       string              `json:"test"`
+	Profile    conformance.Profile `json:"profile"`
+	Level      conformance.Level   `json:"level"`
+	Capability conformance.Feature `json:"capability,omitempty"`
+	Happened   string              `json:"happened"`
+	Danger     string              `json:"danger"`
+	Watch      string              `json:"watch"`
+	Right      string              `json:"right"`
+	Known      []string            `json:"known,omitempty"`
+}
+
+func newIncidentList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Print every incident",
+		Example: "  lab incident list\n  lab incident list -o yaml   # with what happened, why it is dangerous, and where it is told of",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list []listedIncident
+			for _, t := range lab.Incidents() {
+				i := t.Incident
+				list = append(list, listedIncident{i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right, i.Known})
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, list)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(t, "NAME\tTITLE\tPROFILE\tLEVEL")
+			for _, i := range list {
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", i.Name, i.Title, i.Profile, i.Level)
+			}
+			return t.Flush()
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func newIncidentRun(o *options) *cobra.Command {
+	f := &conformanceFlags{}
+	cmd := &cobra.Command{
+		Use:   "run NAME [flags] [-- CCM-ARGS...]",
+		Short: "Play one incident on a lab of its own, and tell it as it happens",
+		Long: `run brings up a lab of its own, runs a CCM beside it, ours or any program, and
+plays one incident. It tells the story; then, on one clock, what the suite does,
+what the CCM changes in the cloud and which of its calls meet a fault, what becomes
+of Nodes, Services and balancers, and what controllers say; and in the end what the
+CCM did, whether that is right, and why it would be dangerous if it were not. Then
+the lab is taken down.
+
+The exit code is 0 if the CCM behaved, 1 if not or if the incident could not be
+played, 2 if the command line is wrong. With -o json or yaml the account is data, on
+standard output, and the rest is told on standard error.
+
+Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env,
+--ccm-config and the templates.`,
+		Example: `  lab incident run lost-create
+  lab incident run stranger-of-same-name --keep   # and look at the lab afterwards
+  lab incident run deleted-by-hand -o yaml
+  lab incident run lost-create --ccm ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				args = args[:dash]
+			}
+			if len(args) != 1 {
+				return arguments(1, 1)(cmd, args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.opts.Name = ownLab(cmd, o, "incident")
+			test, err := f.incident(args[0], args[1:])
+			if err != nil {
+				return err
+			}
+			return f.play(cmd, test)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, t := range lab.Incidents() {
+				names = append(names, t.Incident.Name+"\t"+t.Incident.Title)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f.addCCM(cmd)
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// incident finds it, and completes the options for it. All that is wrong with the
+// command line is told at once.
+func (f *conformanceFlags) incident(name string, ccmArgs []string) (conformance.Test, error) {
+	all := lab.Incidents()
+	i := slices.IndexFunc(all, func(t conformance.Test) bool { return t.Incident.Name == name })
+	f.selection = &selection{}
+	if i < 0 {
+		var names []string
+		for _, t := range all {
+			names = append(names, t.Incident.Name)
+		}
+		_, err := f.check(profiles.All(), ccmArgs)
+		return conformance.Test{}, errors.Join(usagef("there is no incident %q%s; `lab incident list` prints all", name, didYouMean(name, names)), err)
+	}
+	f.focus = "^" + regexp.QuoteMeta(all[i].ID) + "$"
+	_, err := f.check(profiles.All(), ccmArgs)
+	return all[i], err
+}
+
+// play plays it, and shows it: for a person on standard output; beside data, what
+// a person sees goes to standard error.
+func (f *conformanceFlags) play(cmd *cobra.Command, test conformance.Test) error {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // As conformance does.
+	format := cmd.Flag("output").Value.String()
+	told := cmd.OutOrStdout()
+	if format != "table" {
+		told = cmd.ErrOrStderr()
+	}
+	steps := ui.New(os.Stderr, cmd.Flag("quiet").Value.String() == "true")
+	if err := tellStory(told, test); err != nil {
+		return err
+	}
+	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
+	show := printer(told)
+	account, err := lab.PlayIncident(cmd.Context(), test, lab.IncidentOptions{
+		ConformanceOptions: f.opts, Show: show, Note: func(text string) { steps.Say("lab: %s", text) },
+	}, steps)
+	if account == nil {
+		return err
+	}
+	// It is whole, whatever became of the lab afterwards.
+	err = errors.Join(err, tellAccount(told, account))
+	if format != "table" {
+		err = errors.Join(err, printAs(cmd.OutOrStdout(), format, account))
+	}
+	if f.opts.Keep {
+		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invocation(), f.opts.Name)
+	}
+	if err == nil && !account.Behaved {
+		err = silentError{errors.New("the CCM did not behave")}
+	}
+	return err
+}
+
+// page writes paragraphs, and keeps the first error.
+type page struct {
+	w     io.Writer
+	color bool
+	err   error
+}
+
+func pageOn(w io.Writer) *page { return &page{w: w, color: ui.Colored(w)} }
+
+// say writes a paragraph under its heading; none at all without a text.
+func (p *page) say(heading, text string) {
+	if text == "" {
+		return
+	}
+	p.line("%s\n  %s\n", p.bold(heading), wrapped(text))
+}
+
+func (p *page) line(format string, args ...any) {
+	if _, err := fmt.Fprintf(p.w, format+"\n", args...); p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *page) bold(text string) string { return ui.Paint(p.color, "1", text) }
+
+// tellStory says what is about to happen.
+func tellStory(w io.Writer, test conformance.Test) error {
+	p := pageOn(w)
+	p.line("%s (%s)\n", p.bold(test.Incident.Title), test.Incident.Name)
+	p.say("What happens", test.Incident.Happened)
+	p.say("What to watch", test.Incident.Watch)
+	return p.err
+}
+
+// tellAccount says what happened, and what that means.
+func tellAccount(w io.Writer, a *lab.Account) error {
+	p := pageOn(w)
+	p.line("")
+	verdict, color := "behaved", "32"
+	if !a.Behaved {
+		verdict, color = "did not behave", "31"
+	}
+	p.line("%s", ui.Paint(p.color, color, fmt.Sprintf("%s %s in incident %s, which took %.1f s.", a.CCM.Name, verdict, a.Incident, a.Seconds)))
+	p.line("")
+	p.line("%s", p.bold("What the CCM did"))
+	for _, d := range a.Did.Calls {
+		p.line("  %s", deed(d))
+	}
+	if len(a.Did.Calls) == 0 {
+		p.line("  no call of the cloud was seen")
+	}
+	p.line("  Events of type Warning meanwhile: %d", a.Did.Warnings)
+	if a.Did.Crashes > 0 {
+		p.line("  It ended by itself, times: %d", a.Did.Crashes)
+	}
+	p.line("")
+	if len(a.Reasons) > 0 {
+		p.line("%s", p.bold("Where it went wrong"))
+		for _, r := range a.Reasons {
+			p.line("  %s", strings.ReplaceAll(strings.TrimSpace(r), "\n", "\n  "))
+		}
+		p.line("")
+	}
+	p.say("What is required", fmt.Sprintf("%s (%s; %s)", a.Requires, a.Test, levelOf(a)))
+	p.say("What is right", a.Right)
+	p.say("Why the other is dangerous", a.Danger)
+	if len(a.Known) > 0 {
+		p.line("%s", p.bold("Where it was told of"))
+		for _, k := range a.Known {
+			p.line("  %s", k)
+		}
+	}
+	return p.err
+}
+
+// deed is one operation in words.
+func deed(d lab.CallsOf) string {
+	text := fmt.Sprintf("%-22s %d times", d.Operation, d.Calls)
+	if d.Calls == 1 {
+		text = fmt.Sprintf("%-22s once", d.Operation)
+	}
+	if d.Met > 0 {
+		text += fmt.Sprintf(", met a fault: %d", d.Met)
+	}
+	if d.Failed > 0 {
+		text += fmt.Sprintf(", failed: %d", d.Failed)
+	}
+	return text
+}
+
+func levelOf(a *lab.Account) string {
+	if a.Capability == "" {
+		return "core: required of every CCM"
+	}
+	return fmt.Sprintf("extended: required of a CCM that claims %s", a.Capability)
+}

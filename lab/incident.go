@@ -1,0 +1,370 @@
+package lab
+
+// This file answers: what does a CCM do in an incident, told as it happens and
+// summed up afterwards? An incident is a test of the conformance suite, played
+// alone on a lab of its own; what it does to the cloud and to the CCM is put into
+// the lab's timeline, among all else that happens.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// Incidents are the tests that play one.
+func Incidents() []conformance.Test {
+	return slices.DeleteFunc(profiles.All(), func(t conformance.Test) bool { return t.Incident == nil })
+}
+
+// IncidentOptions of PlayIncident.
+type IncidentOptions struct {
+	// ConformanceOptions are those of the suite; Focus is set.
+	ConformanceOptions
+	// Show is told of everything as it happens, in the order of time, in seconds
+	// since the incident began.
+	Show func(timeline.Entry) error
+	// Note is told what keeps that from being complete.
+	Note func(string)
+}
+
+// Account is what became of an incident.
+type Account struct {
+	Incident   string               `json:"incident"`
+	Title      string               `json:"title"`
+	Test       string               `json:"test"`
+	Profile    conformance.Profile  `json:"profile"`
+	Level      conformance.Level    `json:"level"`
+	Capability conformance.Feature  `json:"capability,omitempty"`
+	CCM        conformance.Identity `json:"ccm"`
+	Cluster    conformance.Identity `json:"cluster"`
+	Happened   string               `json:"happened"`
+	Requires   string               `json:"requires"`
+	Source     string               `json:"source"`
+	Behaved    bool                 `json:"behaved"`
+	Seconds    float64              `json:"seconds"`
+	Reasons    []string             `json:"reasons,omitempty"`
+	Did        Deeds                `json:"did"`
+	Right      string               `json:"right"`
+	Danger     string               `json:"danger"`
+	Known      []string             `json:"known,omitempty"`
+	Timeline   []timeline.Entry     `json:"timeline"`
+	Log        []string             `json:"log,omitempty"` // the CCM's last lines, if it did not behave
+}
+
+// Deeds are what the CCM was seen to do.
+type Deeds struct {
+	// Calls are those of the cloud's API, the most frequent first.
+	Calls []CallsOf `json:"calls"`
+	// Warnings is how many Events of type Warning came meanwhile.
+	Warnings int `json:"warnings"`
+	// Crashes is how often it ended by itself.
+	Crashes int `json:"crashes"`
+}
+
+// CallsOf one operation.
+type CallsOf struct {
+	Operation string `json:"operation"`
+	Calls     int    `json:"calls"`
+	// Met is how many of them met a fault; Failed how many did not succeed.
+	Met    int `json:"met"`
+	Failed int `json:"failed"`
+}
+
+// PlayIncident brings a lab up, plays the incident on it, and takes it down
+// unless it is to be kept. What the CCM made of it is in the account; an error
+// means that it could not be played to its end.
+func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*Account, error) {
+	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
+	p := &play{ctx: ctx, options: o}
+	o.attend = p.attend
+	report, err := Conformance(ctx, o.ConformanceOptions, steps)
+	if err != nil {
+		return nil, err
+	}
+	if len(report.Tests) != 1 {
+		return nil, fmt.Errorf("incident %s was not played", test.Incident.Name)
+	}
+	result := report.Tests[0]
+	if result.Result == conformance.Skipped {
+		return nil, fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; "))
+	}
+	return p.account(test, report), nil
+}
+
+// play is one incident while it is played.
+type play struct {
+	ctx     context.Context
+	options IncidentOptions
+
+	mu    sync.Mutex
+	log   timeline.Log
+	began time.Time
+	shown []timeline.Entry
+	deeds map[string]*CallsOf
+	warns int
+}
+
+// attend begins to watch the lab, and puts itself between the suite and what it
+// acts on. leave returns when all is shown.
+func (p *play) attend(l *Lab, under *conformance.Implementation) (leave func()) {
+	p.log, p.began, p.deeds = l.Timeline(), time.Now(), map[string]*CallsOf{}
+	under.Cloud, under.CCM = toldCloud{under.Cloud, p.tell}, &toldCCM{CCM: under.CCM, tell: p.tell}
+	ctx, cancel := context.WithCancel(p.ctx)
+	over, ended := make(chan struct{}), make(chan struct{})
+	last := sync.OnceFunc(func() { close(over) })
+	go func() {
+		defer close(ended)
+		err := l.Watch(ctx, WatchOptions{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
+			if e.Caller == suiteCaller && e.What == stepOver {
+				last()
+			}
+			return p.saw(e)
+		}, p.options.Note)
+		if err != nil && ctx.Err() == nil {
+			p.options.Note(fmt.Sprintf("what happens cannot be shown: %v", err))
+		}
+	}()
+	p.tell("suite/incident", stepBegins, "", false)
+	return func() {
+		p.tell("suite/incident", stepOver, "", false)
+		select {
+		case <-over:
+		case <-ended:
+		case <-ctx.Done():
+		case <-time.After(watchPatience): // Too busy to be told it all.
+		}
+		cancel()
+		<-ended
+	}
+}
+
+// Steps of the suite in the timeline.
+const (
+	suiteCaller          = "suite"
+	stepBegins, stepOver = "begins", "over"
+)
+
+// tell puts a step of the suite into the timeline.
+func (p *play) tell(subject, what, detail string, failed bool) {
+	err := p.log.Add(timeline.Change{Source: timeline.SourceLab, Subject: subject, What: what, Detail: detail, Caller: suiteCaller, Failed: failed})
+	if err != nil && p.ctx.Err() == nil {
+		p.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
+	}
+}
+
+// saw counts an entry, and shows it if a person is to see it.
+func (p *play) saw(e timeline.Entry) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.Call != nil && e.Caller == cluster.CallerCCM {
+		d := p.deeds[e.What]
+		if d == nil {
+			d = &CallsOf{Operation: e.What}
+			p.deeds[e.What] = d
+		}
+		d.Calls++
+		if e.Call.Fault != "" {
+			d.Met++
+		}
+		if e.Failed {
+			d.Failed++
+		}
+	}
+	if e.Source == timeline.SourceEvent && e.Failed {
+		p.warns++
+	}
+	if !worthShowing(e) {
+		return nil
+	}
+	e.Seconds = e.Time.Sub(p.began).Round(10 * time.Millisecond).Seconds()
+	p.shown = append(p.shown, e)
+	return p.options.Show(e)
+}
+
+// worthShowing leaves out what is not of the incident: what the suite asks the
+// cloud, of which its steps tell, and what the CCM reads without meeting a fault.
+func worthShowing(e timeline.Entry) bool {
+	if e.Call == nil {
+		return !strings.HasPrefix(e.Subject, "pod/")
+	}
+	return e.Caller == cluster.CallerCCM && (e.Failed || e.Call.Fault != "" || !e.Call.Reads())
+}
+
+// account sums up.
+func (p *play) account(test conformance.Test, report *conformance.Report) *Account {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, result := test.Incident, report.Tests[0]
+	a := &Account{
+		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level, Capability: test.Capability,
+		CCM: report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Requires: test.Requires, Source: test.Source,
+		// One that ends by itself does not behave, however it comes out.
+		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
+		Seconds: result.Seconds, Reasons: result.Reasons, Did: Deeds{Calls: []CallsOf{}, Warnings: p.warns, Crashes: len(report.Crashes)},
+		Right: i.Right, Danger: i.Danger, Known: i.Known, Timeline: p.shown,
+	}
+	for _, d := range p.deeds {
+		a.Did.Calls = append(a.Did.Calls, *d)
+	}
+	slices.SortFunc(a.Did.Calls, func(a, b CallsOf) int {
+		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Operation, b.Operation))
+	})
+	if len(report.Crashes) > 0 {
+		a.Reasons = append(slices.Clone(a.Reasons), fmt.Sprintf("the CCM ended by itself, times: %d", len(report.Crashes)))
+	}
+	if !a.Behaved {
+		for _, note := range result.Notes {
+			if line, said := strings.CutPrefix(note, "ccm: "); said {
+				a.Log = append(a.Log, line)
+			}
+		}
+	}
+	return a
+}
+
+// teller puts a step of the suite into the timeline.
+type teller func(subject, what, detail string, failed bool)
+
+// toldCloud tells what the suite does to the cloud.
+type toldCloud struct {
+	conformance.Cloud
+	tell teller
+}
+
+func (c toldCloud) step(subject, what, detail string, err error) {
+	if err != nil {
+		detail = strings.TrimPrefix(detail+": "+err.Error(), ": ")
+	}
+	c.tell(subject, what, detail, err != nil)
+}
+
+// StopInstance implements conformance.Cloud.
+func (c toldCloud) StopInstance(ctx context.Context, id string) error {
+	c.step("instance/"+id, "stopped", "by the suite", nil)
+	return c.Cloud.StopInstance(ctx, id)
+}
+
+// StartInstance implements conformance.Cloud.
+func (c toldCloud) StartInstance(ctx context.Context, id string) error {
+	c.step("instance/"+id, "started", "by the suite", nil)
+	return c.Cloud.StartInstance(ctx, id)
+}
+
+// TerminateInstance implements conformance.Cloud.
+func (c toldCloud) TerminateInstance(ctx context.Context, id string) error {
+	c.step("instance/"+id, "terminated", "by the suite", nil)
+	return c.Cloud.TerminateInstance(ctx, id)
+}
+
+// DeleteBalancer implements conformance.Cloud. Of one that is gone, by which the
+// suite only makes sure, nothing is told.
+func (c toldCloud) DeleteBalancer(ctx context.Context, id string) error {
+	if _, there, err := c.Cloud.Balancer(ctx, id); err == nil && there {
+		c.step("balancer/"+id, "deleted", "by the suite, behind the CCM's back", nil)
+	}
+	return c.Cloud.DeleteBalancer(ctx, id)
+}
+
+// RenameBalancer implements conformance.Cloud.
+func (c toldCloud) RenameBalancer(ctx context.Context, id, name string) error {
+	err := c.Cloud.RenameBalancer(ctx, id, name)
+	c.step("balancer/"+id, "renamed", "to "+name+", behind the CCM's back", err)
+	return err
+}
+
+// ChangeBalancer implements conformance.Cloud.
+func (c toldCloud) ChangeBalancer(ctx context.Context, id string, listeners []conformance.Listener, targets []string) error {
+	err := c.Cloud.ChangeBalancer(ctx, id, listeners, targets)
+	c.step("balancer/"+id, "changed", "behind the CCM's back", err)
+	return err
+}
+
+// CreateStranger implements conformance.Cloud.
+func (c toldCloud) CreateStranger(ctx context.Context, name string) (conformance.Balancer, error) {
+	b, err := c.Cloud.CreateStranger(ctx, name)
+	c.step("balancer/"+name, "stranger", "made for another cluster", err)
+	return b, err
+}
+
+// Inject implements conformance.Cloud.
+func (c toldCloud) Inject(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+	made, err := c.Cloud.Inject(ctx, f)
+	about := "everything"
+	if len(f.On) > 0 {
+		about = strings.Trim(fmt.Sprint(f.On), "[]")
+	}
+	c.step("suite/fault-"+string(f.Kind), "fault-begins", "what the CCM asks about "+about+" meets it", err)
+	if err != nil {
+		return nil, err
+	}
+	return &toldInjection{Injection: made, cloud: c, kind: f.Kind}, nil
+}
+
+// toldInjection tells when a fault is lifted.
+type toldInjection struct {
+	conformance.Injection
+	cloud toldCloud
+	kind  conformance.FaultKind
+	mu    sync.Mutex
+	over  bool
+}
+
+// Lift implements conformance.Injection.
+func (i *toldInjection) Lift(ctx context.Context) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.over {
+		met := ""
+		if n, err := i.Hits(ctx); err == nil {
+			met = fmt.Sprintf("calls that met it: %d", n)
+		}
+		i.cloud.step("suite/fault-"+string(i.kind), "fault-lifted", met, nil)
+	}
+	err := i.Injection.Lift(ctx)
+	i.over = i.over || err == nil
+	return err
+}
+
+// toldCCM tells when the suite starts and stops the CCM. What changes nothing, by
+// which a test only makes sure, is not told.
+type toldCCM struct {
+	conformance.CCM
+	tell teller
+	mu   sync.Mutex
+	runs bool
+}
+
+// Start implements conformance.CCM.
+func (c *toldCCM) Start(ctx context.Context) error {
+	return c.step(true, "started", func() error { return c.CCM.Start(ctx) })
+}
+
+// Stop implements conformance.CCM.
+func (c *toldCCM) Stop(ctx context.Context) error {
+	return c.step(false, "stopped", func() error { return c.CCM.Stop(ctx) })
+}
+
+func (c *toldCCM) step(runs bool, what string, do func() error) error {
+	err := do()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.tell("suite/ccm", what, err.Error(), true)
+	case c.runs != runs:
+		c.runs = runs
+		c.tell("suite/ccm", what, "", false)
+	}
+	return err
+}
