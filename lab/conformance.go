@@ -64,6 +64,8 @@ type ConformanceOptions struct {
 	// Bound is the longest that any test may take; 0 is what each allows.
 	Bound    time.Duration
 	Parallel int
+	// Limits are Budget's; nil is conformance.DefaultLimits.
+	Limits   conformance.Limits
 	Observer func(conformance.TestReport)
 	// Bundle is a file to run from instead of what was built here.
 	Bundle string
@@ -78,6 +80,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityCallBudget,
 }
 
 // conformanceNodes run the pods that traffic goes to.
@@ -133,8 +136,17 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions) (*conforman
 		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, Embedded), Implementation: under,
 		Workload: conformance.Workload{Image: "ccmlab/hello:dev", Port: 8080, Path: "/"},
 		Tests:    profiles.All(), Profiles: o.Profiles, Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Limits: o.Limits, PodCIDR: l.podCIDR(),
 	})
 	return report, errors.Join(err, closeDriver())
+}
+
+// podCIDR is the range of the pods' addresses, where the lab knows it.
+func (l *Lab) podCIDR() string {
+	if host, ok := l.Cluster.(cluster.LocalCCM); ok {
+		return host.CCMCommand().ClusterCIDR
+	}
+	return ""
 }
 
 func (l *Lab) implementation(o ConformanceOptions, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {

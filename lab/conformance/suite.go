@@ -51,6 +51,12 @@ type Options struct {
 	// says.
 	Bound time.Duration
 
+	// PodCIDR is the range that Nodes get their pods' addresses from; "" where the
+	// suite is not to give any out.
+	PodCIDR string
+	// Limits are those of Budget; DefaultLimits when nil.
+	Limits Limits
+
 	// Observer is told of every test as it begins (Result "") and ends. It is
 	// called from one goroutine at a time.
 	Observer func(TestReport)
@@ -97,12 +103,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("asking the cluster for its version: %w", err)
 	}
 	ccm := &kept{CCM: o.Implementation.CCM}
+	if o.Limits == nil {
+		o.Limits = DefaultLimits()
+	}
 	r := &run{
 		Options: o, began: time.Now(),
 		ccm: ccm,
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
-			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64),
+			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, run: rand.String(4), serial: new(atomic.Int64),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
@@ -281,6 +290,7 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	if ctx.Err() != nil {
 		return // Interrupted: it is not the CCM's failure.
 	}
+	r.spent(t.spent)
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -293,6 +303,13 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 
 // logLines is how much of the CCM's log goes with a failed test.
 const logLines = 25
+
+// spent keeps what a test has counted.
+func (r *run) spent(rows []Spent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Budget = append(r.report.Budget, rows...)
+}
 
 func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
 	return TestReport{
@@ -385,6 +402,7 @@ func (r *run) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	slices.SortFunc(r.report.Tests, func(a, b TestReport) int { return cmp.Compare(order[a.ID], order[b.ID]) })
+	slices.SortStableFunc(r.report.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	r.report.Seconds = seconds(time.Since(r.began))
 	r.report.summarize()
 }

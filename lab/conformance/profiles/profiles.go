@@ -11,5 +11,5 @@ import (
 // All are the tests of every profile, in the order in which they are begun and
 // reported: one of the first waits long.
 func All() []conformance.Test {
-	return slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests, massDeletionTests)
+	return slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests, budgetTests, massDeletionTests)
 }
