@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,9 +31,9 @@ const crowdLabel = "conformance.ccmlab.io/crowd"
 // crowdAtOnce is how many objects of a crowd are made or renewed side by side.
 const crowdAtOnce = 16
 
-// crowdRenewal is how long a round of renewals takes, at least: half the shortest
-// grace period of a lab's kube-controller-manager.
-const crowdRenewal = 4 * time.Second
+// crowdRenewal is how long a round of renewals takes, at least: well within the
+// shortest grace period that a lab's kube-controller-manager is given.
+const crowdRenewal = 3 * time.Second
 
 // Crowd is many Nodes with their instances. Balancers may send traffic to all.
 type Crowd struct {
@@ -42,17 +43,18 @@ type Crowd struct {
 	t         *T
 	name      string
 	instances []Instance
-	leases    []*coordinationv1.Lease
+	heal      chan string // Nodes that are not Ready
 
 	mu          sync.Mutex
+	leases      []*coordinationv1.Lease
 	initialized map[string]bool
-	lost        map[string]bool // was seen not to be Ready
+	lost        int // times that a Node was seen not to be Ready
 }
 
 // NewCrowd creates the instances, and no Node yet. After the test all of it is
 // taken away, and the next test begins when cluster and CCM have got over that.
 func (t *T) NewCrowd(size int) *Crowd {
-	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, lost: map[string]bool{}}
+	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, heal: make(chan string, size), leases: make([]*coordinationv1.Lease, size)}
 	t.Cleanup(t.calm)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
@@ -79,10 +81,10 @@ func (c *Crowd) Register() {
 	ranges := c.podRanges()
 	c.watch()
 	c.t.Cleanup(c.remove)
-	c.leases = make([]*coordinationv1.Lease, len(c.Names))
+	c.keepAlive()
 	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
 		// First: a Node without a lease would be lost if the others take long.
-		if err := c.renew(ctx, i); err != nil {
+		if err := c.lease(ctx, i); err != nil {
 			return err
 		}
 		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeOf(NodeSpec{
@@ -96,7 +98,6 @@ func (c *Crowd) Register() {
 		return err
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
-	c.keepAlive()
 }
 
 // podRanges are four addresses for each Node, from the end of the cluster's
@@ -191,7 +192,11 @@ func (c *Crowd) see(object any) {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			c.lost[node.Name] = true
+			c.lost++
+			select {
+			case c.heal <- node.Name:
+			default: // It is seen again at its next change.
+			}
 		}
 	}
 }
@@ -208,60 +213,107 @@ func (c *Crowd) AwaitInitialized() {
 	})
 }
 
-// AssertReady ends the test if a Node was ever taken for lost: a CCM rightly asks
-// for the instance of such a one, and what that cost must not be held against it.
-func (c *Crowd) AssertReady() {
+// Lost is how often a Node was taken for lost since Lost was last asked. It is
+// Ready again at once, but a CCM may have asked for its instance meanwhile, and
+// rightly so.
+func (c *Crowd) Lost() int {
 	c.mu.Lock()
-	n := len(c.lost)
-	c.mu.Unlock()
-	if n > 0 {
-		c.t.Fatalf("%d of %d Nodes were taken for lost though they were kept alive: this machine is too slow, or too busy, to count the calls for so many", n, len(c.Names))
-	}
+	defer c.mu.Unlock()
+	n := c.lost
+	c.lost = 0
+	return n
 }
 
-// keepAlive renews all leases, round after round, until the test ends.
+// keepAlive renews all leases, round after round, until the test ends. What is
+// lost all the same, on a busy machine, says that it is Ready.
 func (c *Crowd) keepAlive() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
-	ended := make(chan struct{})
-	c.t.Cleanup(func(context.Context) error { cancel(); <-ended; return nil })
-	go func() {
-		defer close(ended)
+	var both sync.WaitGroup
+	both.Go(func() {
 		tick := time.NewTicker(crowdRenewal)
 		defer tick.Stop()
-		for {
+		for ctx.Err() == nil {
+			_ = c.each(ctx, func(ctx context.Context, i int) error { // None is left out because another failed.
+				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
+					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
+				}
+				return nil
+			})
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
+			}
+		}
+	})
+	both.Go(func() {
+		for {
+			select {
+			case name := <-c.heal:
+				if err := c.ready(ctx, name); err != nil && ctx.Err() == nil {
+					c.t.Logf("saying that Node %s is Ready: %v", name, err)
+				}
+			case <-ctx.Done():
 				return
 			}
-			if err := c.each(ctx, c.renew); err != nil && ctx.Err() == nil {
-				c.t.Logf("renewing leases: %v", err)
-			}
 		}
-	}()
+	})
+	c.t.Cleanup(func(context.Context) error { cancel(); both.Wait(); return nil })
 }
 
-// renew makes or renews a Node's lease, in one call as long as nobody else writes
-// it.
-func (c *Crowd) renew(ctx context.Context, i int) error {
-	leases, now := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease), metav1.NowMicro()
-	lease, err := c.leases[i], error(nil)
-	if lease == nil {
-		lease, err = leases.Create(ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{crowdLabel: c.name}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
-		}, metav1.CreateOptions{})
-	} else {
-		lease = lease.DeepCopy()
-		lease.Spec.RenewTime = &now
-		if lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); apierrors.IsConflict(err) {
-			lease, err = leases.Get(ctx, c.Names[i], metav1.GetOptions{})
-		}
-	}
+// ready says of a Node that it is.
+func (c *Crowd) ready(ctx context.Context, name string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
 	if err == nil {
-		c.leases[i] = lease
+		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, name, patch)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
 	return err
+}
+
+// lease makes a Node's.
+func (c *Crowd) lease(ctx context.Context, i int) error {
+	now := metav1.NowMicro()
+	made, err := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{crowdLabel: c.name}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
+	}, metav1.CreateOptions{})
+	if err == nil {
+		c.keep(i, made)
+	}
+	return err
+}
+
+// renew renews a Node's lease, if it has one by now: in one call as long as nobody
+// else writes it.
+func (c *Crowd) renew(ctx context.Context, i int) error {
+	lease := c.keep(i, nil)
+	if lease == nil {
+		return nil
+	}
+	leases, now := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease), metav1.NowMicro()
+	lease = lease.DeepCopy()
+	lease.Spec.RenewTime = &now
+	lease, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
+	if apierrors.IsConflict(err) {
+		lease, err = leases.Get(ctx, c.Names[i], metav1.GetOptions{})
+	}
+	if err == nil {
+		c.keep(i, lease)
+	}
+	return err
+}
+
+// keep keeps a lease as it is now, unless it is nil, and returns what was kept.
+func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before = c.leases[i]
+	if lease != nil {
+		c.leases[i] = lease
+	}
+	return before
 }
 
 // remove deletes all Nodes and leases, and returns when they are gone.
