@@ -76,6 +76,8 @@ type ConformanceOptions struct {
 	// Bound is the longest that any test may take; 0 is what each allows.
 	Bound    time.Duration
 	Parallel int
+	// Limits are Budget's; nil is conformance.DefaultLimits.
+	Limits   conformance.Limits
 	Observer func(conformance.TestReport)
 	// Bundle is a file to run from instead of what was built here.
 	Bundle string
@@ -94,7 +96,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
-	conformance.CapabilityPodRoutes, conformance.CapabilityHA,
+	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject,
 }
 
@@ -270,6 +272,7 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions, queue *conf
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, workload), Port: 8080, Path: "/"},
 		Tests:    profiles.All(), Queue: queue, Healthy: healthy,
 		Profiles: o.Profiles, Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Limits: o.Limits, PodCIDR: l.podCIDR(),
 	})
 	return report, errors.Join(err, closeDriver())
 }
@@ -281,6 +284,14 @@ func (l *Lab) healthy() (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		return errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
 	}, errors.Join(err1, err2)
+}
+
+// podCIDR is the range of the pods' addresses, where the lab knows it.
+func (l *Lab) podCIDR() string {
+	if host, ok := l.Cluster.(cluster.LocalCCM); ok {
+		return host.CCMCommand().ClusterCIDR
+	}
+	return ""
 }
 
 func (l *Lab) implementation(o ConformanceOptions, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {

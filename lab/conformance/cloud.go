@@ -20,12 +20,17 @@ type Cloud interface {
 
 	// CreateInstance returns when the instance runs.
 	CreateInstance(ctx context.Context, spec InstanceSpec) (Instance, error)
+	// CreateInstances does it for many, and returns them in their order when all
+	// run. What was made before an error is returned with it.
+	CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error)
 	// StopInstance shuts it down; it can be started again.
 	StopInstance(ctx context.Context, id string) error
 	// StartInstance returns when a stopped instance runs.
 	StartInstance(ctx context.Context, id string) error
 	// TerminateInstance ends it for good. One that has ended already is no error.
 	TerminateInstance(ctx context.Context, id string) error
+	// TerminateInstances does it for many.
+	TerminateInstances(ctx context.Context, ids []string) error
 
 	// Balancers are those that the cloud holds for this cluster's Services, by
 	// the cloud's own data, those still being made or deleted among them.
@@ -164,6 +169,14 @@ type Route struct{ ID, Destination, InstanceID string }
 
 // Calls is how many calls of the cloud's API were made.
 type Calls struct {
+	Count
+	// Of are those of them that are about each thing. What is about no thing that
+	// the suite knows, as a look at the account, is among none.
+	Of map[Thing]Count
+}
+
+// Count of calls.
+type Count struct {
 	// Reads change nothing; Writes create, change or delete something.
 	Reads, Writes int
 }

@@ -105,6 +105,9 @@ const (
 	CapabilityLoadBalancerIP Feature = "load-balancer-ip"
 	// CapabilityQuiet: nothing is written to the cloud when nothing changed.
 	CapabilityQuiet Feature = "quiet"
+	// CapabilityCallBudget: what a Node and a Service cost in calls of the cloud's
+	// API stays within limits, however many Nodes there are.
+	CapabilityCallBudget Feature = "call-budget"
 	// CapabilityExplains: an Event says why a Node or a Service waits.
 	CapabilityExplains Feature = "explains"
 	// CapabilityPodRoutes: the cloud has a route to each Node's pods.

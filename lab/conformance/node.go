@@ -61,6 +61,17 @@ func (t *T) NewInstance(name string) Instance {
 // Ready, and tainted until a CCM has initialised it. It is deleted after the
 // test.
 func (t *T) NewNode(spec NodeSpec) *StandIn {
+	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeOf(spec), metav1.CreateOptions{})
+	t.Must(err, "registering Node %s", spec.Name)
+	t.trace.step("registered Node %s", spec.Name)
+	n := &StandIn{Name: spec.Name, t: t}
+	t.Cleanup(n.remove)
+	n.keepAlive()
+	return n
+}
+
+// nodeOf is what a kubelet registers.
+func nodeOf(spec NodeSpec) *corev1.Node {
 	labels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
 	if !spec.Balanced {
 		labels[corev1.LabelNodeExcludeBalancers] = "true"
@@ -85,13 +96,7 @@ func (t *T) NewNode(spec NodeSpec) *StandIn {
 	if spec.Change != nil {
 		spec.Change(node)
 	}
-	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, node, metav1.CreateOptions{})
-	t.Must(err, "registering Node %s", spec.Name)
-	t.trace.step("registered Node %s", spec.Name)
-	n := &StandIn{Name: spec.Name, t: t}
-	t.Cleanup(n.remove)
-	n.keepAlive()
-	return n
+	return node
 }
 
 // NewWorker is an instance and its Node, initialised by the CCM.

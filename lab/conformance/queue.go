@@ -197,7 +197,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	}
 	first := slices.MinFunc(reports, func(a, b *Report) int { return a.began.Compare(b.began) })
 	whole := *first
-	whole.Tests, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, "", map[string]*Timeline{}
+	whole.Tests, whole.Budget, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, nil, "", map[string]*Timeline{}
 	var ended time.Time
 	var unfinished []string
 	for _, r := range reports {
@@ -209,12 +209,14 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 			ended = end
 		}
 		whole.Tests = append(whole.Tests, r.Tests...)
+		whole.Budget = append(whole.Budget, r.Budget...)
 		whole.Crashes = append(whole.Crashes, r.Crashes...)
 		maps.Copy(whole.Timelines, r.Timelines)
 		if r.Unfinished != "" && !slices.Contains(unfinished, r.Unfinished) {
 			unfinished = append(unfinished, r.Unfinished)
 		}
 	}
+	slices.SortStableFunc(whole.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	whole.Seconds = seconds(ended.Sub(whole.began))
 	missing, err := q.arrange(whole.Tests)
 	if err != nil {

@@ -48,6 +48,8 @@ type Report struct {
 	// Crashes are the ends that the CCM came to by itself.
 	Crashes []string     `json:"crashes,omitempty"`
 	Tests   []TestReport `json:"tests"`
+	// Budget is what the CCM's work cost in calls of the cloud's API.
+	Budget []Spent `json:"budget,omitempty"`
 	// Unfinished says why the run ended before all tests had run: then the
 	// report is no verdict.
 	Unfinished string `json:"unfinished,omitempty"`

@@ -58,6 +58,12 @@ type Options struct {
 	// says.
 	Bound time.Duration
 
+	// PodCIDR is the range that Nodes get their pods' addresses from; "" where the
+	// suite is not to give any out.
+	PodCIDR string
+	// Limits are those of Budget; DefaultLimits when nil.
+	Limits Limits
+
 	// Observer is told of every test as it begins (Result "") and ends. It is
 	// called from one goroutine at a time, of all runs that share a queue. A test
 	// that is handed on to another run begins again.
@@ -111,11 +117,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("asking the cluster for its version: %w", err)
 	}
 	ccm := &kept{CCM: o.Implementation.CCM}
+	if o.Limits == nil {
+		o.Limits = DefaultLimits()
+	}
 	r := &run{
 		Options: o, ccm: ccm,
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
-			Workload: o.Workload, run: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
+			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits,
+			run: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
@@ -349,6 +359,7 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 		return
 	}
 	defer r.Queue.done()
+	r.spent(t.spent)
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -376,6 +387,13 @@ func (r *run) examine(ctx context.Context) {
 
 // logLines is how much of the CCM's log goes with a failed test.
 const logLines = 25
+
+// spent keeps what a test has counted.
+func (r *run) spent(rows []Spent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Budget = append(r.report.Budget, rows...)
+}
 
 func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
 	return TestReport{
@@ -467,6 +485,7 @@ func (r *run) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, err := r.Queue.arrange(r.report.Tests)
+	slices.SortStableFunc(r.report.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	r.report.Seconds = seconds(time.Since(r.report.began))
 	r.report.summarize()
 	return err

@@ -28,6 +28,7 @@ type T struct {
 	mu       sync.Mutex
 	failures []string
 	notes    []string
+	spent    []Spent
 	cleanups []func(context.Context) error
 	ns       string // once there is one
 	trace    *trace // what goes into its timeline; may be nil
@@ -45,6 +46,9 @@ type Suite struct {
 	Attempts int
 	// Workload is what runs in pods that balancers lead to.
 	Workload Workload
+
+	podCIDR string
+	limits  Limits
 
 	run     string // sets this run's names apart from another's
 	serial  *atomic.Int64

@@ -83,6 +83,24 @@ func (c *cloud) CreateInstance(_ context.Context, spec conformance.InstanceSpec)
 	return i, nil
 }
 
+func (c *cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) (made []conformance.Instance, err error) {
+	for _, spec := range specs {
+		i, err := c.CreateInstance(ctx, spec)
+		if err != nil {
+			return made, err
+		}
+		made = append(made, i)
+	}
+	return made, nil
+}
+
+func (c *cloud) TerminateInstances(ctx context.Context, ids []string) (err error) {
+	for _, id := range ids {
+		err = errors.Join(err, c.TerminateInstance(ctx, id))
+	}
+	return err
+}
+
 func (c *cloud) StartInstance(_ context.Context, id string) error     { return c.become(id, running) }
 func (c *cloud) StopInstance(_ context.Context, id string) error      { return c.become(id, stopped) }
 func (c *cloud) TerminateInstance(_ context.Context, id string) error { return c.become(id, ended) }

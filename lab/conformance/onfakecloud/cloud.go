@@ -73,6 +73,18 @@ func (c *Cloud) Features() []conformance.Feature {
 // CreateInstance implements conformance.Cloud. One that is no machine is the
 // cluster's all the same: a CCM may look at no others.
 func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
+	made, err := c.create(ctx, spec)
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	i, err := c.awaitState(ctx, made.ID, api.InstanceRunning)
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	return instanceOf(i), nil
+}
+
+func (c *Cloud) create(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
 	tags := api.Tags{tagCluster: c.Cluster}
 	if !spec.Machine {
 		tags[tagMachine] = noMachine
@@ -81,14 +93,10 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	if spec.Zone != "" {
 		create.Zone = &spec.Zone
 	}
-	made, err := c.API.CreateInstance(ctx, create)
-	if err != nil {
-		return conformance.Instance{}, err
-	}
-	i, err := c.awaitState(ctx, made.ID, api.InstanceRunning)
-	if err != nil {
-		return conformance.Instance{}, err
-	}
+	return c.API.CreateInstance(ctx, create)
+}
+
+func instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
 		ID: i.ID, Name: i.Name, ProviderID: "fakecloud://" + i.ID, Type: string(i.Type), Zone: i.Zone, Region: i.Region,
 	}
@@ -99,7 +107,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 			out.InternalIPs = append(out.InternalIPs, a.IP)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // StopInstance implements conformance.Cloud.
@@ -271,15 +279,39 @@ func (c *Cloud) Connections(ctx context.Context, id string) (map[int32]int64, er
 // Calls implements conformance.Cloud.
 func (c *Cloud) Calls(ctx context.Context) (conformance.Calls, error) {
 	counted, err := c.API.SumAudit(ctx, client.AuditFilter{Token: c.Token}, api.AuditByOperation)
-	var sum conformance.Calls
+	return sumOf(counted), err
+}
+
+// sumOf sums calls up by what they are about.
+func sumOf(counted []api.AuditSum) conformance.Calls {
+	sum := conformance.Calls{Of: map[conformance.Thing]conformance.Count{}}
 	for _, n := range counted {
+		count := conformance.Count{Reads: int(n.Calls)}
 		if changes(n.Operation) {
-			sum.Writes += int(n.Calls)
-		} else {
-			sum.Reads += int(n.Calls)
+			count = conformance.Count{Writes: int(n.Calls)}
+		}
+		sum.Count = sum.Count.And(count)
+		if thing, known := aboutOf(n.Operation); known {
+			sum.Of[thing] = sum.Of[thing].And(count)
 		}
 	}
-	return sum, err
+	return sum
+}
+
+// aboutOf is the thing that an operation of the API is about, if it is one that
+// the suite knows. Addresses are what balancers have.
+func aboutOf(operation string) (conformance.Thing, bool) {
+	switch {
+	case strings.Contains(operation, "InstanceType"):
+		return "", false
+	case strings.Contains(operation, "Instance"):
+		return conformance.Instances, true
+	case strings.Contains(operation, "LoadBalancer"), strings.Contains(operation, "Address"):
+		return conformance.Balancers, true
+	case strings.Contains(operation, "Route"):
+		return conformance.Routes, true
+	}
+	return "", false
 }
 
 // changes tells whether an operation of the API changes something.

@@ -1,0 +1,293 @@
+package conformance
+
+// How many calls of the cloud's API may the CCM's work cost? Limits say it for
+// each number of Nodes, phase and controller; Spent is what was counted.
+//
+// Which controller made a call is nothing that a cloud is told. It is deduced
+// from what the call is about.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Phase is what the CCM does while its calls are counted.
+type Phase string
+
+// Phases, of which the first two are counted per Node, the others per Service.
+const (
+	PhaseInitialize Phase = "initialise"       // so many Nodes register at once
+	PhaseRest       Phase = "rest"             // nothing happens, while the CCM looks at its Nodes several times
+	PhaseCreated    Phase = "services-created" // a few Services are created, changed and deleted
+	PhaseChanged    Phase = "services-changed"
+	PhaseDeleted    Phase = "services-deleted"
+)
+
+// Phases are all of them, in the order in which they come.
+var Phases = []Phase{PhaseInitialize, PhaseRest, PhaseCreated, PhaseChanged, PhaseDeleted}
+
+// PerService tells whether calls are counted for each Service, and not for each
+// Node.
+func (p Phase) PerService() bool { return strings.HasPrefix(string(p), "services-") }
+
+// Controller is one of the CCM's, or several that ask the same things.
+type Controller string
+
+// Controllers, by what their calls are about.
+const (
+	ControllerNode    Controller = "node"    // cloud-node and cloud-node-lifecycle: instances
+	ControllerService Controller = "service" // service-lb: balancers
+	ControllerRoute   Controller = "route"   // node-route: routes
+	ControllerOther   Controller = "other"   // anything else: accounts, zones, event streams
+)
+
+// Controllers are all of them.
+var Controllers = []Controller{ControllerNode, ControllerService, ControllerRoute, ControllerOther}
+
+// of are those of the calls that are the controller's.
+func (c Controller) of(calls Calls) Count {
+	switch c {
+	case ControllerNode:
+		return calls.Of[Instances]
+	case ControllerService:
+		return calls.Of[Balancers]
+	case ControllerRoute:
+		return calls.Of[Routes]
+	default:
+		rest := calls.Count
+		for _, about := range calls.Of {
+			rest = rest.less(about)
+		}
+		return rest
+	}
+}
+
+func (c Count) less(before Count) Count {
+	return Count{Reads: c.Reads - before.Reads, Writes: c.Writes - before.Writes}
+}
+
+// And is the sum of two.
+func (c Count) And(other Count) Count {
+	return Count{Reads: c.Reads + other.Reads, Writes: c.Writes + other.Writes}
+}
+
+// Since are the calls made after an earlier count.
+func (c Calls) Since(before Calls) Calls {
+	since := Calls{Count: c.less(before.Count), Of: map[Thing]Count{}}
+	for thing, count := range c.Of {
+		since.Of[thing] = count.less(before.Of[thing])
+	}
+	return since
+}
+
+// Spent is what one phase cost one controller.
+type Spent struct {
+	Nodes      int        `json:"nodes"`
+	Phase      Phase      `json:"phase"`
+	Controller Controller `json:"controller"`
+	Reads      int        `json:"reads"`
+	Writes     int        `json:"writes"`
+	// Each is what a Node or a Service, as Per says, cost: reads and writes.
+	Each float64 `json:"each"`
+	Per  string  `json:"per"`
+	// Limit is for Each.
+	Limit float64 `json:"limit"`
+}
+
+// Exceeds tells whether it is more than it may be.
+func (s Spent) Exceeds() bool { return s.Each > s.Limit }
+
+// advice says what most often makes a controller's calls many.
+var advice = map[Controller]string{
+	ControllerNode:    "list instances, page by page, and answer for all Nodes from that, instead of asking the cloud about each",
+	ControllerService: "find a Service's balancer in one call, give it all of its targets in one, and do not ask without a pause until it is ready",
+	ControllerRoute:   "list routes once for all Nodes, and write only the one that is missing",
+	ControllerOther:   "ask what seldom changes, as accounts, zones and types, once for all Nodes",
+}
+
+// String is a sentence about what exceeds its limit.
+func (s Spent) String() string {
+	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit: %s; "+
+		"or allow more, as %s in the file of --budget",
+		s.Nodes, s.Phase, s.Controller, shortly(s.Each), s.Per, s.Reads, s.Writes, shortly(s.Limit), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
+}
+
+// shortly is a number of calls in few digits.
+func shortly(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+
+// Limits are the calls that each Node, or each Service, may cost.
+type Limits map[int]map[Phase]map[Controller]float64
+
+// BudgetSizes are the numbers of Nodes that the budget is looked at with.
+var BudgetSizes = []int{10, 150, 1000}
+
+// BudgetServices is how many Services are created, changed and deleted.
+const BudgetServices = 5
+
+// limitPage is as many things as a page of a cloud's list has. Clouds have pages
+// of 50 up to 1,000; a hundred is little.
+const limitPage = 100
+
+// What the default limits allow. None is about a CCM's taste: they are far above
+// what one costs that remembers what it has listed, and at 150 Nodes and more
+// below the one call for each Node of one that does not.
+const (
+	listsAtWork  = 30 // times that all instances, or routes, may be listed in a phase
+	listsAtRest  = 15 // and while nothing happens
+	callsAtLarge = 30 // in a phase, about what does not grow with Nodes
+	routeWrites  = 2  // for each Node: its route, and one that was in the way
+)
+
+// serviceCalls are what a Service may cost, however many Nodes there are: to find
+// its balancer, to write it, and to ask whether it is ready.
+var serviceCalls = map[Phase]float64{PhaseCreated: 20, PhaseChanged: 15, PhaseDeleted: 15}
+
+// DefaultLimits hold where a project sets none.
+func DefaultLimits() Limits {
+	limits := Limits{}
+	for _, nodes := range BudgetSizes {
+		limits[nodes] = map[Phase]map[Controller]float64{}
+		for _, phase := range Phases {
+			limits[nodes][phase] = defaultLimits(nodes, phase)
+		}
+	}
+	return limits
+}
+
+func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
+	units, lists := float64(nodes), float64(listsAtWork)
+	if phase.PerService() {
+		units = BudgetServices
+	}
+	if phase == PhaseRest {
+		lists = listsAtRest
+	}
+	pages := float64((nodes + limitPage - 1) / limitPage)
+	limits := map[Controller]float64{
+		ControllerNode: lists * pages / units, ControllerRoute: lists * pages / units,
+		ControllerService: callsAtLarge / units, ControllerOther: callsAtLarge / units,
+	}
+	if phase == PhaseInitialize {
+		limits[ControllerRoute] += routeWrites
+	}
+	if phase.PerService() {
+		limits[ControllerService] = serviceCalls[phase]
+	}
+	return limits
+}
+
+func limitName(nodes int, phase Phase, c Controller) string {
+	return fmt.Sprintf("%d.%s.%s", nodes, phase, c)
+}
+
+// ParseLimits reads limits as YAML has them; those that it leaves out are the
+// default ones. A name that there is not is an error, as is a number below 0.
+func ParseLimits(text []byte) (Limits, error) {
+	var given map[string]map[string]map[string]*float64
+	if err := yaml.UnmarshalStrict(text, &given); err != nil {
+		return nil, fmt.Errorf("limits are numbers, by number of Nodes, phase and controller: %w", err)
+	}
+	limits := DefaultLimits()
+	var errs []error
+	for _, size := range slices.Sorted(maps.Keys(given)) {
+		nodes, err := strconv.Atoi(size)
+		if err != nil || !slices.Contains(BudgetSizes, nodes) {
+			errs = append(errs, fmt.Errorf("%s: the budget is looked at with so many Nodes: %s", size, names(BudgetSizes)))
+			continue
+		}
+		for _, phase := range slices.Sorted(maps.Keys(given[size])) {
+			if !slices.Contains(Phases, Phase(phase)) {
+				errs = append(errs, fmt.Errorf("%s.%s: there is no such phase: choose from %s", size, phase, names(Phases)))
+				continue
+			}
+			errs = append(errs, limits.set(nodes, Phase(phase), given[size][phase]))
+		}
+	}
+	return limits, errors.Join(errs...)
+}
+
+func (l Limits) set(nodes int, phase Phase, given map[string]*float64) error {
+	var errs []error
+	for _, controller := range slices.Sorted(maps.Keys(given)) {
+		name, limit := limitName(nodes, phase, Controller(controller)), given[controller]
+		switch {
+		case !slices.Contains(Controllers, Controller(controller)):
+			errs = append(errs, fmt.Errorf("%s: there is no such controller: choose from %s", name, names(Controllers)))
+		case limit == nil || *limit < 0:
+			errs = append(errs, fmt.Errorf("%s: want a number of calls, 0 or more", name))
+		default:
+			l[nodes][phase][Controller(controller)] = *limit
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func names[T any](all []T) string {
+	var s []string
+	for _, one := range all {
+		s = append(s, fmt.Sprint(one))
+	}
+	return strings.Join(s, ", ")
+}
+
+// YAML is what ParseLimits reads, in the order of the phases.
+func (l Limits) YAML() []byte {
+	var out bytes.Buffer
+	p := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
+	p("# Calls of the cloud's API, reads and writes together, that each Node or each\n# Service may cost at most: by number of Nodes, phase, and controller.")
+	for _, nodes := range slices.Sorted(maps.Keys(l)) {
+		p("%d:", nodes)
+		for _, phase := range Phases {
+			per := "Node"
+			if phase.PerService() {
+				per = "Service"
+			}
+			p("  %s: # per %s", phase, per)
+			for _, controller := range Controllers {
+				p("    %s: %s", controller, shortly(l[nodes][phase][controller]))
+			}
+		}
+	}
+	return out.Bytes()
+}
+
+// Budget says what a phase with so many Nodes has cost: each of units, Nodes or
+// Services.
+func (s *Suite) Budget(nodes int, phase Phase, units int, calls Calls) []Spent {
+	per := "Node"
+	if phase.PerService() {
+		per = "Service"
+	}
+	var rows []Spent
+	for _, controller := range Controllers {
+		count := controller.of(calls)
+		rows = append(rows, Spent{
+			Nodes: nodes, Phase: phase, Controller: controller, Reads: count.Reads, Writes: count.Writes,
+			Each: float64(count.Reads+count.Writes) / float64(units), Per: per, Limit: s.limits[nodes][phase][controller],
+		})
+	}
+	return rows
+}
+
+// Within tells whether none of them exceeds its limit.
+func Within(rows []Spent) bool { return !slices.ContainsFunc(rows, Spent.Exceeds) }
+
+// Record puts what was spent into the report. What exceeds its limit fails the
+// test, which goes on.
+func (t *T) Record(rows []Spent) {
+	t.mu.Lock()
+	t.spent = append(t.spent, rows...)
+	t.mu.Unlock()
+	for _, row := range rows {
+		if row.Exceeds() {
+			t.Errorf("%s", row)
+		}
+	}
+}

@@ -1,0 +1,381 @@
+package conformance
+
+// Many Nodes at little cost: made side by side, seen through one watch, and kept
+// alive by one round of renewals, instead of what each stand-in has of its own.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+)
+
+// crowdLabel is on all that belongs to a crowd.
+const crowdLabel = "conformance.ccmlab.io/crowd"
+
+// crowdAtOnce is how many objects of a crowd are made or renewed side by side.
+const crowdAtOnce = 16
+
+// crowdRenewal is how long a round of renewals takes, at least: well within the
+// shortest grace period that a lab's kube-controller-manager is given.
+const crowdRenewal = 3 * time.Second
+
+// Crowd is many Nodes with their instances. Balancers may send traffic to all.
+type Crowd struct {
+	// Names are those of the Nodes.
+	Names []string
+
+	t         *T
+	name      string
+	instances []Instance
+	heal      chan string // Nodes that are not Ready
+
+	mu          sync.Mutex
+	leases      []*coordinationv1.Lease
+	initialized map[string]bool
+	lost        int // times that a Node was seen not to be Ready
+}
+
+// NewCrowd creates the instances, and no Node yet. After the test all of it is
+// taken away, and the next test begins when cluster and CCM have got over that.
+func (t *T) NewCrowd(size int) *Crowd {
+	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, heal: make(chan string, size), leases: make([]*coordinationv1.Lease, size)}
+	t.Cleanup(t.calm)
+	specs := make([]InstanceSpec, size)
+	for i := range specs {
+		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
+		specs[i].Name = c.Names[i]
+	}
+	var err error
+	c.instances, err = t.Cloud.CreateInstances(t.ctx, specs)
+	t.Cleanup(c.terminate)
+	t.Must(err, "creating %d instances", size)
+	return c
+}
+
+func (c *Crowd) terminate(ctx context.Context) error {
+	ids := make([]string, len(c.instances))
+	for i, instance := range c.instances {
+		ids[i] = instance.ID
+	}
+	return c.t.Cloud.TerminateInstances(ctx, ids)
+}
+
+// Register has all Nodes register, as NewNode does one, and keeps them Ready.
+func (c *Crowd) Register() {
+	ranges := c.podRanges()
+	c.watch()
+	c.t.Cleanup(c.remove)
+	c.keepAlive()
+	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
+		// First: a Node without a lease would be lost if the others take long.
+		if err := c.lease(ctx, i); err != nil {
+			return err
+		}
+		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeOf(NodeSpec{
+			Name: c.Names[i], Balanced: true, Labels: map[string]string{crowdLabel: c.name},
+			Change: func(n *corev1.Node) {
+				if ranges != nil {
+					n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[i], []string{ranges[i]}
+				}
+			},
+		}), metav1.CreateOptions{})
+		return err
+	})
+	c.t.Must(err, "registering %d Nodes", len(c.Names))
+}
+
+// podRanges are four addresses for each Node, from the end of the cluster's
+// range, where no other Node has any; nil when they cannot be had. With the size
+// that a cluster gives out, there would not be enough for so many Nodes, and its
+// own allocator would try again and again.
+func (c *Crowd) podRanges() []string {
+	all, err := netip.ParsePrefix(c.t.podCIDR)
+	if err != nil || !all.Addr().Is4() {
+		return nil
+	}
+	nodes, err := c.t.Kube.CoreV1().Nodes().List(c.t.ctx, metav1.ListOptions{})
+	c.t.Must(err, "listing Nodes")
+	var taken []netip.Prefix
+	for _, n := range nodes.Items {
+		if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err == nil {
+			taken = append(taken, p)
+		}
+	}
+	return freeRanges(all, taken, len(c.Names))
+}
+
+// crowdBits is the length of the prefix of a crowd's Node.
+const crowdBits = 30
+
+// freeRanges are count ranges from the end of all that overlap none that is
+// taken; nil when there are not so many.
+func freeRanges(all netip.Prefix, taken []netip.Prefix, count int) []string {
+	first := number(all.Masked().Addr())
+	var free []string
+	for at := first + 1<<(32-all.Bits()); len(free) < count; {
+		if at -= 1 << (32 - crowdBits); at < first {
+			return nil
+		}
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)}), crowdBits)
+		if !slices.ContainsFunc(taken, p.Overlaps) {
+			free = append(free, p.String())
+		}
+	}
+	return free
+}
+
+func number(a netip.Addr) (n int64) {
+	for _, b := range a.As4() {
+		n = n<<8 | int64(b)
+	}
+	return n
+}
+
+// each does something for all Nodes, several at once, until one fails.
+func (c *Crowd) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(crowdAtOnce)
+	for i := range c.Names {
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return do(ctx, i)
+		})
+	}
+	return all.Wait()
+}
+
+// watch looks at the crowd's Nodes, until the test ends.
+func (c *Crowd) watch() {
+	ctx, cancel := context.WithCancel(c.t.ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(c.t.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = crowdLabel + "=" + c.name
+	}))
+	informer := factory.Core().V1().Nodes().Informer()
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: c.see, UpdateFunc: func(_, now any) { c.see(now) },
+	})
+	c.t.Cleanup(func(context.Context) error { cancel(); factory.Shutdown(); return nil })
+	c.t.Must(err, "watching Nodes")
+	factory.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		c.t.Fatalf("watching Nodes: %v", context.Cause(ctx))
+	}
+}
+
+func (c *Crowd) see(object any) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
+		c.initialized[node.Name] = true
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			c.lost++
+			select {
+			case c.heal <- node.Name:
+			default: // It is seen again at its next change.
+			}
+		}
+	}
+}
+
+// AwaitInitialized waits for the CCM to have initialised all Nodes.
+func (c *Crowd) AwaitInitialized() {
+	c.t.Await(fmt.Sprintf("%d Nodes to be initialised", len(c.Names)), func(context.Context) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n := len(c.initialized); n < len(c.Names) {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+}
+
+// Lost is how often a Node was taken for lost since Lost was last asked. It is
+// Ready again at once, but a CCM may have asked for its instance meanwhile, and
+// rightly so.
+func (c *Crowd) Lost() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.lost
+	c.lost = 0
+	return n
+}
+
+// keepAlive renews all leases, round after round, until the test ends. What is
+// lost all the same, on a busy machine, says that it is Ready.
+func (c *Crowd) keepAlive() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
+	var both sync.WaitGroup
+	both.Go(func() {
+		tick := time.NewTicker(crowdRenewal)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			_ = c.each(ctx, func(ctx context.Context, i int) error { // None is left out because another failed.
+				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
+					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
+				}
+				return nil
+			})
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	both.Go(func() {
+		for {
+			select {
+			case name := <-c.heal:
+				if err := c.ready(ctx, name); err != nil && ctx.Err() == nil {
+					c.t.Logf("saying that Node %s is Ready: %v", name, err)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	c.t.Cleanup(func(context.Context) error { cancel(); both.Wait(); return nil })
+}
+
+// ready says of a Node that it is.
+func (c *Crowd) ready(ctx context.Context, name string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
+	if err == nil {
+		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, name, patch)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// lease makes a Node's.
+func (c *Crowd) lease(ctx context.Context, i int) error {
+	now := metav1.NowMicro()
+	made, err := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{crowdLabel: c.name}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
+	}, metav1.CreateOptions{})
+	if err == nil {
+		c.keep(i, made)
+	}
+	return err
+}
+
+// renew renews a Node's lease, if it has one by now: in one call as long as nobody
+// else writes it.
+func (c *Crowd) renew(ctx context.Context, i int) error {
+	lease := c.keep(i, nil)
+	if lease == nil {
+		return nil
+	}
+	leases, now := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease), metav1.NowMicro()
+	lease = lease.DeepCopy()
+	lease.Spec.RenewTime = &now
+	lease, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
+	if apierrors.IsConflict(err) {
+		lease, err = leases.Get(ctx, c.Names[i], metav1.GetOptions{})
+	}
+	if err == nil {
+		c.keep(i, lease)
+	}
+	return err
+}
+
+// keep keeps a lease as it is now, unless it is nil, and returns what was kept.
+func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before = c.leases[i]
+	if lease != nil {
+		c.leases[i] = lease
+	}
+	return before
+}
+
+// remove deletes all Nodes and leases, and returns when they are gone.
+func (c *Crowd) remove(ctx context.Context) error {
+	all := metav1.ListOptions{LabelSelector: crowdLabel + "=" + c.name}
+	nodes, leases := c.t.Kube.CoreV1().Nodes(), c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	err := c.each(ctx, func(ctx context.Context, i int) error {
+		if err := nodes.Delete(ctx, c.Names[i], metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
+	if err = errors.Join(err, leases.DeleteCollection(ctx, metav1.DeleteOptions{}, all)); err != nil {
+		return err
+	}
+	return poll(ctx, func(ctx context.Context) error {
+		left, err := nodes.List(ctx, all)
+		if err == nil && len(left.Items) > 0 {
+			err = fmt.Errorf("%d Nodes are left", len(left.Items))
+		}
+		return err
+	})
+}
+
+// shutdown is the taint that a CCM puts on a Node whose instance is shut down, and
+// takes off one that is Ready.
+var shutdown = corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
+
+// AwaitLooks waits until the CCM has looked at all its Nodes so many times. It is
+// seen by a taint that has no business on a Ready Node: to take it off, the CCM
+// needs to ask the cloud nothing.
+func (c *Crowd) AwaitLooks(times int) {
+	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdown.Key, shutdown.Effect)
+	for range times {
+		_, err := c.t.Kube.CoreV1().Nodes().Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
+		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdown.Key)
+		c.t.AwaitTaint(c.Names[0], shutdown.Key, false)
+	}
+}
+
+// calm returns when neither cluster nor CCM is busy any more with what the test
+// did: when a Node that comes now is looked at by both.
+func (t *T) calm(ctx context.Context) (err error) {
+	name := t.Name("calm")
+	instance, err := t.Cloud.CreateInstance(ctx, InstanceSpec{Name: name})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Cloud.TerminateInstance(ctx, instance.ID)) }()
+	nodes := t.Kube.CoreV1().Nodes()
+	if _, err := nodes.Create(ctx, nodeOf(NodeSpec{Name: name}), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, nodes.Delete(ctx, name, metav1.DeleteOptions{})) }()
+	return poll(ctx, func(ctx context.Context) error {
+		node, err := t.Initialized(ctx, name)
+		if err == nil && HasTaint(node, corev1.TaintNodeNotReady) {
+			err = errors.New("kube-controller-manager has not come to it")
+		}
+		if err != nil {
+			err = fmt.Errorf("after %s, Node %s waits: %s", t.test.ID, name, strings.TrimSpace(err.Error()))
+		}
+		return err
+	})
+}

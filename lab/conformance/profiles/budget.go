@@ -1,0 +1,134 @@
+package profiles
+
+// What does the CCM's work cost in calls of the cloud's API? Each cloud counts
+// them and throttles whoever makes too many, and then nothing works any more.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const fromBudget = "KEP-2392 Cloud Controller Manager, KEP-1771 InstancesV2 (\"reduce the number of calls\" of the cloud's API)"
+
+var budgetTests = budgetTestsOf(conformance.BudgetSizes)
+
+func budgetTestsOf(sizes []int) (tests []conformance.Test) {
+	for _, nodes := range sizes {
+		tests = append(tests, conformance.Test{
+			ID:       fmt.Sprintf("budget-%d-nodes", nodes),
+			Requires: fmt.Sprintf("With %d Nodes, what each of them and each Service costs in calls of the cloud's API stays within the limits.", nodes),
+			Profile:  conformance.Budget, Level: conformance.Extended, Capability: conformance.CapabilityCallBudget, Alone: true,
+			Needs:  []conformance.Feature{conformance.FeatureCalls},
+			Source: fromBudget,
+			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
+			Bound: 2*time.Minute + time.Duration(nodes)*300*time.Millisecond,
+			Run:   func(t *conformance.T) { budget(t, nodes) },
+		})
+	}
+	return tests
+}
+
+func budget(t *conformance.T, nodes int) {
+	began := time.Now()
+	crowd := t.NewCrowd(nodes)
+	t.Logf("%d instances: %.1f s", nodes, time.Since(began).Seconds())
+	count(t, crowd, conformance.PhaseInitialize, nodes, func() {
+		crowd.Register()
+		crowd.AwaitInitialized()
+	})
+	rest(t, crowd)
+	servicesBudget(t, crowd)
+}
+
+// count records what a phase costs each of units.
+func count(t *conformance.T, crowd *conformance.Crowd, phase conformance.Phase, units int, do func()) {
+	crowd.Lost()
+	before, began := settled(t), time.Now()
+	do()
+	t.Logf("%s: %.1f s", phase, time.Since(began).Seconds())
+	record(t, crowd, t.Budget(len(crowd.Names), phase, units, settled(t).Since(before)))
+}
+
+func record(t *conformance.T, crowd *conformance.Crowd, spent []conformance.Spent) {
+	t.Record(spent)
+	if lost := crowd.Lost(); lost > 0 && !conformance.Within(spent) {
+		t.Errorf("that may be this machine's fault: it is so slow, or busy, that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those", lost)
+	}
+}
+
+// What is looked at while nothing happens: a few of the periods in which the CCM
+// looks at its Nodes, and again if what came before may not have been over yet.
+const (
+	looksAtRest = 3
+	restTries   = 3
+)
+
+func rest(t *conformance.T, crowd *conformance.Crowd) {
+	nodes := len(crowd.Names)
+	var spent []conformance.Spent
+	for range restTries {
+		crowd.Lost()
+		before := calls(t)
+		crowd.AwaitLooks(looksAtRest)
+		spent = t.Budget(nodes, conformance.PhaseRest, nodes, calls(t).Since(before))
+		if conformance.Within(spent) {
+			break
+		}
+	}
+	record(t, crowd, spent)
+}
+
+// servicesBudget creates a few Services, changes and deletes them, each time all
+// at once.
+func servicesBudget(t *conformance.T, crowd *conformance.Crowd) {
+	var services []*corev1.Service
+	counted := func(phase conformance.Phase, do func()) { count(t, crowd, phase, conformance.BudgetServices, do) }
+	each := func(do func(*corev1.Service)) {
+		for _, svc := range services {
+			do(svc)
+		}
+	}
+	counted(conformance.PhaseCreated, func() {
+		for range conformance.BudgetServices {
+			services = append(services, t.NewService())
+		}
+		each(func(svc *corev1.Service) { t.AwaitBalancer(svc, listensFor(t, svc)) })
+	})
+	counted(conformance.PhaseChanged, func() {
+		each(func(svc *corev1.Service) { changePort(t, svc) })
+		each(func(svc *corev1.Service) { t.AwaitBalancer(svc, listensFor(t, svc)) })
+	})
+	counted(conformance.PhaseDeleted, func() {
+		each(t.DeleteService)
+		each(t.AwaitGone)
+	})
+}
+
+// settlings is how often calls are counted at most, until no more come: a CCM that
+// asks again and again has no end.
+const settlings = 20
+
+// settled counts the calls when those that are under way have ended: a cloud may
+// count one when it is answered, a moment after what it did is seen.
+func settled(t *conformance.T) conformance.Calls {
+	var now conformance.Calls
+	looks := 0
+	t.Await("the calls under way to end", func(ctx context.Context) error {
+		before := now
+		var err error
+		if now, err = t.Cloud.Calls(ctx); err != nil {
+			return err
+		}
+		if looks++; looks > 1 && now.Count == before.Count || looks == settlings {
+			return nil
+		}
+		return errors.New("there are more")
+	})
+	return now
+}
