@@ -49,19 +49,19 @@ func NewQueue(tests []Test) *Queue {
 	return q
 }
 
-// kind is a group of tests that a run takes at a time.
-type kind int
+// company is a group of tests that a run takes at a time.
+type company int
 
 const (
-	together kind = iota // tests that may run beside each other
-	singly               // tests that run while no other does
-	atLast               // those of them that are Late
+	besideOthers company = iota // tests that may run beside each other
+	singly                      // tests that run while no other does
+	atLast                      // those of them that are Late
 )
 
-func kindOf(t Test) kind {
+func companyOf(t Test) company {
 	switch {
 	case !t.Alone:
-		return together
+		return besideOthers
 	case t.Turn == Late:
 		return atLast
 	}
@@ -70,15 +70,15 @@ func kindOf(t Test) kind {
 
 // enter is a run's beginning. It returns in which order the run takes kinds: only
 // the first begins with those that run together, which keep one run busy.
-func (q *Queue) enter() []kind {
+func (q *Queue) enter() []company {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.active++
 	q.entered++
 	if q.entered == 1 {
-		return []kind{together, singly, atLast}
+		return []company{besideOthers, singly, atLast}
 	}
-	return []kind{singly, together, atLast}
+	return []company{singly, besideOthers, atLast}
 }
 
 // leave is the end of a run, or of its taking part.
@@ -111,10 +111,10 @@ func (q *Queue) takeAll(wanted func(Test) bool) (taken []Test) {
 }
 
 // take hands out the next test of a kind; false when none waits.
-func (q *Queue) take(k kind) (Test, bool) {
+func (q *Queue) take(k company) (Test, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.IndexFunc(q.waiting, func(t Test) bool { return kindOf(t) == k })
+	i := slices.IndexFunc(q.waiting, func(t Test) bool { return companyOf(t) == k })
 	if i < 0 {
 		return Test{}, false
 	}
@@ -145,11 +145,11 @@ func (q *Queue) giveBack(t Test) {
 // await returns the first of the kinds of which a test waits. It returns false
 // when ctx ends, or when none will ever wait again: as long as another run holds
 // a test, that may be given back.
-func (q *Queue) await(ctx context.Context, order []kind) (kind, bool) {
+func (q *Queue) await(ctx context.Context, order []company) (company, bool) {
 	for {
 		q.mu.Lock()
 		for _, k := range order {
-			if slices.ContainsFunc(q.waiting, func(t Test) bool { return kindOf(t) == k }) {
+			if slices.ContainsFunc(q.waiting, func(t Test) bool { return companyOf(t) == k }) {
 				q.mu.Unlock()
 				return k, ctx.Err() == nil
 			}

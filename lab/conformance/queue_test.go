@@ -107,7 +107,7 @@ func TestTurns(t *testing.T) {
 		turn(Early, core("long", passes)), alone(turn(Early, core("long-alone", passes))),
 	})
 	var got []string
-	for _, order := range [][]kind{q.enter(), q.enter()} {
+	for _, order := range [][]company{q.enter(), q.enter()} {
 		assert.Equal(t, atLast, order[2])
 		for _, k := range order {
 			got = append(got, fmt.Sprint(k))
@@ -115,7 +115,7 @@ func TestTurns(t *testing.T) {
 	}
 	assert.Equal(t, []string{"0", "1", "2", "1", "0", "2"}, got, "only the first run begins with those that run together")
 	got = nil
-	for _, k := range []kind{together, singly, atLast} {
+	for _, k := range []company{besideOthers, singly, atLast} {
 		for test, some := q.take(k); some; test, some = q.take(k) {
 			got = append(got, test.ID)
 		}
@@ -133,7 +133,7 @@ func TestLabBreaks(t *testing.T) {
 		for i := range 12 {
 			test := core(fmt.Sprintf("test-%d", i), func(ct *T) {
 				time.Sleep(time.Second)
-				if ct.Cloud.(*numbered).lab == 1 {
+				if ct.Cloud.(*numberedCloud).lab == 1 {
 					broken.Store(true)
 					ct.Errorf("the API server does not answer")
 				}
@@ -142,7 +142,7 @@ func TestLabBreaks(t *testing.T) {
 			tests = append(tests, test)
 		}
 		whole, errs := sharing(t.Context(), t, tests, 3, func(lab int, o *Options) {
-			o.Implementation.Cloud = &numbered{lab: lab}
+			o.Implementation.Cloud = &numberedCloud{lab: lab}
 			o.Healthy = func(context.Context) error {
 				if lab == 1 && broken.Load() {
 					return errors.New("no route to host")
@@ -167,7 +167,7 @@ func TestLabBreaks(t *testing.T) {
 	})
 }
 
-type numbered struct {
+type numberedCloud struct {
 	featuresOnly
 	lab int
 }

@@ -296,9 +296,9 @@ func (r *run) required(t Test) bool {
 // drain runs all tests of a kind that wait, so many at once as may. alive ends
 // when ctx does, or when the CCM is given up: the one leaves tests out, the other
 // fails them, unless another run takes them.
-func (r *run) drain(ctx, alive context.Context, k kind) {
+func (r *run) drain(ctx, alive context.Context, k company) {
 	parallel := 1
-	if k == together {
+	if k == besideOthers {
 		parallel = cmp.Or(r.Parallel, defaultParallel)
 	}
 	slots := make(chan struct{}, parallel)
