@@ -24,15 +24,11 @@ func (r *recorder) watch(ctx context.Context, kube kubernetes.Interface) {
 	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(spare))
 	core := r.watches.Core().V1()
 	follow(core.Nodes().Informer(), func(before, after *corev1.Node) {
-		for _, what := range nodeChanges(before, after) {
-			r.tell(SourceNode, what.bad, either(before, after).Name, "%s", what.text)
-		}
+		r.changed(SourceNode, either(before, after).Name, nodeChanges(before, after))
 	})
 	follow(core.Services().Informer(), func(before, after *corev1.Service) {
 		s := either(before, after)
-		for _, what := range serviceChanges(before, after) {
-			r.tell(SourceService, what.bad, s.Namespace+"/"+s.Name, "%s", what.text)
-		}
+		r.changed(SourceService, s.Namespace+"/"+s.Name, serviceChanges(before, after))
 	})
 	follow(core.Events().Informer(), func(before, after *corev1.Event) {
 		if after == nil || !worthTelling(after) || before != nil && occurred(before) == occurred(after) {
@@ -42,6 +38,13 @@ func (r *recorder) watch(ctx context.Context, kube kubernetes.Interface) {
 		r.tell(SourceEvent, after.Type == corev1.EventTypeWarning, strings.Trim(o.Namespace+"/"+o.Name, "/"), "%s: %s", after.Reason, after.Message)
 	})
 	r.watches.StartWithContext(ctx)
+}
+
+// changed tells of all that one update has changed at once.
+func (r *recorder) changed(s Source, subject string, c changes) {
+	if len(c.texts) > 0 {
+		r.tell(s, c.bad, subject, "%s", strings.Join(c.texts, "; "))
+	}
 }
 
 // spare leaves out of an object what nobody looks at, and is much.
@@ -89,17 +92,14 @@ func follow[O any](informer cache.SharedIndexInformer, fn func(before, after *O)
 	})
 }
 
-// change is one of an object.
-type change struct {
-	text string
-	bad  bool
+// changes are those of an object from one version to the next.
+type changes struct {
+	texts []string
+	bad   bool // one of them is no good news
 }
 
-// changes collects them.
-type changes []change
-
 func (c *changes) add(bad bool, format string, args ...any) {
-	*c = append(*c, change{fmt.Sprintf(format, args...), bad})
+	c.texts, c.bad = append(c.texts, fmt.Sprintf(format, args...)), c.bad || bad
 }
 
 // field tells that something is another now.
@@ -118,16 +118,14 @@ func shown(v any) any {
 
 // set tells what has come and gone of a set of words.
 func (c *changes) set(name string, was, is []string) {
-	for _, s := range is {
-		if !slices.Contains(was, s) {
-			c.add(false, "+ %s %s", name, s)
+	some := func(sign string, of, but []string) {
+		of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return slices.Contains(but, s) })
+		if len(of) > 0 {
+			c.add(false, "%s %s %s", sign, name, strings.Join(of, ", "))
 		}
 	}
-	for _, s := range was {
-		if !slices.Contains(is, s) {
-			c.add(false, "− %s %s", name, s)
-		}
-	}
+	some("+", is, was)
+	some("−", was, is)
 }
 
 func nodeChanges(before, after *corev1.Node) (c changes) {

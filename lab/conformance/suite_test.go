@@ -475,3 +475,20 @@ func TestUnseen(t *testing.T) {
 		assert.Equal(t, []string{`it holds: nodes "x" not found`}, reasons(report, "broken"))
 	})
 }
+
+// What happens while the end is being asked for is seen, too.
+func TestTheLastLookIsAtWhatMustHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := false
+		report, err := newRun(Options{Tests: []Test{core("a", func(t *T) {
+			t.HoldsUntil("peace", func(context.Context) error {
+				if broken {
+					return errors.New("war")
+				}
+				return nil
+			}, "dawn", func(context.Context) error { broken = true; return nil })
+		})}}).outcome(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"peace: war"}, reasons(report, "a"))
+	})
+}

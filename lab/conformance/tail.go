@@ -60,10 +60,14 @@ func (t *tail) next(name string) [][]byte {
 		return nil
 	}
 	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && info.Size() < t.offset {
+	info, err := f.Stat()
+	if err != nil || info.Size() == t.offset {
+		return nil
+	}
+	if info.Size() < t.offset {
 		t.offset, t.half = 0, nil // Another file, or begun anew.
 	}
-	data := make([]byte, maxRead)
+	data := make([]byte, min(maxRead, info.Size()-t.offset))
 	n, err := f.ReadAt(data, t.offset)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil

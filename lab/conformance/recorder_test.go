@@ -1,0 +1,397 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// journaled is a cloud of records that keeps a journal. Whoever reads it gets
+// some calls twice.
+type journaled struct {
+	Cloud
+	calls     []Call
+	balancers []Balancer
+	err       error
+}
+
+func (c *journaled) CallsSince(_ context.Context, since time.Time) ([]Call, error) {
+	return slices.DeleteFunc(slices.Clone(c.calls), func(one Call) bool { return one.Answered.Before(since) }), c.err
+}
+
+func (c *journaled) called(operation, resource, answer string) {
+	c.calls = append(c.calls, Call{
+		ID: fmt.Sprint(len(c.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource, Answer: answer, Failed: answer != "200",
+	})
+}
+
+func (c *journaled) Features() []Feature { return nil }
+
+func (c *journaled) Balancers(context.Context) ([]Balancer, error) { return c.balancers, nil }
+
+func (c *journaled) CreateInstance(_ context.Context, spec InstanceSpec) (Instance, error) {
+	time.Sleep(time.Second)
+	return Instance{ID: "i-" + spec.Name[:1], Name: spec.Name}, nil
+}
+
+func (c *journaled) TerminateInstance(context.Context, string) error { return errors.New("no") }
+
+func (c *journaled) Inject(context.Context, Fault) (Injection, error) { return injected{}, nil }
+
+type injected struct{ Injection }
+
+func (injected) Lift(context.Context) error { return nil }
+
+// said has words in files.
+type said struct {
+	CCM
+	files []string
+}
+
+func (s said) LogFiles() []string { return s.files }
+
+// told are a timeline's entries as lines.
+func told(line *Timeline) (lines []string) {
+	for _, e := range line.Entries {
+		text := fmt.Sprintf("%.1f %s", e.At.Sub(line.Began).Seconds(), e.Source)
+		if e.Failed {
+			text += "!"
+		}
+		if e.Beside {
+			text += "?"
+		}
+		text = strings.TrimSuffix(text+" "+e.Subject, " ") + ": " + e.Text
+		if e.Times > 1 {
+			text += fmt.Sprintf(" ×%d", e.Times)
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}
+
+// bench is a recorder, and what it looks at, in a bubble of synctest.
+type bench struct {
+	*testing.T
+	kube  *fake.Clientset
+	cloud *journaled
+	log   string
+	run   *run
+}
+
+func record1(t *testing.T, do func(b *bench)) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{T: t, kube: fake.NewClientset(), cloud: &journaled{}, log: filepath.Join(t.TempDir(), "ccm.log")}
+		require.NoError(t, os.WriteFile(b.log, []byte("of an earlier run\n"), 0o600))
+		b.run = newRun(Options{Implementation: Implementation{Cloud: b.cloud}})
+		b.run.suite.Kube = b.kube
+		b.run.recorder = record(b.kube, b.cloud, said{files: []string{b.log}}, "abcd")
+		synctest.Wait()
+		time.Sleep(recordEvery / 10) // What happens at a full second is not read at the same time.
+		do(b)
+	})
+}
+
+func (b *bench) test(id string, alone bool) *T {
+	test := core(id, nil)
+	test.Alone = alone
+	trace := b.run.recorder.begin(test, time.Now())
+	return &T{Suite: trace.suite(b.run.suite), test: test, ctx: b.Context(), trace: trace}
+}
+
+func (b *bench) says(format string, args ...any) {
+	f, err := os.OpenFile(b.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(b, err)
+	_, err = fmt.Fprintf(f, format, args...)
+	require.NoError(b, errors.Join(err, f.Close()))
+}
+
+// One test, with everything that can happen, in the order in which it did.
+func TestTimeline(t *testing.T) {
+	record1(t, func(b *bench) {
+		ctx := b.Context()
+		one := b.test("one", true)
+		name := one.Name("worker")
+		i := one.NewInstance(name)
+		assert.Equal(t, "i-w", i.ID)
+		node, err := b.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"a": "1"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "wait", Effect: corev1.TaintEffectNoSchedule}}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		for range 3 {
+			b.cloud.called("listInstances", "", "200")
+		}
+		b.cloud.called("getInstance", "i-w", "404 not-found")
+		b.says("E%s 123 node.go:7] oh \x1b[31m%s\x00\n  and more", time.Now().Format("0102 15:04:05.000000"), name)
+		node = node.DeepCopy()
+		node.Spec.Taints, node.Spec.ProviderID, node.Labels = nil, "x://i-w", map[string]string{"a": "2"}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "Quiet"}}
+		node, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		node = node.DeepCopy()
+		node.Status.Conditions[0].LastHeartbeatTime = metav1.Now()
+		_, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		fault, err := one.Cloud.Inject(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, fault.Lift(ctx))
+		require.NoError(t, fault.Lift(ctx), "a second time does nothing")
+		require.NoError(t, b.kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}))
+		synctest.Wait()
+		require.Error(t, one.Cloud.TerminateInstance(ctx, i.ID))
+		one.Errorf("it does not")
+		one.trace.end(true)
+		time.Sleep(time.Minute) // Long settled.
+		line := b.run.recorder.close()["one"]
+		assert.Equal(t, 3*time.Second, line.Took)
+		assert.Equal(t, []string{
+			"0.0 step: creating instance " + name + ": i-w",
+			"1.0 node " + name + ": registered; + taint wait:NoSchedule",
+			"2.0 node! " + name + ": − taint wait:NoSchedule; provider ID: none → x://i-w; + label a=2; − label a=1; Ready: False (Quiet)",
+			"2.0 step: injecting fault 429 on instances, balancers",
+			"2.0 log!: E node.go:7] oh " + name,
+			"2.0 call: listInstances → 200 ×3",
+			"2.0 call! i-w (" + name + "): getInstance → 404 not-found",
+			"3.0 step: lifting fault 429 on instances, balancers",
+			"3.0 node " + name + ": deleted",
+			"3.0 step!: terminating instance i-w: no",
+			"3.0 step!: failed: it does not",
+		}, told(line))
+		assert.Equal(t, time.Second, line.Entries[0].Took)
+	})
+}
+
+// Tests that run beside each other do not get each other's.
+func TestTimelinesBeside(t *testing.T) {
+	record1(t, func(b *bench) {
+		ctx := b.Context()
+		one, two := b.test("one", false), b.test("two", false)
+		service := func(t *T, uid string) {
+			ns := t.Name(t.test.ID)
+			svc := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: ns},
+				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+			}
+			t.trace.learn(uid, "Service s")
+			svc, err := b.kube.CoreV1().Services(ns).Create(ctx, svc, metav1.CreateOptions{})
+			require.NoError(b, err)
+			synctest.Wait()
+			svc = svc.DeepCopy()
+			svc.Finalizers = []string{"f"}
+			svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "1.2.3.4"}}
+			_, err = b.kube.CoreV1().Services(ns).Update(ctx, svc, metav1.UpdateOptions{})
+			require.NoError(b, err)
+			synctest.Wait()
+		}
+		service(one, "uid-one")
+		service(two, "uid-two")
+		_, err := b.kube.CoreV1().Events("one-abcd-1").Create(ctx, &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: "e"}, Type: "Warning", Reason: "Quota", Message: "no <more>",
+			InvolvedObject: corev1.ObjectReference{Kind: "Service", Namespace: "one-abcd-1", Name: "s"},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		synctest.Wait()
+		// The call comes before anybody knows whose balancer that is.
+		b.cloud.called("createLoadBalancer", "lb-2", "200")
+		b.cloud.called("listLoadBalancers", "", "200")
+		b.says("plain words\nabout two-abcd-2/s\nabout one-abcd-1/s and two-abcd-2/s\nabout one-abcd-17/s\n")
+		time.Sleep(2 * time.Second)
+		b.cloud.balancers = []Balancer{{ID: "lb-2", Service: "uid-two"}, {ID: "lb-3", Service: "nobody's"}}
+		_, err = one.Cloud.Balancers(ctx)
+		require.NoError(t, err)
+		one.trace.end(false)
+		two.trace.end(false)
+		lines := b.run.recorder.close()
+		assert.Equal(t, []string{
+			"0.0 service one-abcd-1/s: created, of type LoadBalancer",
+			"0.0 service one-abcd-1/s: + finalizer f; + ingress 1.2.3.4",
+			"0.0 event! one-abcd-1/s: Quota: no <more>",
+			"0.0 call?: listLoadBalancers → 200",
+			"0.9 log?: plain words",
+			"0.9 log: about one-abcd-1/s and two-abcd-2/s",
+			"0.9 log?: about one-abcd-17/s",
+		}, told(lines["one"]))
+		assert.Equal(t, []string{
+			"0.0 service two-abcd-2/s: created, of type LoadBalancer",
+			"0.0 service two-abcd-2/s: + finalizer f; + ingress 1.2.3.4",
+			"0.0 call lb-2 (Service s): createLoadBalancer → 200",
+			"0.0 call?: listLoadBalancers → 200",
+			"0.9 log?: plain words",
+			"0.9 log: about two-abcd-2/s",
+			"0.9 log: about one-abcd-1/s and two-abcd-2/s",
+			"0.9 log?: about one-abcd-17/s",
+		}, told(lines["two"]))
+	})
+}
+
+// A test with a thousand nodes, or a CCM that says a lot, costs no more than
+// there is a place for.
+func TestTimelineIsBounded(t *testing.T) {
+	record1(t, func(b *bench) {
+		one := b.test("one", true)
+		name := one.Name("n")
+		for i := range maxItems + 1000 {
+			b.run.recorder.tell(SourceNode, false, name, "change %d", i)
+		}
+		for i := range maxSteps + 10 {
+			one.Logf("step %d %s", i, strings.Repeat("é", 1000))
+		}
+		b.says("%s\n", strings.Repeat("x", maxLine*3))
+		time.Sleep(10 * time.Second)
+		one.trace.end(true)
+		assert.LessOrEqual(t, len(b.run.recorder.items), maxItems)
+		line := b.run.recorder.close()["one"]
+		assert.Len(t, line.Entries, keptOfFailed)
+		assert.Equal(t, maxItems+1000+maxSteps+10+1-keptOfFailed, line.LeftOut)
+		assert.Equal(t, keptOfFailed/2, line.Head)
+		for _, e := range line.Entries {
+			assert.LessOrEqual(t, len([]rune(e.Text)), longest+2)
+		}
+		assert.Empty(t, b.run.recorder.items)
+	})
+}
+
+// A journal that fails costs its calls, is told of once, and holds nothing up.
+func TestJournalFails(t *testing.T) {
+	record1(t, func(b *bench) {
+		b.cloud.err = errors.New("down")
+		one := b.test("one", true)
+		time.Sleep(5 * time.Second)
+		b.cloud.err = nil
+		b.cloud.called("listRoutes", "", "200")
+		time.Sleep(5 * time.Second)
+		one.trace.end(false)
+		time.Sleep(time.Minute)
+		b.run.recorder.mu.Lock()
+		assert.Len(t, b.run.recorder.timelines, 1, "it is settled before the end")
+		assert.Empty(t, b.run.recorder.items)
+		b.run.recorder.mu.Unlock()
+		assert.Equal(t, []string{"0.9 step!: the cloud does not say which calls it gets: down", "5.0 call: listRoutes → 200"}, told(b.run.recorder.close()["one"]))
+	})
+}
+
+// What tests do and wait for is told by T itself; the CCM's starts and stops by
+// what keeps it.
+func TestStepsOfATest(t *testing.T) {
+	record1(t, func(b *bench) {
+		b.run.ccm.noted = b.run.recorder.note
+		test := alone(core("one", func(t *T) {
+			t.Must(t.CCM.Stop(t.Context()), "stopping")
+			time.Sleep(time.Second)
+			t.Must(t.CCM.Start(t.Context()), "starting")
+			looks := 0
+			t.HoldsUntil("peace", func(context.Context) error { return nil }, "dawn", func(context.Context) error {
+				if looks++; looks < 11 {
+					return errors.New("dark")
+				}
+				return nil
+			})
+			t.Cleanup(func(context.Context) error { time.Sleep(time.Second); t.Logf("undone"); return nil })
+			never(t)
+		}))
+		test.Bound = 10 * time.Second
+		b.run.Tests = []Test{test}
+		_, err := b.run.outcome(b.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{
+			"0.0 step: starting the CCM",
+			"0.0 step: stopping the CCM",
+			"1.0 step: starting the CCM",
+			"1.0 step: watching peace, until dawn",
+			"2.0 step!: waiting for what never comes: context deadline exceeded",
+			"10.0 step!: failed: waited for what never comes; gave up after 10s; last: not yet",
+			"10.0 step: the test has ended; what it made is undone",
+			"11.0 step: undone",
+			"11.0 step: stopping the CCM",
+		}, told(b.run.recorder.close()["one"]))
+	})
+}
+
+func TestDriverBehindTheRecorder(t *testing.T) {
+	cloud := &journaled{}
+	var given Cloud = recorded{Cloud: cloud}
+	_, ok := given.(Journal)
+	assert.False(t, ok)
+	found, ok := As[Journal](given)
+	assert.True(t, ok)
+	assert.Same(t, cloud, found)
+	_, ok = As[CCM](given)
+	assert.False(t, ok)
+}
+
+// When a line was said, whoever wrote it.
+func TestLines(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("here", 3600))
+	read := now.Add(-time.Minute)
+	for line, want := range map[string]struct {
+		ago    time.Duration
+		text   string
+		failed bool
+	}{
+		"I0301 11:59:30.500000   77 a.go:1] hello":              {29500 * time.Millisecond, "I a.go:1] hello", false},
+		"E0301 03:59:59.000000   77 a.go:1] another zone":       {time.Second, "E a.go:1] another zone", true},
+		"W0301 12:00:30.000000   77 a.go:1] clocks differ":      {0, "W a.go:1] clocks differ", false},
+		"I0301 11:53:30.000000   77 a.go:1] clocks differ":      {time.Minute, "I a.go:1] clocks differ", false},
+		"F1399 99:99:99.000000   77 a.go:1] no time":            {0, "F a.go:1] no time", true},
+		`time=2026-03-01T10:59:50Z level=ERROR msg="slog"`:      {10 * time.Second, `time=2026-03-01T10:59:50Z level=ERROR msg="slog"`, true},
+		`{"level":"error","ts":1772362790.25,"msg":"zap"}`:      {9750 * time.Millisecond, `{"level":"error","ts":1772362790.25,"msg":"zap"}`, true},
+		`{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`: {500 * time.Millisecond, `{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`, false},
+		"plain": {0, "plain", false},
+		"":      {0, "", false},
+	} {
+		e := (&tail{read: read}).entry([]byte(line), now)
+		assert.Equal(t, want.text, e.Text)
+		assert.Equal(t, want.ago, now.Sub(e.At), line)
+		assert.Equal(t, want.failed, e.Failed, line)
+	}
+	// What has no time is of the line before.
+	x := &tail{read: read}
+	first := x.entry([]byte("E0301 11:59:30.000000 77 a.go:1] panic"), now)
+	assert.Equal(t, first.At, x.entry([]byte("goroutine 1"), now).At)
+}
+
+// A file that is cut, or comes later, or has no end of a line yet.
+func TestTail(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	x := &tail{}
+	next := func(write string) (lines []string) {
+		if write != "" {
+			require.NoError(t, os.WriteFile(file, []byte(write), 0o600))
+		}
+		for _, line := range x.next(file) {
+			lines = append(lines, string(line))
+		}
+		return lines
+	}
+	assert.Empty(t, next(""))
+	assert.Equal(t, []string{"a"}, next("a\nb"))
+	assert.Equal(t, []string{"bc"}, next("a\nbc\n"))
+	assert.Equal(t, []string{"x"}, next("x\n"), "it was begun anew")
+}
+
+func TestShare(t *testing.T) {
+	assert.Equal(t, 3, share([]int{1, 2, 3}, 100))
+	assert.Equal(t, 4, share([]int{1, 2, 30, 40}, 11))
+	assert.Equal(t, 2, share([]int{9, 9, 9}, 8))
+	assert.Equal(t, 1, share(nil, 8))
+}
