@@ -22,7 +22,7 @@ func nodeNamed(name string, change ...func(*corev1.Node)) corev1.Node {
 	return n
 }
 
-func waits(n *corev1.Node) {
+func waiting(n *corev1.Node) {
 	n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
 }
 
@@ -42,9 +42,9 @@ func TestUntouched(t *testing.T) {
 		want     string // "" for none
 	}{
 		"an empty cluster":          {},
-		"nodes that wait":           {nodes: []corev1.Node{nodeNamed("a", waits, addressed)}, want: "nodes wait for a CCM: a; "},
-		"nodes that may be taken":   {nodes: []corev1.Node{nodeNamed("a", waits, addressed)}, consent: true},
-		"nodes without an address":  {nodes: []corev1.Node{nodeNamed("a", waits)}, consent: true, want: "nodes name no address at which they are reached: a"},
+		"nodes that wait":           {nodes: []corev1.Node{nodeNamed("a", waiting, addressed)}, want: "nodes wait for a CCM: a; "},
+		"nodes that may be taken":   {nodes: []corev1.Node{nodeNamed("a", waiting, addressed)}, consent: true},
+		"nodes without an address":  {nodes: []corev1.Node{nodeNamed("a", waiting)}, consent: true, want: "nodes name no address at which they are reached: a"},
 		"nodes of no cloud":         {nodes: []corev1.Node{nodeNamed("a"), nodeNamed("b")}, consent: true, want: "nodes are of no cloud: a, b; "},
 		"a Service that asks":       {services: service(corev1.ServiceTypeLoadBalancer, nil), want: "there are Services of type LoadBalancer: shop/web; "},
 		"a Service of another kind": {services: service(corev1.ServiceTypeNodePort, nil)},
