@@ -9,22 +9,24 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // ForSuite is an error when a CCM under test would do something to what is in the
 // cluster. With nodes, those that wait for a CCM are there for it. tidy takes away
-// what a CCM leaves that has ended: its lease, and what was said about Nodes that
-// were not there before.
+// what a CCM leaves that has ended: its lease, and what was said about that and
+// about Nodes that were not there before; and it waits for namespaces to go.
 func ForSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(context.Context) error, err error) {
 	kube, err := kubeaccess.Client(kubeconfig, "operator")
 	if err != nil {
@@ -43,7 +45,7 @@ func ForSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(con
 	if err := errors.Join(vacant(ctx, kube), untouched(before.Items, services.Items, nodes)); err != nil {
 		return nil, err
 	}
-	said, err := nodeEvents(ctx, kube)
+	said, err := events(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
@@ -55,17 +57,36 @@ func ForSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(con
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		return errors.Join(restore(ctx, kube, lease), forget(ctx, kube, before.Items, said))
+		ctx, cancel := context.WithTimeout(ctx, tidyBound)
+		defer cancel()
+		return errors.Join(restore(ctx, kube, lease), forget(ctx, kube, before.Items, said), awaitNamespaces(ctx, kube))
 	}, nil
+}
+
+// tidyBound is generous: namespaces go one by one.
+const tidyBound = 2 * time.Minute
+
+// awaitNamespaces waits until none of the suite's is on its way out. What is in
+// others is none of its business.
+func awaitNamespaces(ctx context.Context, kube kubernetes.Interface) error {
+	return cluster.Poll(ctx, "the tests' namespaces to go", func(ctx context.Context) error {
+		list, err := kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: conformance.LabelSuite})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%s is still there", list.Items[0].Name)
+		}
+		return err
+	})
 }
 
 // untouched is an error when a CCM would write to one of the nodes, delete it, or
 // make a balancer for one of the Services.
 func untouched(nodes []corev1.Node, services []corev1.Service, consent bool) error {
 	var errs []error
-	var waiting, others, asking []string
+	var waiting, unreached, others, asking []string
 	for _, n := range nodes {
 		switch {
+		case timeline.Uninitialized(&n) && consent && internalIPv4(n) == "":
+			unreached = append(unreached, n.Name)
 		case timeline.Uninitialized(&n):
 			waiting = append(waiting, n.Name)
 		case n.Spec.ProviderID == "":
@@ -79,6 +100,9 @@ func untouched(nodes []corev1.Node, services []corev1.Service, consent bool) err
 	}
 	if len(waiting) > 0 && !consent {
 		errs = append(errs, fmt.Errorf("nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here", shown(waiting)))
+	}
+	if len(unreached) > 0 {
+		errs = append(errs, fmt.Errorf("--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip", shown(unreached)))
 	}
 	if len(others) > 0 {
 		errs = append(errs, fmt.Errorf("nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external", shown(others)))
@@ -106,22 +130,22 @@ func restore(ctx context.Context, kube kubernetes.Interface, was *coordinationv1
 	return err
 }
 
-// forget deletes Events, but those said before, on Nodes that are gone and were
-// not there before.
+// forget deletes Events, but those said before, on the lease of CCMs and on Nodes
+// that are gone and were not there before.
 func forget(ctx context.Context, kube kubernetes.Interface, before []corev1.Node, said []corev1.Event) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
-	events, err := nodeEvents(ctx, kube)
+	now, err := events(ctx, kube)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, e := range events {
+	for _, e := range now {
 		about := func(n corev1.Node) bool { return n.Name == e.InvolvedObject.Name }
-		old := func(o corev1.Event) bool { return o.UID == e.UID }
-		if slices.ContainsFunc(before, about) || slices.ContainsFunc(nodes.Items, about) || slices.ContainsFunc(said, old) {
+		theirs := e.InvolvedObject.Kind == "Node" && (slices.ContainsFunc(before, about) || slices.ContainsFunc(nodes.Items, about))
+		if theirs || slices.ContainsFunc(said, func(o corev1.Event) bool { return o.UID == e.UID }) {
 			continue
 		}
 		if err := kube.CoreV1().Events(e.Namespace).Delete(ctx, e.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -131,12 +155,14 @@ func forget(ctx context.Context, kube kubernetes.Interface, before []corev1.Node
 	return errors.Join(errs...)
 }
 
-func nodeEvents(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
-	list, err := kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Node").String(),
-	})
+// events are those on Nodes and on the lease of CCMs.
+func events(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
+	list, err := kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return list.Items, nil
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool {
+		on := e.InvolvedObject
+		return on.Kind != "Node" && (on.Kind != "Lease" || on.Name != leaseName)
+	}), nil
 }
