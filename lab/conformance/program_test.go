@@ -1,9 +1,15 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -140,4 +146,92 @@ func TestProgramCheck(t *testing.T) {
 	p.Host, p.LogFile = process.Host{Lab: dir}, filepath.Join(dir, "log")
 	require.ErrorContains(t, p.Start(t.Context()), "the fields are")
 	assert.NoFileExists(t, p.LogFile)
+}
+
+// Each replica is a process of its own, found by its own name.
+func TestReplicas(t *testing.T) {
+	p := script(t, `echo "$1"; exec sleep 1000`)
+	p.Args, p.ConfigTemplate = []string{"{{.Address}}:{{.Port}} {{.CloudConfig}}"}, "port = {{.Port}}\n"
+	p.Values.Address, p.Noise = "127.0.0.1", regexp.MustCompile("^noise")
+
+	itself, err := p.Replica(0)
+	require.NoError(t, err)
+	assert.Same(t, p, itself)
+	r, err := p.Replica(1)
+	require.NoError(t, err)
+	again, err := p.Replica(1)
+	require.NoError(t, err)
+	assert.Same(t, r, again)
+	second := r.(*Program)
+	t.Cleanup(func() { assert.NoError(t, second.Stop(context.Background())) })
+	assert.NotEqual(t, p.Values.Port, second.Values.Port)
+	assert.Equal(t, filepath.Join(filepath.Dir(p.LogFile), "ccm-2.log"), second.LogFile)
+	assert.Equal(t, p.Noise, second.Noise)
+	assert.False(t, second.Running(), "it is not started")
+
+	require.NoError(t, p.Start(t.Context()))
+	require.NoError(t, second.Start(t.Context()))
+	says(t, second, fmt.Sprintf("127.0.0.1:%d %s", second.Values.Port, filepath.Join(filepath.Dir(p.Values.CloudConfig), "cloud-2.conf")))
+	running, err := p.Host.Running()
+	require.NoError(t, err)
+	assert.Contains(t, running, ComponentCCM)
+	assert.Contains(t, running, ComponentCCM+"-2")
+
+	require.NoError(t, second.Kill(t.Context()))
+	require.NoError(t, second.Kill(t.Context()), "it does not run")
+	assert.False(t, second.Running())
+	assert.True(t, p.Running())
+	assert.Empty(t, second.Crashed(), "being killed is no crash")
+	require.Error(t, second.Freeze(), "it does not run")
+	require.Error(t, second.Thaw(), "it does not run")
+}
+
+// What is frozen says nothing until it is thawed, and may end as it likes.
+func TestProgramIsFrozen(t *testing.T) {
+	p := script(t, `while read -r line; do echo "$line"; done <talk; exit 1`)
+	talk := filepath.Join(p.Host.Lab, "talk")
+	require.NoError(t, syscall.Mkfifo(talk, 0o600))
+	require.NoError(t, p.Start(t.Context()))
+	w, err := os.OpenFile(talk, os.O_RDWR, 0)
+	require.NoError(t, err)
+	say := func(line string) {
+		_, err := io.WriteString(w, line+"\n")
+		require.NoError(t, err)
+	}
+	say("before")
+	says(t, p, "before")
+
+	require.NoError(t, p.Freeze())
+	state := func() string {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.running.PID))
+		require.NoError(t, err)
+		return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[0]
+	}
+	require.Eventually(t, func() bool { return state() == "T" }, programBound, 10*time.Millisecond, "it is stopped")
+	say("meanwhile")
+	assert.True(t, p.Running())
+	assert.NotContains(t, p.Log(9), "meanwhile")
+	require.NoError(t, p.Thaw())
+	says(t, p, "meanwhile")
+
+	require.NoError(t, w.Close())
+	require.Eventually(t, func() bool { return !p.Running() }, programBound, 10*time.Millisecond, "it ends by itself")
+	assert.Empty(t, p.Crashed(), "that is no crash")
+	assert.Equal(t, []string{"it ended by itself: exit status 1"}, p.Log(9)[len(p.Log(9))-1:])
+
+	require.NoError(t, p.Start(t.Context()), "it can be started again")
+	require.NoError(t, p.Freeze())
+	require.NoError(t, p.Stop(t.Context()), "one that is frozen is killed")
+	assert.Zero(t, runningPrograms(t, p))
+}
+
+func TestNoiseIsLeftOut(t *testing.T) {
+	p := script(t, `echo first; for i in 1 2 3; do echo "noise $i"; done; echo last; exec sleep 1000`)
+	p.Noise = regexp.MustCompile(`^noise \d`)
+	require.NoError(t, p.Start(t.Context()))
+	says(t, p, "last")
+	assert.Equal(t, []string{"first", "last"}, p.Log(2))
+	assert.Equal(t, []string{"last"}, p.Log(1))
 }

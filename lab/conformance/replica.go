@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,6 +57,11 @@ func (t *T) Replica(number int) Replica {
 	}
 	r, err := k.replica(number)
 	t.Must(err, "replica %d of the CCM", number)
+	k.mu.Lock()
+	if !slices.Contains(k.others, r) {
+		k.others = append(k.others, r)
+	}
+	k.mu.Unlock()
 	t.Cleanup(func(ctx context.Context) error {
 		select {
 		case <-r.Crashed():

@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the cluster for its version: %w", err)
 	}
-	ccm := &kept{CCM: o.Implementation.CCM}
+	ccm := &kept{CCM: o.Implementation.CCM, leases: &leases{kube: kube}}
 	if o.Limits == nil {
 		o.Limits = DefaultLimits()
 	}
@@ -173,11 +173,16 @@ type kept struct {
 	mu     sync.Mutex
 	wanted bool
 	frozen bool // ever, since it was last stopped
+	others []Replica
+	leases *leases
 }
 
 func (k *kept) Start(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !k.wanted && !slices.ContainsFunc(k.others, Replica.Running) {
+		k.leases.giveBack(ctx)
+	}
 	k.wanted = true
 	return k.note("starting the CCM", func() error { return k.CCM.Start(ctx) })
 }
