@@ -201,6 +201,10 @@ func throttledRefresh(t *conformance.T) {
 func staleReads(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 4)
 	restart := stopCCM(t)
+	for i, w := range others { // An old copy does not show what is stopped from now on.
+		t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+		others[i].off = true
+	}
 	fault := onInstances(t, conformance.FaultStale)
 	nodes[0].NotReady()
 	asked := hits(t, fault, 1)
