@@ -283,11 +283,12 @@ type worker struct {
 	*conformance.StandIn
 	t        *conformance.T
 	instance conformance.Instance
+	off      bool // its instance is stopped, and its kubelet has not said so
 }
 
 func newWorker(t *conformance.T) worker {
 	instance, node := t.NewWorker(conformance.NodeSpec{})
-	return worker{node, t, instance}
+	return worker{StandIn: node, t: t, instance: instance}
 }
 
 // newStopped is a worker that was stopped and got the taint for that.
@@ -303,7 +304,9 @@ func newStopped(t *conformance.T) worker {
 
 // stop is what a machine that shuts down looks like to the cloud and the cluster.
 func (w worker) stop() {
-	w.t.Must(w.t.Cloud.StopInstance(w.t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+	if !w.off {
+		w.t.Must(w.t.Cloud.StopInstance(w.t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+	}
 	w.NotReady()
 }
 

@@ -150,9 +150,9 @@ func tokenSwapped(t *conformance.T) {
 // until they are mended.
 func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
-	late := joins(t)
-	holds := allHold(nodes.kept, late.there, noCrash(t))
+	holds := allHold(nodes.kept, noCrash(t))
 	outlast(t, wrong, callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, wrong, holds)
 	mend()
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
 }

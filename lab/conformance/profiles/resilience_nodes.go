@@ -176,11 +176,21 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 4)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	late := joins(t)
-	holds := allHold(nodes.kept, late.there, noCrash(t))
+	holds := allHold(nodes.kept, noCrash(t))
 	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+}
+
+// joinsAmid is a worker that joins during a fault, and about which the CCM has
+// asked. It comes when the CCM has had its chance with others: a Node that waits
+// has it ask, too, and more often.
+func joinsAmid(t *conformance.T, fault conformance.Injection, holds func(context.Context) error) worker {
+	late := joins(t)
+	asked := either(hits(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts)), late.initialized)
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
+	return late
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -188,11 +198,13 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	late := joins(t)
-	late.NotReady() // There is no answer whatever that could say that its instance is gone.
-	holds := allHold(nodes.kept, late.there, noCrash(t))
+	holds := allHold(nodes.kept, noCrash(t))
 	restart()
 	outlast(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, holds)
+	late.NotReady() // There is no answer whatever that could say that its instance is gone.
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
+		either(hits(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts)), late.initialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
@@ -201,6 +213,10 @@ func throttledRefresh(t *conformance.T) {
 func staleReads(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 4)
 	restart := stopCCM(t)
+	for i, w := range others { // An old copy does not show what is stopped from now on.
+		t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+		others[i].off = true
+	}
 	fault := onInstances(t, conformance.FaultStale)
 	nodes[0].NotReady()
 	asked := hits(t, fault, 1)
@@ -211,8 +227,10 @@ func staleReads(t *conformance.T) {
 	name := t.Name("younger")
 	instance := t.NewInstance(name)
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
-	younger.NotReady()
 	holds := allHold(nodes.kept, younger.kept, noCrash(t))
+	asked = either(hits(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts)), younger.initialized)
+	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
+	younger.NotReady()
 	outlast(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
 
 	halted, ended := nodes[1], nodes[2]
@@ -231,13 +249,13 @@ func slowAPI(t *conformance.T) {
 	restart := stopCCM(t)
 	fault := onInstances(t, conformance.FaultSlow)
 	nodes[0].NotReady()
-	late := joins(t)
-	holds := allHold(nodes.kept, late.there, noCrash(t))
+	holds := allHold(nodes.kept, noCrash(t))
 	restart()
 	// As many as its client sends before it gives up on a call, or waits for: each
 	// costs time. That a time-out is no answer is the matter of another test.
 	asked := either(hits(t, fault, t.Attempts), stopped(others))
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
+	late := joins(t)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
 }
@@ -245,6 +263,7 @@ func slowAPI(t *conformance.T) {
 // goesOn watches that something holds until the CCM has initialised a Node that
 // joined during the fault, and done a further one's work.
 func goesOn(t *conformance.T, late worker, what string, holds func(context.Context) error) {
+	holds = allHold(holds, late.there)
 	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.initialized)
 	control := newWorker(t)
 	control.stop()
