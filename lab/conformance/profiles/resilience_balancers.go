@@ -339,7 +339,7 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	for _, s := range services.Items {
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			if stranger.Address != "" && (in.IP == stranger.Address || in.Hostname == stranger.Address) {
-				return fmt.Errorf("Service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address)
+				return fmt.Errorf("service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address)
 			}
 		}
 	}
@@ -468,7 +468,11 @@ func keepTheirs(ctx context.Context, t *conformance.T, ids map[string]string, se
 			return err
 		}
 		if len(found) != 1 || !slices.ContainsFunc(found, func(b conformance.Balancer) bool { return b.ID == ids[svc.Name] }) {
-			return fmt.Errorf("service %s had balancer %s, and has %v", svc.Name, ids[svc.Name], found)
+			now := []string{}
+			for _, b := range found {
+				now = append(now, b.ID)
+			}
+			return fmt.Errorf("service %s had balancer %s, and has %v", svc.Name, ids[svc.Name], now)
 		}
 	}
 	return nil
