@@ -49,6 +49,7 @@ type Account struct {
 	CCM        conformance.Identity `json:"ccm"`
 	Cluster    conformance.Identity `json:"cluster"`
 	Happened   string               `json:"happened"`
+	Watch      string               `json:"watch"`
 	Requires   string               `json:"requires"`
 	Source     string               `json:"source"`
 	Behaved    bool                 `json:"behaved"`
@@ -208,7 +209,7 @@ func (p *play) account(test conformance.Test, report *conformance.Report) *Accou
 	i, result := test.Incident, report.Tests[0]
 	a := &Account{
 		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level, Capability: test.Capability,
-		CCM: report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Requires: test.Requires, Source: test.Source,
+		CCM: report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch, Requires: test.Requires, Source: test.Source,
 		// One that ends by itself does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
 		Seconds: result.Seconds, Reasons: result.Reasons, Did: Deeds{Calls: []CallsOf{}, Warnings: p.warns, Crashes: len(report.Crashes)},

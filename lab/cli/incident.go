@@ -3,6 +3,7 @@ package cli
 // This file answers: which incidents are there, and how is one shown?
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -166,10 +167,11 @@ func (f *conformanceFlags) play(cmd *cobra.Command, test conformance.Test) error
 		return err
 	}
 	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
-	show := printer(told)
+	quiet := context.AfterFunc(cmd.Context(), func() { steps.Say("\nInterrupted: what the incident made is taken away.") })
 	account, err := lab.PlayIncident(cmd.Context(), test, lab.IncidentOptions{
-		ConformanceOptions: f.opts, Show: show, Note: func(text string) { steps.Say("lab: %s", text) },
+		ConformanceOptions: f.opts, Show: printer(told), Note: func(text string) { steps.Say("lab: %s", text) },
 	}, steps)
+	quiet()
 	if account == nil {
 		return err
 	}

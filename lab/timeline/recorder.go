@@ -7,6 +7,7 @@ package timeline
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -84,7 +85,26 @@ func Service(before, after *corev1.Service) []Change {
 	case !was:
 		return append([]Change{service(after, "changed", "type LoadBalancer, address pending")}, address("", IngressIP(after), after)...)
 	}
-	return address(IngressIP(before), IngressIP(after), after)
+	return append(asked(before, after), address(IngressIP(before), IngressIP(after), after)...)
+}
+
+// asked tells what else somebody asks of a Service that has a balancer.
+func asked(before, after *corev1.Service) (out []Change) {
+	if was, is := ports(before), ports(after); was != is {
+		out = append(out, service(after, "changed", fmt.Sprintf("ports %s, before %s", is, was)))
+	}
+	if before.DeletionTimestamp == nil && after.DeletionTimestamp != nil {
+		out = append(out, service(after, "deleting", "waits for "+strings.Join(after.Finalizers, ", ")))
+	}
+	return out
+}
+
+func ports(s *corev1.Service) string {
+	var all []string
+	for _, p := range s.Spec.Ports {
+		all = append(all, fmt.Sprintf("%s %d→%d", p.Protocol, p.Port, p.NodePort))
+	}
+	return strings.Join(all, ", ")
 }
 
 func balanced(s *corev1.Service) bool {

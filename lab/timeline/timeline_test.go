@@ -73,6 +73,15 @@ func TestServiceChanges(t *testing.T) {
 	asksNoMore := timeline.Service(served, internal)
 	assert.Equal(t, []string{"changed"}, whats(asksNoMore))
 	assert.Equal(t, "type ClusterIP, no balancer any more", asksNoMore[0].Detail)
+	moved, going := served.DeepCopy(), served.DeepCopy()
+	moved.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 81, NodePort: 30001}}
+	served.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30001}}
+	going.Spec.Ports, going.DeletionTimestamp, going.Finalizers = served.Spec.Ports, new(metav1.Now()), []string{"a/b"}
+	assert.Equal(t, []string{"changed"}, whats(timeline.Service(served, moved)))
+	assert.Equal(t, "ports TCP 81→30001, before TCP 80→30001", timeline.Service(served, moved)[0].Detail)
+	assert.Equal(t, []string{"deleting"}, whats(timeline.Service(served, going)))
+	assert.Equal(t, "waits for a/b", timeline.Service(served, going)[0].Detail)
+	assert.Empty(t, timeline.Service(going, going))
 	assert.Empty(t, timeline.Service(internal, internal))
 	assert.Empty(t, timeline.Service(nil, internal))
 	assert.Empty(t, timeline.Service(internal, nil))

@@ -282,10 +282,10 @@ func strangerWasFirst(t *conformance.T) {
 
 	warnings := warningsOn(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-	t.HoldsUntil("the stranger's balancer is left alone", alone, "the Service to have a balancer of its own, or a Warning that says why not",
+	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service to have a balancer of its own, or a Warning that says why not",
 		either(theOne(t, svc), moreWarnings(t, svc, warnings)))
 	t.DeleteService(svc)
-	t.HoldsUntil("the stranger's balancer is left alone", alone, "the Service and what it had to be gone", func(ctx context.Context) error {
+	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service and what it had to be gone", func(ctx context.Context) error {
 		left, err := t.BalancersOf(ctx, svc)
 		if err == nil && len(left) > 0 {
 			err = errors.New("it still has a balancer")
@@ -330,7 +330,7 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	case !there:
 		return fmt.Errorf("balancer %s of another cluster is gone", stranger.ID)
 	case !assert.ObjectsAreEqual(stranger, now):
-		return fmt.Errorf("balancer %s of another cluster was %+v, and is %+v", stranger.ID, stranger, now)
+		return fmt.Errorf("balancer %s of another cluster was changed: %s", stranger.ID, difference(stranger, now))
 	}
 	services, err := t.Kube.CoreV1().Services(svc.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -339,11 +339,29 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	for _, s := range services.Items {
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			if stranger.Address != "" && (in.IP == stranger.Address || in.Hostname == stranger.Address) {
-				return fmt.Errorf("Service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address)
+				return fmt.Errorf("service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address)
 			}
 		}
 	}
 	return nil
+}
+
+// difference says what is not as it was.
+func difference(was, is conformance.Balancer) string {
+	var all []string
+	for _, part := range []struct {
+		what    string
+		was, is any
+	}{
+		{"name", was.Name, is.Name}, {"Service", was.Service, is.Service}, {"address", was.Address, is.Address}, {"active", was.Active, is.Active},
+		{"listeners", was.Listeners, is.Listeners}, {"targets", was.Targets, is.Targets}, {"source ranges", was.SourceRanges, is.SourceRanges},
+		{"affinity", was.AffinitySeconds, is.AffinitySeconds}, {"health check", was.HealthCheckPort, is.HealthCheckPort},
+	} {
+		if !assert.ObjectsAreEqual(part.was, part.is) {
+			all = append(all, fmt.Sprintf("%s %v, now %v", part.what, part.was, part.is))
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // warningsOn is how often something was warned of on the Service. There are some
@@ -432,7 +450,7 @@ func missingPageOfBalancers(t *conformance.T) {
 		warnings := warningsOn(t, svc)
 		changePort(t, svc)
 		listens := listensFor(t, svc)
-		t.HoldsUntil("every Service keeps its balancer, and gets no other", unharmed, "the CCM to have followed a change, or to have said why not",
+		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed, "the CCM to have followed a change, or to have said why not",
 			either(moreWarnings(t, svc, warnings), func(ctx context.Context) error {
 				b, err := t.TheBalancer(ctx, svc)
 				if err == nil {
@@ -447,7 +465,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	asked := hits(t, fault, 2)
 	warnings := warningsOn(t, goes)
 	t.DeleteService(goes)
-	t.HoldsUntil("the others keep their balancers", func(ctx context.Context) error { return keepTheirs(ctx, t, before, stay) },
+	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error { return keepTheirs(ctx, t, before, stay) },
 		"the CCM to have looked for what it is to delete", either(either(asked, moreWarnings(t, goes, warnings)), func(ctx context.Context) error { return t.NoService(ctx, goes) }))
 	lift(t, fault)
 	if t.NoService(t.Context(), goes) != nil {
@@ -468,7 +486,11 @@ func keepTheirs(ctx context.Context, t *conformance.T, ids map[string]string, se
 			return err
 		}
 		if len(found) != 1 || !slices.ContainsFunc(found, func(b conformance.Balancer) bool { return b.ID == ids[svc.Name] }) {
-			return fmt.Errorf("service %s had balancer %s, and has %v", svc.Name, ids[svc.Name], found)
+			now := []string{}
+			for _, b := range found {
+				now = append(now, b.ID)
+			}
+			return fmt.Errorf("service %s had balancer %s, and has %v", svc.Name, ids[svc.Name], now)
 		}
 	}
 	return nil

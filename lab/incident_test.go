@@ -1,0 +1,61 @@
+package lab_test
+
+// An incident as its users play it: the command, a real cluster, a real CCM.
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+func TestIncident(t *testing.T) {
+	f := newFixture(t)
+	name := f.name + "-incident"
+	cmd := f.command("lab", "incident", "run", "lost-create", "--name", name, "-o", "json")
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", out)
+	assert.NoDirExists(t, filepath.Join(f.home, name))
+	var a lab.Account
+	require.NoError(t, json.Unmarshal(out, &a))
+
+	assert.True(t, a.Behaved)
+	assert.Equal(t, "lost-create", a.Incident)
+	assert.Equal(t, conformance.Resilience, a.Profile)
+	assert.Empty(t, a.Reasons)
+	i := slices.IndexFunc(a.Did.Calls, func(d lab.CallsOf) bool { return d.Operation == "createLoadBalancer" })
+	require.GreaterOrEqual(t, i, 0)
+	assert.Equal(t, lab.CallsOf{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
+
+	// The call that is never answered counts from when that was clear.
+	appear(t, a.Timeline, "suite/incident begins", "suite/fault-lost fault-begins", "call createLoadBalancer", "balancer gone", "suite/incident over")
+	appear(t, a.Timeline, "suite/fault-lost fault-begins", "suite/fault-lost fault-lifted", "service deleting", "service deleted", "suite/ccm stopped")
+	assert.Less(t, a.Timeline[0].Seconds, 1.0, "the clock begins with the incident")
+}
+
+// appear requires that these are told, in this order. What a name of its own has
+// is called by its kind.
+func appear(t *testing.T, entries []timeline.Entry, order ...string) {
+	for _, want := range order {
+		i := slices.IndexFunc(entries, func(e timeline.Entry) bool {
+			kind, _, _ := strings.Cut(e.Subject, "/")
+			switch {
+			case e.Call != nil:
+				kind = "call"
+			case kind == "suite":
+				kind = e.Subject
+			}
+			return want == kind+" "+e.What
+		})
+		require.GreaterOrEqual(t, i, 0, "%s is not where it belongs", want)
+		entries = entries[i+1:]
+	}
+}
