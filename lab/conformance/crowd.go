@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,7 +30,11 @@ import (
 const crowdLabel = "conformance.ccmlab.io/crowd"
 
 // crowdAtOnce is how many objects of a crowd are made or renewed side by side.
-const crowdAtOnce = 16
+const crowdAtOnce = 8
+
+// crowdWaiting is how many Nodes wait for the CCM at a time: on any machine, it is
+// the CCM that is busy then, and not the cluster.
+const crowdWaiting = 20
 
 // crowdRenewal is how long a round of renewals takes, at least: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
@@ -43,18 +48,18 @@ type Crowd struct {
 	t         *T
 	name      string
 	instances []Instance
-	heal      chan string // Nodes that are not Ready
 
 	mu          sync.Mutex
 	leases      []*coordinationv1.Lease
 	initialized map[string]bool
-	lost        int // times that a Node was seen not to be Ready
+	lost        map[string]bool // the Nodes that are not Ready
+	losses      int             // how often one was seen to become so
 }
 
 // NewCrowd creates the instances, and no Node yet. After the test all of it is
 // taken away, and the next test begins when cluster and CCM have got over that.
 func (t *T) NewCrowd(size int) *Crowd {
-	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, heal: make(chan string, size), leases: make([]*coordinationv1.Lease, size)}
+	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
 	t.Cleanup(t.calm)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
@@ -76,13 +81,18 @@ func (c *Crowd) terminate(ctx context.Context) error {
 	return c.t.Cloud.TerminateInstances(ctx, ids)
 }
 
-// Register has all Nodes register, as NewNode does one, and keeps them Ready.
-func (c *Crowd) Register() {
+// Initialize has all Nodes register, as NewNode does one, keeps them Ready, and
+// returns when the CCM has initialised them.
+func (c *Crowd) Initialize() {
 	ranges := c.podRanges()
 	c.watch()
+	c.t.Cleanup(c.removeLeases)
 	c.t.Cleanup(c.remove)
 	c.keepAlive()
 	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
+		if err := poll(ctx, func(context.Context) error { return c.waiting(i, crowdWaiting) }); err != nil {
+			return err
+		}
 		// First: a Node without a lease would be lost if the others take long.
 		if err := c.lease(ctx, i); err != nil {
 			return err
@@ -98,6 +108,20 @@ func (c *Crowd) Register() {
 		return err
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
+	c.t.Await(fmt.Sprintf("%d Nodes to be initialised", len(c.Names)), func(context.Context) error {
+		return c.waiting(len(c.Names), 1)
+	})
+}
+
+// waiting is an error while, of so many Nodes, as many as that or more wait for
+// the CCM.
+func (c *Crowd) waiting(registered, limit int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := registered - len(c.initialized); n >= limit {
+		return fmt.Errorf("%d of %d wait for the CCM", n, registered)
+	}
+	return nil
 }
 
 // podRanges are four addresses for each Node, from the end of the cluster's
@@ -191,45 +215,56 @@ func (c *Crowd) see(object any) {
 		c.initialized[node.Name] = true
 	}
 	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			c.lost++
-			select {
-			case c.heal <- node.Name:
-			default: // It is seen again at its next change.
-			}
+		if condition.Type != corev1.NodeReady {
+			continue
+		}
+		if condition.Status == corev1.ConditionTrue {
+			delete(c.lost, node.Name)
+		} else if !c.lost[node.Name] {
+			c.lost[node.Name] = true
+			c.losses++
 		}
 	}
 }
 
-// AwaitInitialized waits for the CCM to have initialised all Nodes.
-func (c *Crowd) AwaitInitialized() {
-	c.t.Await(fmt.Sprintf("%d Nodes to be initialised", len(c.Names)), func(context.Context) error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if n := len(c.initialized); n < len(c.Names) {
-			return fmt.Errorf("%d are", n)
-		}
-		return nil
-	})
-}
-
-// Lost is how often a Node was taken for lost since Lost was last asked. It is
-// Ready again at once, but a CCM may have asked for its instance meanwhile, and
-// rightly so.
-func (c *Crowd) Lost() int {
+// Losses are how often a Node was taken for lost, on a machine that is too busy to
+// keep all alive. A CCM may ask for the instances of those, and rightly so.
+func (c *Crowd) Losses() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.lost
-	c.lost = 0
-	return n
+	return c.losses
 }
 
-// keepAlive renews all leases, round after round, until the test ends. What is
-// lost all the same, on a busy machine, says that it is Ready.
+// Heal says of those that are lost that they are Ready. It is not done at once: to
+// lose and to heal again and again would keep the machine busy for good.
+func (c *Crowd) Heal() {
+	c.mu.Lock()
+	lost := maps.Clone(c.lost)
+	c.mu.Unlock()
+	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
+		if !lost[c.Names[i]] {
+			return nil
+		}
+		return c.heal(ctx, c.Names[i])
+	})
+	c.t.Must(err, "saying of %d Nodes that they are Ready", len(lost))
+}
+
+func (c *Crowd) heal(ctx context.Context, node string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
+	if err == nil {
+		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
+	}
+	return err
+}
+
+// keepAlive renews all leases, round after round, until the test ends.
 func (c *Crowd) keepAlive() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
-	var both sync.WaitGroup
-	both.Go(func() {
+	ended := make(chan struct{})
+	c.t.Cleanup(func(context.Context) error { cancel(); <-ended; return nil })
+	go func() {
+		defer close(ended)
 		tick := time.NewTicker(crowdRenewal)
 		defer tick.Stop()
 		for ctx.Err() == nil {
@@ -244,32 +279,7 @@ func (c *Crowd) keepAlive() {
 			case <-ctx.Done():
 			}
 		}
-	})
-	both.Go(func() {
-		for {
-			select {
-			case name := <-c.heal:
-				if err := c.ready(ctx, name); err != nil && ctx.Err() == nil {
-					c.t.Logf("saying that Node %s is Ready: %v", name, err)
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	c.t.Cleanup(func(context.Context) error { cancel(); both.Wait(); return nil })
-}
-
-// ready says of a Node that it is.
-func (c *Crowd) ready(ctx context.Context, name string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
-	if err == nil {
-		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, name, patch)
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	}()
 }
 
 // lease makes a Node's.
@@ -316,26 +326,37 @@ func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1
 	return before
 }
 
-// remove deletes all Nodes and leases, and returns when they are gone.
+// remove deletes all Nodes, and returns when they are gone.
 func (c *Crowd) remove(ctx context.Context) error {
-	all := metav1.ListOptions{LabelSelector: crowdLabel + "=" + c.name}
-	nodes, leases := c.t.Kube.CoreV1().Nodes(), c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	nodes := c.t.Kube.CoreV1().Nodes()
 	err := c.each(ctx, func(ctx context.Context, i int) error {
-		if err := nodes.Delete(ctx, c.Names[i], metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		return nil
+		return unlessGone(nodes.Delete(ctx, c.Names[i], metav1.DeleteOptions{}))
 	})
-	if err = errors.Join(err, leases.DeleteCollection(ctx, metav1.DeleteOptions{}, all)); err != nil {
+	if err != nil {
 		return err
 	}
 	return poll(ctx, func(ctx context.Context) error {
-		left, err := nodes.List(ctx, all)
+		left, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: crowdLabel + "=" + c.name, Limit: 1})
 		if err == nil && len(left.Items) > 0 {
-			err = fmt.Errorf("%d Nodes are left", len(left.Items))
+			err = errors.New("there are Nodes left")
 		}
 		return err
 	})
+}
+
+func (c *Crowd) removeLeases(ctx context.Context) error {
+	leases := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	return c.each(ctx, func(ctx context.Context, i int) error {
+		return unlessGone(leases.Delete(ctx, c.Names[i], metav1.DeleteOptions{}))
+	})
+}
+
+// unlessGone is err, unless that says that there is no such thing any more.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // shutdown is the taint that a CCM puts on a Node whose instance is shut down, and
@@ -350,7 +371,16 @@ func (c *Crowd) AwaitLooks(times int) {
 	for range times {
 		_, err := c.t.Kube.CoreV1().Nodes().Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
 		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdown.Key)
-		c.t.AwaitTaint(c.Names[0], shutdown.Key, false)
+		c.t.Await("the CCM to take the taint "+shutdown.Key+" off Node "+c.Names[0]+", which is Ready", func(ctx context.Context) error {
+			node, err := c.t.GetNode(ctx, c.Names[0])
+			if err != nil || !HasTaint(node, shutdown.Key) {
+				return err
+			}
+			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see Losses.
+				return errors.Join(err, c.heal(ctx, c.Names[0]))
+			}
+			return errors.New("it has the taint")
+		})
 	}
 }
 
