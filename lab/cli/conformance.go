@@ -79,6 +79,7 @@ type conformanceFlags struct {
 	claims      []string
 	unsupported []string
 	reportDir   string
+	budget      string
 }
 
 func newConformance(o *options) *cobra.Command {
@@ -102,7 +103,9 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
   lab conformance --profile Node,Lifecycle --report-dir reports
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
-  lab conformance list --profile LoadBalancer`,
+  lab conformance --profile Budget --budget budget.yaml
+  lab conformance list --profile LoadBalancer
+  lab conformance budget > budget.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
@@ -132,6 +135,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
 	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
 	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml and junit.xml into this `DIR` (default: nothing is written)")
+	fl.StringVar(&f.budget, "budget", "", "`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)")
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
 	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
@@ -145,7 +149,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	capabilities, features := known(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
-	cmd.AddCommand(newConformanceList())
+	cmd.AddCommand(newConformanceList(), newConformanceBudget())
 	return cmd
 }
 
@@ -204,6 +208,8 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 	tests, p, focus, err := f.tests(all)
 	f.opts.Profiles, f.opts.Focus = p, focus
 	errs = append(errs, err, f.declare(all), f.program(ccmArgs))
+	f.opts.Limits, err = f.limits()
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -376,6 +382,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
+	printBudget(p, r.Budget)
 	p("")
 	if len(notRequired) > 0 {
 		p("failed, not required: %s", strings.Join(notRequired, ", "))

@@ -103,7 +103,9 @@ func TestConformanceMistakes(t *testing.T) {
 		"claimed and not there": {func(f *conformanceFlags) {
 			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
 		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
-		"reports into a file": {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
+		"limits that are none": {func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil, []string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"}},
+		"no limits there":      {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
+		"reports into a file":  {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newFlags(tc.change).check(conformanceTable, tc.args)

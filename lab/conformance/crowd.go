@@ -30,24 +30,28 @@ import (
 const crowdLabel = "conformance.ccmlab.io/crowd"
 
 // crowdAtOnce is how many objects of a crowd are made or renewed side by side.
-const crowdAtOnce = 8
+const crowdAtOnce = 4
 
 // crowdWaiting is how many Nodes wait for the CCM at a time: on any machine, it is
 // the CCM that is busy then, and not the cluster.
-const crowdWaiting = 20
+const crowdWaiting = 16
+
+// crowdStep is how many are taken away in one step of cleaning up.
+const crowdStep = 200
 
 // crowdRenewal is how long a round of renewals takes, at least: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
-const crowdRenewal = 3 * time.Second
+const crowdRenewal = 4 * time.Second
 
 // Crowd is many Nodes with their instances. Balancers may send traffic to all.
 type Crowd struct {
 	// Names are those of the Nodes.
 	Names []string
 
-	t         *T
-	name      string
-	instances []Instance
+	t     *T
+	name  string
+	slots chan struct{} // taken by Nodes that wait for the CCM
+	ready chan struct{} // closed when none waits any more
 
 	mu          sync.Mutex
 	leases      []*coordinationv1.Lease
@@ -59,26 +63,23 @@ type Crowd struct {
 // NewCrowd creates the instances, and no Node yet. After the test all of it is
 // taken away, and the next test begins when cluster and CCM have got over that.
 func (t *T) NewCrowd(size int) *Crowd {
-	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
+	c := &Crowd{t: t, name: t.Name("crowd"), slots: make(chan struct{}, crowdWaiting), ready: make(chan struct{}), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
 	t.Cleanup(t.calm)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
 		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
 		specs[i].Name = c.Names[i]
 	}
-	var err error
-	c.instances, err = t.Cloud.CreateInstances(t.ctx, specs)
-	t.Cleanup(c.terminate)
+	instances, err := t.Cloud.CreateInstances(t.ctx, specs)
+	for step := range slices.Chunk(instances, crowdStep) {
+		ids := make([]string, len(step))
+		for i, instance := range step {
+			ids[i] = instance.ID
+		}
+		t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstances(ctx, ids) })
+	}
 	t.Must(err, "creating %d instances", size)
 	return c
-}
-
-func (c *Crowd) terminate(ctx context.Context) error {
-	ids := make([]string, len(c.instances))
-	for i, instance := range c.instances {
-		ids[i] = instance.ID
-	}
-	return c.t.Cloud.TerminateInstances(ctx, ids)
 }
 
 // Initialize has all Nodes register, as NewNode does one, keeps them Ready, and
@@ -86,12 +87,14 @@ func (c *Crowd) terminate(ctx context.Context) error {
 func (c *Crowd) Initialize() {
 	ranges := c.podRanges()
 	c.watch()
-	c.t.Cleanup(c.removeLeases)
-	c.t.Cleanup(c.remove)
+	c.cleanup(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
+	c.cleanup(c.t.Kube.CoreV1().Nodes())
 	c.keepAlive()
-	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
-		if err := poll(ctx, func(context.Context) error { return c.waiting(i, crowdWaiting) }); err != nil {
-			return err
+	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d were initialised: %w", c.done(), len(c.Names), context.Cause(ctx))
 		}
 		// First: a Node without a lease would be lost if the others take long.
 		if err := c.lease(ctx, i); err != nil {
@@ -108,20 +111,18 @@ func (c *Crowd) Initialize() {
 		return err
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
-	c.t.Await(fmt.Sprintf("%d Nodes to be initialised", len(c.Names)), func(context.Context) error {
-		return c.waiting(len(c.Names), 1)
-	})
+	select {
+	case <-c.ready:
+	case <-c.t.ctx.Done():
+		c.t.Fatalf("waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.done(), context.Cause(c.t.ctx))
+	}
 }
 
-// waiting is an error while, of so many Nodes, as many as that or more wait for
-// the CCM.
-func (c *Crowd) waiting(registered, limit int) error {
+// done is how many Nodes have been initialised.
+func (c *Crowd) done() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := registered - len(c.initialized); n >= limit {
-		return fmt.Errorf("%d of %d wait for the CCM", n, registered)
-	}
-	return nil
+	return len(c.initialized)
 }
 
 // podRanges are four addresses for each Node, from the end of the cluster's
@@ -171,11 +172,11 @@ func number(a netip.Addr) (n int64) {
 	return n
 }
 
-// each does something for all Nodes, several at once, until one fails.
-func (c *Crowd) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+// each does something so many times, several at once, until one fails.
+func each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(crowdAtOnce)
-	for i := range c.Names {
+	for i := range count {
 		all.Go(func() error {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -211,8 +212,12 @@ func (c *Crowd) see(object any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
+	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !c.initialized[node.Name] {
 		c.initialized[node.Name] = true
+		<-c.slots
+		if len(c.initialized) == len(c.Names) {
+			close(c.ready)
+		}
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type != corev1.NodeReady {
@@ -241,7 +246,7 @@ func (c *Crowd) Heal() {
 	c.mu.Lock()
 	lost := maps.Clone(c.lost)
 	c.mu.Unlock()
-	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
+	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
 		if !lost[c.Names[i]] {
 			return nil
 		}
@@ -268,7 +273,7 @@ func (c *Crowd) keepAlive() {
 		tick := time.NewTicker(crowdRenewal)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = c.each(ctx, func(ctx context.Context, i int) error { // None is left out because another failed.
+			_ = each(ctx, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
 				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
 					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
 				}
@@ -326,29 +331,20 @@ func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1
 	return before
 }
 
-// remove deletes all Nodes, and returns when they are gone.
-func (c *Crowd) remove(ctx context.Context) error {
-	nodes := c.t.Kube.CoreV1().Nodes()
-	err := c.each(ctx, func(ctx context.Context, i int) error {
-		return unlessGone(nodes.Delete(ctx, c.Names[i], metav1.DeleteOptions{}))
-	})
-	if err != nil {
-		return err
-	}
-	return poll(ctx, func(ctx context.Context) error {
-		left, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: crowdLabel + "=" + c.name, Limit: 1})
-		if err == nil && len(left.Items) > 0 {
-			err = errors.New("there are Nodes left")
-		}
-		return err
-	})
+// deleter deletes objects of one kind.
+type deleter interface {
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-func (c *Crowd) removeLeases(ctx context.Context) error {
-	leases := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	return c.each(ctx, func(ctx context.Context, i int) error {
-		return unlessGone(leases.Delete(ctx, c.Names[i], metav1.DeleteOptions{}))
-	})
+// cleanup deletes what has the Nodes' names after the test.
+func (c *Crowd) cleanup(of deleter) {
+	for step := range slices.Chunk(c.Names, crowdStep) {
+		c.t.Cleanup(func(ctx context.Context) error {
+			return each(ctx, len(step), func(ctx context.Context, i int) error {
+				return unlessGone(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
+			})
+		})
+	}
 }
 
 // unlessGone is err, unless that says that there is no such thing any more.
