@@ -79,6 +79,7 @@ type conformanceFlags struct {
 	claims      []string
 	unsupported []string
 	reportDir   string
+	budget      string
 }
 
 func newConformance(o *options) *cobra.Command {
@@ -107,7 +108,9 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
   lab conformance --cluster external --kubeconfig empty.yaml
-  lab conformance list --profile LoadBalancer`,
+  lab conformance --profile Budget --budget budget.yaml
+  lab conformance list --profile LoadBalancer
+  lab conformance budget > budget.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
@@ -128,10 +131,11 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.IntVar(&f.opts.Labs, "labs", 0, "how many labs share the tests (default: embedded up to 3, as many as the tests are worth; else 1)")
 	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
 	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
+	fl.StringVar(&f.budget, "budget", "", "`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)")
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	f.selection = addSelection(cmd)
 	addOutput(cmd, "table", "json", "yaml")
-	cmd.AddCommand(newConformanceList())
+	cmd.AddCommand(newConformanceList(), newConformanceBudget())
 	return cmd
 }
 
@@ -224,6 +228,8 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 	tests, p, focus, err := f.tests(all)
 	f.opts.Profiles, f.opts.Focus = p, focus
 	errs = append(errs, err, f.declare(all), f.program(ccmArgs))
+	f.opts.Limits, err = f.limits()
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -444,6 +450,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
+	printBudget(p, r.Budget)
 	p("")
 	if len(notRequired) > 0 {
 		p("failed, not required: %s", strings.Join(notRequired, ", "))

@@ -120,7 +120,9 @@ func TestConformanceMistakes(t *testing.T) {
 		"fewer than one lab":        {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
 		"a name too long for the second lab": {func(f *conformanceFlags) { f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2 }, nil,
 			[]string{`lab name "` + strings.Repeat("a", 39) + `-2"`}},
-		"reports into a file": {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
+		"reports into a file":  {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
+		"limits that are none": {func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil, []string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"}},
+		"no limits there":      {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newFlags(tc.change).check(conformanceTable, tc.args)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,11 +117,11 @@ var advice = map[Controller]string{
 func (s Spent) String() string {
 	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit: %s; "+
 		"or allow more, as %s in the file of --budget",
-		s.Nodes, s.Phase, s.Controller, shortly(s.Each), s.Per, s.Reads, s.Writes, shortly(s.Limit), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
+		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
 }
 
-// shortly is a number of calls in few digits.
-func shortly(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+// Digits are those of a number of calls.
+func Digits(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
 // Limits are the calls that each Node, or each Service, may cost.
 type Limits map[int]map[Phase]map[Controller]float64
@@ -251,7 +252,7 @@ func (l Limits) YAML() []byte {
 			}
 			p("  %s: # per %s", phase, per)
 			for _, controller := range Controllers {
-				p("    %s: %s", controller, shortly(l[nodes][phase][controller]))
+				p("    %s: %s", controller, Digits(l[nodes][phase][controller]))
 			}
 		}
 	}
@@ -270,7 +271,7 @@ func (s *Suite) Budget(nodes int, phase Phase, units int, calls Calls) []Spent {
 		count := controller.of(calls)
 		rows = append(rows, Spent{
 			Nodes: nodes, Phase: phase, Controller: controller, Reads: count.Reads, Writes: count.Writes,
-			Each: float64(count.Reads+count.Writes) / float64(units), Per: per, Limit: s.limits[nodes][phase][controller],
+			Each: math.Round(float64(count.Reads+count.Writes)/float64(units)*1000) / 1000, Per: per, Limit: s.limits[nodes][phase][controller],
 		})
 	}
 	return rows

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,60 +30,72 @@ import (
 const crowdLabel = "conformance.ccmlab.io/crowd"
 
 // crowdAtOnce is how many objects of a crowd are made or renewed side by side.
-const crowdAtOnce = 16
+const crowdAtOnce = 4
+
+// crowdWaiting is how many Nodes wait for the CCM at a time: on any machine, it is
+// the CCM that is busy then, and not the cluster.
+const crowdWaiting = 16
+
+// crowdStep is how many are taken away in one step of cleaning up.
+const crowdStep = 200
 
 // crowdRenewal is how long a round of renewals takes, at least: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
-const crowdRenewal = 3 * time.Second
+const crowdRenewal = 4 * time.Second
 
 // Crowd is many Nodes with their instances. Balancers may send traffic to all.
 type Crowd struct {
 	// Names are those of the Nodes.
 	Names []string
 
-	t         *T
-	name      string
-	instances []Instance
-	heal      chan string // Nodes that are not Ready
+	t     *T
+	name  string
+	slots chan struct{} // taken by Nodes that wait for the CCM
+	ready chan struct{} // closed when none waits any more
 
 	mu          sync.Mutex
 	leases      []*coordinationv1.Lease
 	initialized map[string]bool
-	lost        int // times that a Node was seen not to be Ready
+	lost        map[string]bool // the Nodes that are not Ready
+	losses      int             // how often one was seen to become so
 }
 
 // NewCrowd creates the instances, and no Node yet. After the test all of it is
 // taken away, and the next test begins when cluster and CCM have got over that.
 func (t *T) NewCrowd(size int) *Crowd {
-	c := &Crowd{t: t, name: t.Name("crowd"), initialized: map[string]bool{}, heal: make(chan string, size), leases: make([]*coordinationv1.Lease, size)}
+	c := &Crowd{t: t, name: t.Name("crowd"), slots: make(chan struct{}, crowdWaiting), ready: make(chan struct{}), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
 	t.Cleanup(t.calm)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
 		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
 		specs[i].Name = c.Names[i]
 	}
-	var err error
-	c.instances, err = t.Cloud.CreateInstances(t.ctx, specs)
-	t.Cleanup(c.terminate)
+	instances, err := t.Cloud.CreateInstances(t.ctx, specs)
+	for step := range slices.Chunk(instances, crowdStep) {
+		ids := make([]string, len(step))
+		for i, instance := range step {
+			ids[i] = instance.ID
+		}
+		t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstances(ctx, ids) })
+	}
 	t.Must(err, "creating %d instances", size)
 	return c
 }
 
-func (c *Crowd) terminate(ctx context.Context) error {
-	ids := make([]string, len(c.instances))
-	for i, instance := range c.instances {
-		ids[i] = instance.ID
-	}
-	return c.t.Cloud.TerminateInstances(ctx, ids)
-}
-
-// Register has all Nodes register, as NewNode does one, and keeps them Ready.
-func (c *Crowd) Register() {
+// Initialize has all Nodes register, as NewNode does one, keeps them Ready, and
+// returns when the CCM has initialised them.
+func (c *Crowd) Initialize() {
 	ranges := c.podRanges()
 	c.watch()
-	c.t.Cleanup(c.remove)
+	c.cleanup(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
+	c.cleanup(c.t.Kube.CoreV1().Nodes())
 	c.keepAlive()
-	err := c.each(c.t.ctx, func(ctx context.Context, i int) error {
+	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d were initialised: %w", c.done(), len(c.Names), context.Cause(ctx))
+		}
 		// First: a Node without a lease would be lost if the others take long.
 		if err := c.lease(ctx, i); err != nil {
 			return err
@@ -98,6 +111,18 @@ func (c *Crowd) Register() {
 		return err
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
+	select {
+	case <-c.ready:
+	case <-c.t.ctx.Done():
+		c.t.Fatalf("waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.done(), context.Cause(c.t.ctx))
+	}
+}
+
+// done is how many Nodes have been initialised.
+func (c *Crowd) done() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.initialized)
 }
 
 // podRanges are four addresses for each Node, from the end of the cluster's
@@ -147,11 +172,11 @@ func number(a netip.Addr) (n int64) {
 	return n
 }
 
-// each does something for all Nodes, several at once, until one fails.
-func (c *Crowd) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
+// each does something so many times, several at once, until one fails.
+func each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(crowdAtOnce)
-	for i := range c.Names {
+	for i := range count {
 		all.Go(func() error {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -187,53 +212,68 @@ func (c *Crowd) see(object any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
+	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !c.initialized[node.Name] {
 		c.initialized[node.Name] = true
+		<-c.slots
+		if len(c.initialized) == len(c.Names) {
+			close(c.ready)
+		}
 	}
 	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			c.lost++
-			select {
-			case c.heal <- node.Name:
-			default: // It is seen again at its next change.
-			}
+		if condition.Type != corev1.NodeReady {
+			continue
+		}
+		if condition.Status == corev1.ConditionTrue {
+			delete(c.lost, node.Name)
+		} else if !c.lost[node.Name] {
+			c.lost[node.Name] = true
+			c.losses++
 		}
 	}
 }
 
-// AwaitInitialized waits for the CCM to have initialised all Nodes.
-func (c *Crowd) AwaitInitialized() {
-	c.t.Await(fmt.Sprintf("%d Nodes to be initialised", len(c.Names)), func(context.Context) error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if n := len(c.initialized); n < len(c.Names) {
-			return fmt.Errorf("%d are", n)
-		}
-		return nil
-	})
-}
-
-// Lost is how often a Node was taken for lost since Lost was last asked. It is
-// Ready again at once, but a CCM may have asked for its instance meanwhile, and
-// rightly so.
-func (c *Crowd) Lost() int {
+// Losses are how often a Node was taken for lost, on a machine that is too busy to
+// keep all alive. A CCM may ask for the instances of those, and rightly so.
+func (c *Crowd) Losses() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.lost
-	c.lost = 0
-	return n
+	return c.losses
 }
 
-// keepAlive renews all leases, round after round, until the test ends. What is
-// lost all the same, on a busy machine, says that it is Ready.
+// Heal says of those that are lost that they are Ready. It is not done at once: to
+// lose and to heal again and again would keep the machine busy for good.
+func (c *Crowd) Heal() {
+	c.mu.Lock()
+	lost := maps.Clone(c.lost)
+	c.mu.Unlock()
+	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
+		if !lost[c.Names[i]] {
+			return nil
+		}
+		return c.heal(ctx, c.Names[i])
+	})
+	c.t.Must(err, "saying of %d Nodes that they are Ready", len(lost))
+}
+
+func (c *Crowd) heal(ctx context.Context, node string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
+	if err == nil {
+		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
+	}
+	return err
+}
+
+// keepAlive renews all leases, round after round, until the test ends.
 func (c *Crowd) keepAlive() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
-	var both sync.WaitGroup
-	both.Go(func() {
+	ended := make(chan struct{})
+	c.t.Cleanup(func(context.Context) error { cancel(); <-ended; return nil })
+	go func() {
+		defer close(ended)
 		tick := time.NewTicker(crowdRenewal)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = c.each(ctx, func(ctx context.Context, i int) error { // None is left out because another failed.
+			_ = each(ctx, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
 				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
 					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
 				}
@@ -244,32 +284,7 @@ func (c *Crowd) keepAlive() {
 			case <-ctx.Done():
 			}
 		}
-	})
-	both.Go(func() {
-		for {
-			select {
-			case name := <-c.heal:
-				if err := c.ready(ctx, name); err != nil && ctx.Err() == nil {
-					c.t.Logf("saying that Node %s is Ready: %v", name, err)
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	c.t.Cleanup(func(context.Context) error { cancel(); both.Wait(); return nil })
-}
-
-// ready says of a Node that it is.
-func (c *Crowd) ready(ctx context.Context, name string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
-	if err == nil {
-		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, name, patch)
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	}()
 }
 
 // lease makes a Node's.
@@ -316,26 +331,28 @@ func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1
 	return before
 }
 
-// remove deletes all Nodes and leases, and returns when they are gone.
-func (c *Crowd) remove(ctx context.Context) error {
-	all := metav1.ListOptions{LabelSelector: crowdLabel + "=" + c.name}
-	nodes, leases := c.t.Kube.CoreV1().Nodes(), c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	err := c.each(ctx, func(ctx context.Context, i int) error {
-		if err := nodes.Delete(ctx, c.Names[i], metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		return nil
-	})
-	if err = errors.Join(err, leases.DeleteCollection(ctx, metav1.DeleteOptions{}, all)); err != nil {
-		return err
+// deleter deletes objects of one kind.
+type deleter interface {
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// cleanup deletes what has the Nodes' names after the test.
+func (c *Crowd) cleanup(of deleter) {
+	for step := range slices.Chunk(c.Names, crowdStep) {
+		c.t.Cleanup(func(ctx context.Context) error {
+			return each(ctx, len(step), func(ctx context.Context, i int) error {
+				return unlessGone(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
+			})
+		})
 	}
-	return poll(ctx, func(ctx context.Context) error {
-		left, err := nodes.List(ctx, all)
-		if err == nil && len(left.Items) > 0 {
-			err = fmt.Errorf("%d Nodes are left", len(left.Items))
-		}
-		return err
-	})
+}
+
+// unlessGone is err, unless that says that there is no such thing any more.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // shutdown is the taint that a CCM puts on a Node whose instance is shut down, and
@@ -350,7 +367,16 @@ func (c *Crowd) AwaitLooks(times int) {
 	for range times {
 		_, err := c.t.Kube.CoreV1().Nodes().Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
 		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdown.Key)
-		c.t.AwaitTaint(c.Names[0], shutdown.Key, false)
+		c.t.Await("the CCM to take the taint "+shutdown.Key+" off Node "+c.Names[0]+", which is Ready", func(ctx context.Context) error {
+			node, err := c.t.GetNode(ctx, c.Names[0])
+			if err != nil || !HasTaint(node, shutdown.Key) {
+				return err
+			}
+			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see Losses.
+				return errors.Join(err, c.heal(ctx, c.Names[0]))
+			}
+			return errors.New("it has the taint")
+		})
 	}
 }
 

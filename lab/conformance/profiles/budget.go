@@ -38,27 +38,25 @@ func budget(t *conformance.T, nodes int) {
 	began := time.Now()
 	crowd := t.NewCrowd(nodes)
 	t.Logf("%d instances: %.1f s", nodes, time.Since(began).Seconds())
-	count(t, crowd, conformance.PhaseInitialize, nodes, func() {
-		crowd.Register()
-		crowd.AwaitInitialized()
-	})
+	count(t, crowd, conformance.PhaseInitialize, nodes, crowd.Initialize)
 	rest(t, crowd)
 	servicesBudget(t, crowd)
 }
 
 // count records what a phase costs each of units.
 func count(t *conformance.T, crowd *conformance.Crowd, phase conformance.Phase, units int, do func()) {
-	crowd.Lost()
-	before, began := settled(t), time.Now()
+	crowd.Heal()
+	before, losses, began := settled(t), crowd.Losses(), time.Now()
 	do()
 	t.Logf("%s: %.1f s", phase, time.Since(began).Seconds())
-	record(t, crowd, t.Budget(len(crowd.Names), phase, units, settled(t).Since(before)))
+	record(t, t.Budget(len(crowd.Names), phase, units, settled(t).Since(before)), crowd.Losses()-losses)
 }
 
-func record(t *conformance.T, crowd *conformance.Crowd, spent []conformance.Spent) {
+// record records what was spent while so many Nodes were lost.
+func record(t *conformance.T, spent []conformance.Spent, lost int) {
 	t.Record(spent)
-	if lost := crowd.Lost(); lost > 0 && !conformance.Within(spent) {
-		t.Errorf("that may be this machine's fault: it is so slow, or busy, that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those", lost)
+	if lost > 0 && !conformance.Within(spent) {
+		t.Errorf("that may be this machine's fault: it is so busy that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those", lost)
 	}
 }
 
@@ -70,18 +68,19 @@ const (
 )
 
 func rest(t *conformance.T, crowd *conformance.Crowd) {
-	nodes := len(crowd.Names)
+	nodes, lost := len(crowd.Names), 0
 	var spent []conformance.Spent
 	for range restTries {
-		crowd.Lost()
-		before := calls(t)
+		crowd.Heal()
+		before, losses := calls(t), crowd.Losses()
 		crowd.AwaitLooks(looksAtRest)
+		lost = crowd.Losses() - losses
 		spent = t.Budget(nodes, conformance.PhaseRest, nodes, calls(t).Since(before))
 		if conformance.Within(spent) {
 			break
 		}
 	}
-	record(t, crowd, spent)
+	record(t, spent, lost)
 }
 
 // servicesBudget creates a few Services, changes and deletes them, each time all
