@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -180,7 +181,7 @@ func doubtTests() []conformance.Test {
 	for _, kind := range conformance.FaultKinds {
 		tests = append(tests, conformance.Test{
 			ID:       "lifecycle-doubt-" + string(kind),
-			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards.",
+			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
 			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
 			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
@@ -209,24 +210,65 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	keptUntilAsked := func(others []worker) (works bool) {
+	// Of whichever Node it asks first: a cloud that does not answer in time leaves
+	// no time for a second one.
+	kept := func(ctx context.Context) error {
+		for _, other := range others {
+			if _, err := t.GetNode(ctx, other.Name); err != nil {
+				return err
+			}
+		}
+		return w.kept(ctx)
+	}
+	calls := callsInDoubt(kind, t.Attempts)
+	keptUntil := func(others []worker, asked func(context.Context) error) (works bool) {
 		done := stopped(others)
-		asked := either(hits(t, fault, callsInDoubt(kind, t.Attempts)), func(ctx context.Context) error {
+		t.HoldsUntil("Node "+w.Name+", and those that are shut down, are to be kept in doubt", kept, "the CCM to have asked for its instance", either(asked, func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
 			return err
-		})
-		t.HoldsUntil("Node "+w.Name+" is to be kept in doubt", w.kept, "the CCM to have asked for its instance", asked)
+		}))
 		return works
 	}
 	// A CCM that does its work all the same remembers what the cloud said before,
 	// or asks in another way. One that has just started has nothing to remember.
-	if keptUntilAsked(others[:2]) {
-		stopCCM(t)()
-		keptUntilAsked(others[2:])
+	if keptUntil(others[:2], hits(t, fault, calls)) {
+		restart := stopCCM(t)
+		for _, other := range others[:2] {
+			other.Ready()
+		}
+		restart()
+		// That Nodes are asked for does not say by which of its controllers. The one
+		// that deletes is at it when it has taken the taint from one that is Ready
+		// again; a CCM that asks the cloud before that asks often.
+		asked := both(hits(t, fault, calls), goneRound(kind, others[0]))
+		keptUntil(others[2:], either(asked, hits(t, fault, 3*calls)))
 	}
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", kept)
+}
+
+// goneRound is an error until the CCM has gone round all Nodes: twice it has
+// taken the shutdown taint from one that is Ready. Where each question takes
+// long, so that what the cloud has seen of them says enough, once will do.
+func goneRound(kind conformance.FaultKind, ready worker) func(context.Context) error {
+	left := 2
+	if kind == conformance.FaultTimeout {
+		left = 1
+	}
+	return func(ctx context.Context) error {
+		if left == 0 {
+			return nil
+		}
+		if err := ready.kept(ctx); err != nil {
+			return fmt.Errorf("node %s, which is Ready: %w", ready.Name, err)
+		}
+		if left--; left > 0 {
+			ready.callShutDown()
+			return fmt.Errorf("node %s, which is Ready, is called shut down again", ready.Name)
+		}
+		return nil
+	}
 }
 
 // stopped stops one after the other, and is an error until all are called shut
@@ -271,6 +313,11 @@ func either(a, b func(context.Context) error) func(context.Context) error {
 	}
 }
 
+// both is an error while one of them is.
+func both(a, b func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error { return errors.Join(a(ctx), b(ctx)) }
+}
+
 // worker is a stand-in with its instance.
 type worker struct {
 	*conformance.StandIn
@@ -304,6 +351,12 @@ func (w worker) stop() {
 func (w worker) end() {
 	w.t.Must(w.t.Cloud.TerminateInstance(w.t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
 	w.NotReady()
+}
+
+// callShutDown gives the Node the taint that a CCM gives one that is shut down.
+func (w worker) callShutDown() {
+	taint := corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
+	w.t.Must(nodehelpers.AddOrUpdateTaintOnNode(w.t.Kube, w.Name, &taint), "tainting Node %s", w.Name)
 }
 
 // kept is an error once the Node is deleted or called shut down.
