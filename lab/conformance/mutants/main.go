@@ -188,6 +188,9 @@ func (j *judge) judge(ctx context.Context, m mutant, note func(string)) (caught,
 	defer func() { _ = os.Remove(ccm) }() // It is large, and quickly built again.
 	focus := j.focus(j.tests, m)
 	args := []string{"--ccm-build", ccm, "--bound", j.bound(focus).String()}
+	if !j.needsMachines(focus) {
+		args = append(args, "--without-machines") // Quicker, and it leaves others more.
+	}
 	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
 		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
 	}
@@ -259,6 +262,14 @@ func (j *judge) bound(focus string) time.Duration {
 		}
 	}
 	return min(max(time.Duration(timesOver*slowest*float64(time.Second)), leastBound), mostBound).Round(time.Second)
+}
+
+// needsMachines tells whether a test that focus matches would be skipped without.
+func (j *judge) needsMachines(focus string) bool {
+	matches := regexp.MustCompile(focus)
+	return slices.ContainsFunc(j.tests, func(t conformance.Test) bool {
+		return matches.MatchString(t.ID) && (slices.Contains(t.Needs, conformance.FeatureMachines) || slices.Contains(t.Needs, conformance.FeatureTraffic))
+	})
 }
 
 // suite runs the tests that focus matches, all if it is "".
