@@ -67,6 +67,8 @@ type InstanceSpec struct {
 	// Machine asks for an instance that boots and joins the cluster with a
 	// kubelet of its own. FeatureMachines.
 	Machine bool
+	// External asks for an external address, where the cloud has such a thing.
+	External bool
 }
 
 // Instance is a running one.
