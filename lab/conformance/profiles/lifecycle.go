@@ -204,58 +204,55 @@ func callsInDoubt(kind conformance.FaultKind, attempts int) int {
 }
 
 func doubt(t *conformance.T, kind conformance.FaultKind) {
-	w := newWorker(t)
-	others := []worker{newWorker(t), newWorker(t), newWorker(t), newWorker(t)}
+	w, ready := newWorker(t), newWorker(t)
+	others := []worker{newWorker(t), newWorker(t)}
 	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	// Of whichever Node it asks first: a cloud that does not answer in time leaves
-	// no time for a second one.
 	kept := func(ctx context.Context) error {
-		for _, other := range others {
+		for _, other := range others { // Whichever it asks for first.
 			if _, err := t.GetNode(ctx, other.Name); err != nil {
 				return err
 			}
 		}
 		return w.kept(ctx)
 	}
-	calls := callsInDoubt(kind, t.Attempts)
-	keptUntil := func(others []worker, asked func(context.Context) error) (works bool) {
-		done := stopped(others)
-		t.HoldsUntil("Node "+w.Name+", and those that are shut down, are to be kept in doubt", kept, "the CCM to have asked for its instance", either(asked, func(ctx context.Context) error {
-			err := done(ctx)
-			works = err == nil
-			return err
-		}))
+	keptUntilAsked := func(other worker) (works bool) {
+		few, many := callsInDoubt(kind, t.Attempts), 3*callsInDoubt(kind, t.Attempts)
+		asked, askedOften, gone, done := hits(t, fault, few), hits(t, fault, many), goneRound(ready), stopped([]worker{other})
+		t.HoldsUntil("Node "+w.Name+" is to be kept in doubt", kept, "the CCM to have asked for its instance", func(ctx context.Context) error {
+			if err := gone(ctx); err != nil {
+				return either(askedOften, func(context.Context) error { return err })(ctx)
+			}
+			return either(asked, func(ctx context.Context) error {
+				err := done(ctx)
+				works = err == nil
+				return err
+			})(ctx)
+		})
 		return works
 	}
+	ready.callShutDown()
 	// A CCM that does its work all the same remembers what the cloud said before,
 	// or asks in another way. One that has just started has nothing to remember.
-	if keptUntil(others[:2], hits(t, fault, calls)) {
+	if keptUntilAsked(others[0]) {
 		restart := stopCCM(t)
-		for _, other := range others[:2] {
-			other.Ready()
-		}
+		ready.callShutDown()
+		others[0].Ready()
 		restart()
-		// That Nodes are asked for does not say by which of its controllers. The one
-		// that deletes is at it when it has taken the taint from one that is Ready
-		// again; a CCM that asks the cloud before that asks often.
-		asked := both(hits(t, fault, calls), goneRound(kind, others[0]))
-		keptUntil(others[2:], either(asked, hits(t, fault, 3*calls)))
+		keptUntilAsked(others[1])
 	}
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", kept)
 }
 
-// goneRound is an error until the CCM has gone round all Nodes: twice it has
-// taken the shutdown taint from one that is Ready. Where each question takes
-// long, so that what the cloud has seen of them says enough, once will do.
-func goneRound(kind conformance.FaultKind, ready worker) func(context.Context) error {
+// goneRound is an error until the CCM has gone round all Nodes: until twice it has
+// taken the shutdown taint from one that is Ready, of which it need not ask the
+// cloud. Calls that the cloud has seen say neither which of a CCM's controllers
+// made them nor that it has the answer: each may ask for many Nodes at once.
+func goneRound(ready worker) func(context.Context) error {
 	left := 2
-	if kind == conformance.FaultTimeout {
-		left = 1
-	}
 	return func(ctx context.Context) error {
 		if left == 0 {
 			return nil
@@ -311,11 +308,6 @@ func either(a, b func(context.Context) error) func(context.Context) error {
 		}
 		return errors.Join(errA, errB)
 	}
-}
-
-// both is an error while one of them is.
-func both(a, b func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error { return errors.Join(a(ctx), b(ctx)) }
 }
 
 // worker is a stand-in with its instance.
