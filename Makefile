@@ -74,7 +74,7 @@ test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)
 
 .PHONY: mutants
-mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick NAME…")
+mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick|-beside -parallel N NAME…")
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/conformance/mutants $(MUTANTS)
 
 .PHONY: fuzz

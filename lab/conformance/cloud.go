@@ -113,6 +113,8 @@ type InstanceSpec struct {
 	// Zone is where it is to be, "" for wherever there is room; never in one that
 	// is lost. FeatureZoneOutage.
 	Zone string
+	// External asks for an external address, where the cloud has such a thing.
+	External bool
 }
 
 // Instance is a running one.

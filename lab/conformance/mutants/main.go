@@ -13,11 +13,15 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -26,6 +30,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -34,114 +39,244 @@ import (
 const out = "bin/mutants"
 
 func main() {
-	quick := flag.Bool("quick", false, "run only the tests meant for each mutant, not the whole suite")
+	o := options{}
+	flag.BoolVar(&o.quick, "quick", false, "run only the tests meant for each mutant, not the whole suite")
+	flag.BoolVar(&o.beside, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles")
+	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "mutants [-quick] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.")
+		fmt.Fprintln(os.Stderr, "mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if err := run(flag.Args(), *quick); err != nil {
+	if o.parallel < 1 || o.quick && o.beside {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(flag.Args(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
+// options say how much is run.
+type options struct {
+	quick, beside bool
+	parallel      int
+}
+
+// focus matches the tests that are run on these mutants; "" is all.
+func (o options) focus(all []conformance.Test, mutants ...mutant) string {
+	if !o.quick && !o.beside {
+		return ""
+	}
+	meant := map[string]bool{}
+	for _, m := range mutants {
+		for _, id := range m.CaughtBy {
+			meant[id] = true
+		}
+	}
+	about := map[conformance.Profile]bool{}
+	for _, t := range all {
+		about[t.Profile] = about[t.Profile] || meant[t.ID]
+	}
+	var ids []string
+	for _, t := range all {
+		if meant[t.ID] || o.beside && t.Level == conformance.Core && about[t.Profile] {
+			ids = append(ids, t.ID)
+		}
+	}
+	return "^(" + strings.Join(ids, "|") + ")$"
+}
+
+// outcome is what came of one mutant.
+type outcome struct {
+	caught, also []string
+	took         time.Duration
+	err          error // also where it is not as declared
+}
+
 // run goes on with the next mutant when one cannot be judged: each takes
 // minutes.
-func run(names []string, quick bool) error {
+func run(names []string, o options) error {
 	mutants, err := choose(names)
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	steps := ui.New(os.Stderr, false)
-	results := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(results, "\nMUTANT\tCAUGHT BY\tSECONDS\tALSO FAILED")
-	if err := steps.Do(fmt.Sprintf("%-24s", "unmutated"), func(note func(string)) (string, error) { return control(ctx, mutants, quick, note) }); err != nil {
+	j := &judge{options: o, tests: profiles.All()}
+	steps, began := ui.New(os.Stderr, false), time.Now()
+	if err := steps.Do(title("unmutated"), func(note func(string)) (string, error) { return j.control(ctx, mutants, note) }); err != nil {
 		return err
 	}
-	var problems []error
-	for _, m := range mutants {
-		var caught, also []string
-		began := time.Now()
-		err := steps.Do(fmt.Sprintf("%-24s", m.name), func(note func(string)) (string, error) {
-			report, err := m.test(ctx, quick, note)
-			if err != nil {
-				return "", err
-			}
-			var wrong []error
-			caught, also, wrong = m.judge(report, quick)
-			return "caught by " + strings.Join(caught, ", "), errors.Join(wrong...)
-		})
+	outcomes := make([]outcome, len(mutants))
+	slots := make(chan struct{}, o.parallel)
+	var running sync.WaitGroup
+	for n, m := range mutants {
+		slots <- struct{}{}
 		if ctx.Err() != nil {
-			problems = append(problems, errors.New("interrupted"))
+			outcomes = outcomes[:n]
 			break
 		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", m.name, err, filepath.Join(out, m.name)))
-		}
-		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", m.name, cmp.Or(strings.Join(caught, ", "), "nothing meant for it"),
-			time.Since(began).Seconds(), strings.Join(also, "\n\t\t\t"))
+		running.Go(func() {
+			defer func() { <-slots }()
+			began := time.Now()
+			outcomes[n].err = steps.Do(title(m.name), func(note func(string)) (string, error) {
+				var err error
+				outcomes[n].caught, outcomes[n].also, err = j.judge(ctx, m, note)
+				return "caught by " + strings.Join(outcomes[n].caught, ", "), err
+			})
+			outcomes[n].took = time.Since(began)
+		})
 	}
-	_ = results.Flush()
+	running.Wait()
+	show(os.Stdout, mutants, outcomes, time.Since(began))
+	var problems []error
+	for n, out := range outcomes {
+		if out.err != nil && ctx.Err() == nil {
+			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", mutants[n].name, out.err, folder(mutants[n].name)))
+		}
+	}
+	if ctx.Err() != nil {
+		problems = append(problems, errors.New("interrupted"))
+	}
 	return errors.Join(problems...)
 }
 
-// test builds the mutant and runs the suite on it.
-func (m mutant) test(ctx context.Context, quick bool, note func(string)) (*conformance.Report, error) {
-	dir := filepath.Join(out, m.name)
+func title(name string) string { return fmt.Sprintf("%-32s", name) }
+
+func folder(name string) string { return filepath.Join(out, name) }
+
+// show prints the table, and what it comes to.
+func show(w io.Writer, mutants []mutant, outcomes []outcome, took time.Duration) {
+	results := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(results, "\nMUTANT\tCAUGHT BY\tSECONDS\tALSO FAILED")
+	caught, asDeclared := 0, 0
+	for n, o := range outcomes {
+		if len(o.caught) == len(mutants[n].CaughtBy) {
+			caught++
+		}
+		if o.err == nil {
+			asDeclared++
+		}
+		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", mutants[n].name, cmp.Or(strings.Join(o.caught, ", "), "nothing meant for it"),
+			o.took.Seconds(), strings.Join(o.also, "\n\t\t\t"))
+	}
+	_ = results.Flush()
+	_, _ = fmt.Fprintf(w, "\n%d mutants judged in %s: %d caught by all tests meant for them, %d as declared in all that was run\n",
+		len(outcomes), took.Round(time.Second), caught, asDeclared)
+}
+
+// judge is a run's: what all mutants have in common.
+type judge struct {
+	options
+	tests []conformance.Test
+	// building is held by the one that is being compiled: two at once would
+	// compile the same packages twice.
+	building sync.Mutex
+	// seconds each test took that our CCM as it is passed.
+	seconds map[string]float64
+}
+
+// judge builds the mutant, runs the suite on it and holds the report against its
+// declaration.
+func (j *judge) judge(ctx context.Context, m mutant, note func(string)) (caught, also []string, err error) {
+	ccm, err := j.build(ctx, m, note)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = os.Remove(ccm) }() // It is large, and quickly built again.
+	focus := j.focus(j.tests, m)
+	args := []string{"--ccm-build", ccm, "--bound", j.bound(focus).String()}
+	if !j.needsMachines(focus) {
+		args = append(args, "--without-machines") // Quicker, and it leaves others more.
+	}
+	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
+		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
+	}
+	report, err := suite(ctx, folder(m.name), focus, note, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	caught, also, wrong := m.judge(report, focus != "")
+	return caught, also, errors.Join(wrong...)
+}
+
+// build makes the mutant's program.
+func (j *judge) build(ctx context.Context, m mutant, note func(string)) (ccm string, err error) {
+	j.building.Lock()
+	defer j.building.Unlock()
+	dir := folder(m.name)
 	if err := os.RemoveAll(dir); err != nil { // A report of before would be believed.
-		return nil, err
+		return "", err
 	}
 	overlay, err := m.overlay(".", dir)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	module := build.Own(".") // With its flags, all but package ccm is compiled already.
 	module.Mains = map[string]string{"./cmd/ccm": "ccm"}
 	module.Flags = append(module.Flags, "-overlay="+overlay)
 	if _, err := module.Build(ctx, dir, note); err != nil {
-		return nil, err
+		return "", err
 	}
-	ccm, err := filepath.Abs(filepath.Join(dir, "ccm"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.Remove(ccm) }() // It is large, and quickly built again.
-	return suite(ctx, dir, quick, []mutant{m}, note, "--ccm-build", ccm, "--bound", bound)
+	return filepath.Abs(filepath.Join(dir, "ccm"))
 }
 
-// control has the suite judge our CCM as it is: a test that fails on that, too,
-// has caught nothing.
-func control(ctx context.Context, mutants []mutant, quick bool, note func(string)) (string, error) {
-	dir := filepath.Join(out, "unmutated")
+// control has the suite judge our CCM as it is, once for all mutants: a test
+// that fails on that, too, has caught nothing.
+func (j *judge) control(ctx context.Context, mutants []mutant, note func(string)) (string, error) {
+	dir := folder("unmutated")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return "", err
 	}
-	report, err := suite(ctx, dir, quick, mutants, note)
+	report, err := suite(ctx, dir, j.focus(j.tests, mutants...), note)
 	if err != nil {
 		return "", err
 	}
 	if !report.Passed() {
 		return "", fmt.Errorf("our CCM as it is does not pass; %s says why", filepath.Join(dir, "report.yaml"))
 	}
-	return "passes", nil
+	j.seconds = map[string]float64{}
+	for _, t := range report.Tests {
+		j.seconds[t.ID] = t.Seconds
+	}
+	return fmt.Sprintf("passes %d tests", len(report.Tests)), nil
 }
 
-// bound shortens what is spent on tests that fail. The slowest that passes takes
-// a little more than a minute: a cloud that hangs is asked seven times.
-const bound = "90s"
+// What is spent on a test that fails is bounded by what the slowest of those run
+// takes when it passes, several times over: labs beside each other are slow.
+const (
+	leastBound = 45 * time.Second
+	mostBound  = 2 * time.Minute
+	timesOver  = 3
+)
 
-// suite runs the suite, whole or only the tests meant for the mutants.
-func suite(ctx context.Context, dir string, quick bool, mutants []mutant, note func(string), args ...string) (*conformance.Report, error) {
-	args = append([]string{"conformance", "--report-dir", dir}, args...)
-	if quick {
-		var meant []string
-		for _, m := range mutants {
-			meant = append(meant, m.CaughtBy...)
+// bound is how long a test may take of those that focus matches.
+func (j *judge) bound(focus string) time.Duration {
+	matches := regexp.MustCompile(focus)
+	slowest := 0.0
+	for id, took := range j.seconds {
+		if matches.MatchString(id) {
+			slowest = max(slowest, took)
 		}
-		args = append(args, "--focus", "^("+strings.Join(meant, "|")+")$")
+	}
+	return min(max(time.Duration(timesOver*slowest*float64(time.Second)), leastBound), mostBound).Round(time.Second)
+}
+
+// needsMachines tells whether a test that focus matches would be skipped without.
+func (j *judge) needsMachines(focus string) bool {
+	matches := regexp.MustCompile(focus)
+	return slices.ContainsFunc(j.tests, func(t conformance.Test) bool {
+		return matches.MatchString(t.ID) && (slices.Contains(t.Needs, conformance.FeatureMachines) || slices.Contains(t.Needs, conformance.FeatureTraffic))
+	})
+}
+
+// suite runs the tests that focus matches, all if it is "".
+func suite(ctx context.Context, dir, focus string, note func(string), args ...string) (*conformance.Report, error) {
+	args = append([]string{"conformance", "--report-dir", dir}, args...)
+	if focus != "" {
+		args = append(args, "--focus", focus)
 	}
 	failed := lab(ctx, args, filepath.Join(dir, "output.log"), note)
 	data, err := os.ReadFile(filepath.Join(dir, "report.yaml"))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,8 +32,12 @@ type mutant struct {
 	Edits []edit `json:"edits"`
 	// CaughtBy are the tests that are there for this mistake.
 	CaughtBy []string `json:"caughtBy"`
-	// AlsoFails are the other tests that fail, and why they do.
+	// AlsoFails are the other tests that fail, and why they do. A key with a * is a
+	// pattern: of the tests that it matches at least one fails, and each may.
 	AlsoFails map[string]string `json:"alsoFails"`
+	// Unsupported are features and capabilities whose tests it must do without,
+	// and why.
+	Unsupported map[string]string `json:"unsupported"`
 }
 
 // edit replaces the only occurrence of Find in a file.
@@ -120,31 +125,50 @@ func (m mutant) overlay(root, dir string) (file string, err error) {
 	return file, os.WriteFile(file, data, 0o644)
 }
 
+// why is the reason that the declaration has for a test to fail, too, and the
+// key that it has it under; "" for none.
+func (m mutant) why(id string) (key, why string) {
+	if why, named := m.AlsoFails[id]; named {
+		return id, why
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.AlsoFails)) {
+		if matched, err := path.Match(key, id); err == nil && matched {
+			return key, m.AlsoFails[key]
+		}
+	}
+	return "", ""
+}
+
 // judge holds a report against the declaration. It returns the tests meant for
 // the mutant that failed, others that failed as declared, with the reason, and
-// what is not as declared. quick says that only the first were run.
-func (m mutant) judge(r *conformance.Report, quick bool) (caught, also []string, problems []error) {
+// what is not as declared. some says that not all tests were run.
+func (m mutant) judge(r *conformance.Report, some bool) (caught, also []string, problems []error) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	seen := map[string]bool{}
 	for _, t := range r.Tests {
 		seen[t.ID] = true
 		failed := t.Result == conformance.Failed
-		why, expected := m.AlsoFails[t.ID]
+		key, why := m.why(t.ID)
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)
 		case meant:
 			problem("it survives %s, which is meant to fail: %s", t.ID, t.Result)
-		case expected && failed:
+		case key != "" && failed:
+			seen[key] = true
 			also = append(also, t.ID+" ("+why+")")
-		case expected:
+		case key == t.ID:
 			problem("%s is declared to fail, too, and has not: %s", t.ID, t.Result)
 		case failed && t.Required:
 			problem("%s fails, too, and its declaration does not say why: %s", t.ID, strings.Join(t.Reasons, "; "))
 		}
 	}
 	for _, id := range slices.Concat(m.CaughtBy, slices.Sorted(maps.Keys(m.AlsoFails))) {
-		if !seen[id] && (!quick || m.AlsoFails[id] == "") {
+		switch {
+		case seen[id] || some && m.AlsoFails[id] != "":
+		case strings.Contains(id, "*"):
+			problem("none of %s fails, which are declared to", id)
+		default:
 			problem("%s, which is to fail, was not run", id)
 		}
 	}

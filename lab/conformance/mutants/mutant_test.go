@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"testing"
 
@@ -19,9 +20,12 @@ const root = "../../.."
 
 // Every mutant fits the product and the suite as they are now.
 func TestDeclarations(t *testing.T) {
-	known := map[string]bool{}
+	known, features := map[string]bool{}, map[string]bool{}
 	for _, test := range profiles.All() {
-		known[test.ID] = true
+		known[test.ID], features[string(test.Capability)] = true, true
+		for _, f := range test.Needs {
+			features[string(f)] = true
+		}
 	}
 	mutants, err := choose(nil)
 	require.NoError(t, err)
@@ -42,11 +46,26 @@ func TestDeclarations(t *testing.T) {
 				assert.NotContains(t, m.AlsoFails, id)
 			}
 			for id, why := range m.AlsoFails {
-				assert.True(t, known[id], "there is no test %s", id)
+				assert.True(t, known[id] || matchesAny(t, id, known), "there is no test %s", id)
 				assert.NotEmpty(t, why, id)
+			}
+			for feature, why := range m.Unsupported {
+				assert.True(t, features[feature], "no test needs %s", feature)
+				assert.NotEmpty(t, why, feature)
 			}
 		})
 	}
+}
+
+func matchesAny(t *testing.T, pattern string, ids map[string]bool) bool {
+	for id := range ids {
+		matched, err := path.Match(pattern, id)
+		require.NoError(t, err)
+		if matched {
+			return true
+		}
+	}
+	return false
 }
 
 func TestChoose(t *testing.T) {
@@ -114,7 +133,7 @@ func TestJudge(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		report   *conformance.Report
-		quick    bool
+		some     bool
 		problems []string
 	}{
 		"as declared":              {report: report(conformance.Failed, conformance.Failed, conformance.Passed)},
@@ -125,12 +144,12 @@ func TestJudge(t *testing.T) {
 		"another passes":           {report: report(conformance.Failed, conformance.Passed, conformance.Passed), problems: []string{"also is declared to fail, too, and has not: passed"}},
 		"one more fails":           {report: report(conformance.Failed, conformance.Failed, conformance.Failed), problems: []string{"other fails, too, and its declaration does not say why: because"}},
 		"it crashes":               {report: crashed, problems: []string{"it crashes, which is not its mistake:\npanic"}},
-		"quick":                    {report: onlyMeant, quick: true},
+		"quick":                    {report: onlyMeant, some: true},
 		"ended early":              {report: onlyMeant, problems: []string{"also, which is to fail, was not run"}},
-		"nothing was run, quickly": {report: &conformance.Report{}, quick: true, problems: []string{"meant, which is to fail, was not run"}},
+		"nothing was run, quickly": {report: &conformance.Report{}, some: true, problems: []string{"meant, which is to fail, was not run"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, wrong := m.judge(tc.report, tc.quick)
+			_, _, wrong := m.judge(tc.report, tc.some)
 			var problems []string
 			for _, err := range wrong {
 				problems = append(problems, err.Error())
@@ -138,6 +157,16 @@ func TestJudge(t *testing.T) {
 			assert.Equal(t, tc.problems, problems)
 		})
 	}
+
+	t.Run("pattern", func(t *testing.T) {
+		m := mutant{CaughtBy: []string{"meant"}, AlsoFails: map[string]string{"a*": "all lean on it"}}
+		_, also, wrong := m.judge(report(conformance.Failed, conformance.Failed, conformance.Passed), false)
+		assert.Empty(t, wrong)
+		assert.Equal(t, []string{"also (all lean on it)"}, also)
+		_, _, wrong = m.judge(report(conformance.Failed, conformance.Passed, conformance.Passed), false)
+		require.Len(t, wrong, 1)
+		assert.EqualError(t, wrong[0], "none of a* fails, which are declared to")
+	})
 
 	caught, also, _ := m.judge(report(conformance.Failed, conformance.Failed, conformance.Passed), false)
 	assert.Equal(t, []string{"meant"}, caught)

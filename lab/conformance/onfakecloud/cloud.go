@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ type Cloud struct {
 	Gate *Gate
 	// Machines and Traffic say what the cluster around it can do.
 	Machines, Traffic bool
+
+	external sync.Map // the IDs of reserved addresses, by that of the instance
 }
 
 var _ conformance.Cloud = (*Cloud)(nil)
@@ -78,6 +81,9 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 		return conformance.Instance{}, err
 	}
 	i, err := c.awaitState(ctx, made.ID, api.InstanceRunning)
+	if err == nil && spec.External {
+		i, err = c.expose(ctx, made.ID)
+	}
 	if err != nil {
 		return conformance.Instance{}, err
 	}
@@ -136,8 +142,35 @@ func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
 		}
 		return err
 	}
-	_, err := c.awaitState(ctx, id, api.InstanceTerminated)
-	return err
+	if _, err := c.awaitState(ctx, id, api.InstanceTerminated); err != nil {
+		return err
+	}
+	return c.conceal(ctx, id)
+}
+
+// expose gives an instance an external address, which it has until its end.
+func (c *Cloud) expose(ctx context.Context, instance string) (*api.Instance, error) {
+	made, err := c.API.ReserveAddress(ctx, api.ReservedAddressCreate{})
+	if err != nil {
+		return nil, err
+	}
+	c.external.Store(instance, made.ID)
+	if _, err := c.API.AttachAddress(ctx, made.ID, instance); err != nil {
+		return nil, err
+	}
+	return c.API.GetInstance(ctx, instance)
+}
+
+// conceal releases the address of an instance that has ended, if it had one.
+func (c *Cloud) conceal(ctx context.Context, instance string) error {
+	id, exposed := c.external.LoadAndDelete(instance)
+	if !exposed {
+		return nil
+	}
+	if err := c.API.ReleaseAddress(ctx, id.(string)); err != nil && !client.IsNotFound(err) {
+		return err
+	}
+	return nil
 }
 
 func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -180,7 +181,7 @@ func doubtTests() []conformance.Test {
 	for _, kind := range conformance.FaultKinds {
 		tests = append(tests, conformance.Test{
 			ID:       "lifecycle-doubt-" + string(kind),
-			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards.",
+			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
 			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
 			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
@@ -203,8 +204,7 @@ func callsInDoubt(kind conformance.FaultKind, attempts int) int {
 }
 
 func doubt(t *conformance.T, kind conformance.FaultKind) {
-	w := newWorker(t)
-	others := []worker{newWorker(t), newWorker(t), newWorker(t), newWorker(t)}
+	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
 	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
@@ -214,25 +214,63 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
 }
 
-// outlast watches that something holds until the CCM has had its chance to break
-// it: until so many calls have met the fault, or four others' work was done all
-// the same. A CCM that does its work remembers what the cloud said before, or asks
-// in another way: it is started anew, when two are done, and has nothing to
-// remember.
+// outlast watches that something holds, and that no other Node is deleted, until
+// the CCM has had its chance: until it has gone round all Nodes and so many calls
+// have met the fault, or its work on another Node was done all the same. A CCM that
+// does its work remembers what the cloud said before, or asks in another way: it is
+// started anew, and then has nothing to remember. Three others are needed.
 func outlast(t *conformance.T, fault conformance.Injection, calls int, others []worker, what string, holds func(context.Context) error) {
-	untilAsked := func(others []worker) (works bool) {
-		done := stopped(others)
-		asked := either(hits(t, fault, calls), func(ctx context.Context) error {
-			err := done(ctx)
-			works = err == nil
-			return err
+	ready, first, second := others[0], others[1], others[2]
+	kept := func(ctx context.Context) error {
+		for _, other := range others { // Whichever it asks for first.
+			if _, err := t.GetNode(ctx, other.Name); err != nil {
+				return err
+			}
+		}
+		return holds(ctx)
+	}
+	keptUntilAsked := func(other worker) (works bool) {
+		asked, askedOften, gone, done := hits(t, fault, calls), hits(t, fault, 3*calls), goneRound(ready), stopped([]worker{other})
+		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", func(ctx context.Context) error {
+			if err := gone(ctx); err != nil {
+				return either(askedOften, func(context.Context) error { return err })(ctx)
+			}
+			return either(asked, func(ctx context.Context) error {
+				err := done(ctx)
+				works = err == nil
+				return err
+			})(ctx)
 		})
-		t.HoldsUntil(what, holds, "the CCM to have asked for its instance", asked)
 		return works
 	}
-	if untilAsked(others[:2]) {
-		stopCCM(t)()
-		untilAsked(others[2:])
+	ready.callShutDown()
+	if keptUntilAsked(first) {
+		restart := stopCCM(t)
+		ready.callShutDown()
+		first.Ready()
+		restart()
+		keptUntilAsked(second)
+	}
+}
+
+// goneRound is an error until the CCM has gone round all Nodes: until twice it has
+// taken the shutdown taint from one that is Ready, of which it need not ask the
+// cloud. Calls that the cloud has seen say neither which of a CCM's controllers
+// made them nor that it has the answer: each may ask for many Nodes at once.
+func goneRound(ready worker) func(context.Context) error {
+	left := 2
+	return func(ctx context.Context) error {
+		if left == 0 {
+			return nil
+		}
+		if err := ready.kept(ctx); err != nil {
+			return fmt.Errorf("node %s, which is Ready: %w", ready.Name, err)
+		}
+		if left--; left > 0 {
+			ready.callShutDown()
+			return fmt.Errorf("node %s, which is Ready, is called shut down again", ready.Name)
+		}
+		return nil
 	}
 }
 
@@ -314,6 +352,12 @@ func (w worker) stop() {
 func (w worker) end() {
 	w.t.Must(w.t.Cloud.TerminateInstance(w.t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
 	w.NotReady()
+}
+
+// callShutDown gives the Node the taint that a CCM gives one that is shut down.
+func (w worker) callShutDown() {
+	taint := corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
+	w.t.Must(nodehelpers.AddOrUpdateTaintOnNode(w.t.Kube, w.Name, &taint), "tainting Node %s", w.Name)
 }
 
 // kept is an error once the Node is deleted or called shut down.

@@ -179,9 +179,10 @@ func balancersUnavailable(t *conformance.T) conformance.Injection {
 
 // triedAgain is an error until so many calls have met the fault that the CCM
 // has given up and begun anew: its client may send a call several times before
-// the CCM hears that it failed.
+// the CCM hears that it failed, and another one, such as a list of all balancers
+// to remember, as often beside it.
 func triedAgain(t *conformance.T, fault conformance.Injection) func(context.Context) error {
-	want := t.Attempts + 1
+	want := 2*t.Attempts + 1
 	return func(ctx context.Context) error {
 		n, err := fault.Hits(ctx)
 		if err == nil && n < want {

@@ -154,7 +154,11 @@ func hasInstanceType(t *conformance.T) {
 }
 
 func hasAddresses(t *conformance.T) {
-	instance, node := t.NewWorker(conformance.NodeSpec{})
+	instance, err := t.Cloud.CreateInstance(t.Context(), conformance.InstanceSpec{Name: t.Name("worker"), External: true})
+	t.Must(err, "creating an instance with an external address")
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
+	node := t.NewNode(conformance.NodeSpec{Name: instance.Name})
+	t.AwaitInitialized(node.Name)
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
 	awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
 	awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})

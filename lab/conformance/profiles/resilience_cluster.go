@@ -127,7 +127,7 @@ var resilienceClusterTests = []conformance.Test{
 }
 
 func expiredCredentials(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	expiry, err := t.Cloud.ExpireCredentials(t.Context())
 	t.Must(err, "having the CCM's credentials expire")
 	t.Cleanup(expiry.Lift)
@@ -137,7 +137,7 @@ func expiredCredentials(t *conformance.T) {
 }
 
 func tokenSwapped(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	swap, err := t.Cloud.SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
 	t.Cleanup(swap.Lift)

@@ -173,7 +173,7 @@ const incidentBound = 5 * time.Minute
 // amidWrongAnswers has a Node that is not Ready, others that are, and one that
 // joins, outlast that the cloud answers so about instances.
 func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
-	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
 	holds := allHold(nodes.kept, noCrash(t))
@@ -194,7 +194,7 @@ func joinsAmid(t *conformance.T, fault conformance.Injection, holds func(context
 }
 
 func throttledRefresh(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
@@ -211,7 +211,7 @@ func throttledRefresh(t *conformance.T) {
 }
 
 func staleReads(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 4)
+	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	restart := stopCCM(t)
 	for i, w := range others { // An old copy does not show what is stopped from now on.
 		t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)

@@ -130,7 +130,7 @@ type routed struct {
 func newRanged(t *conformance.T) routed {
 	instance := t.NewInstance(t.Name("routed"))
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
-	w := worker{t.NewNode(conformance.NodeSpec{Name: instance.Name}), t, instance}
+	w := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: instance.Name})}
 	r := routed{worker: w}
 	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
 		r.ranges, err = rangesOf(ctx, t, w.Name)
