@@ -294,7 +294,6 @@ func TestJournalFails(t *testing.T) {
 // what keeps it.
 func TestStepsOfATest(t *testing.T) {
 	record1(t, func(b *bench) {
-		b.run.ccm.noted = b.run.recorder.note
 		test := alone(core("one", func(t *T) {
 			t.Must(t.CCM.Stop(t.Context()), "stopping")
 			time.Sleep(time.Second)
@@ -310,8 +309,9 @@ func TestStepsOfATest(t *testing.T) {
 			never(t)
 		}))
 		test.Bound = 10 * time.Second
-		b.run.Tests = []Test{test}
-		_, err := b.run.outcome(b.Context())
+		r := newRun(Options{Tests: []Test{test}})
+		r.recorder, r.ccm.noted = b.run.recorder, b.run.recorder.note
+		_, err := r.outcome(b.Context())
 		require.NoError(t, err)
 		assert.Equal(t, []string{
 			"0.0 step: starting the CCM",
