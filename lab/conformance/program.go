@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -306,4 +307,12 @@ func (p *Program) Log(lines int) []string {
 }
 
 // LogFiles implements Logs.
-func (p *Program) LogFiles() []string { return []string{p.LogFile} }
+func (p *Program) LogFiles() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	files := []string{p.LogFile}
+	for _, number := range slices.Sorted(maps.Keys(p.replicas)) {
+		files = append(files, p.replicas[number].LogFile)
+	}
+	return files
+}

@@ -5,7 +5,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 )
 
@@ -22,6 +21,48 @@ func (c recorded) CreateInstance(ctx context.Context, spec InstanceSpec) (Instan
 	c.trace.learn(i.ID, spec.Name)
 	ended(err, i.ID)
 	return i, err
+}
+
+func (c recorded) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
+	ended := c.trace.begin(fmt.Sprintf("creating instances: %d", len(specs)))
+	all, err := c.Cloud.CreateInstances(ctx, specs)
+	for _, i := range all {
+		c.trace.learn(i.ID, i.Name)
+	}
+	ended(err, "")
+	return all, err
+}
+
+func (c recorded) TerminateInstances(ctx context.Context, ids []string) error {
+	return c.act(fmt.Sprintf("terminating instances: %d", len(ids)), func() error { return c.Cloud.TerminateInstances(ctx, ids) })
+}
+
+func (c recorded) DeleteRoute(ctx context.Context, id string) error {
+	return c.act("deleting route "+id, func() error { return c.Cloud.DeleteRoute(ctx, id) })
+}
+
+func (c recorded) DivertRoute(ctx context.Context, id, instanceID string) error {
+	return c.act(fmt.Sprintf("diverting route %s to instance %s", id, instanceID), func() error { return c.Cloud.DivertRoute(ctx, id, instanceID) })
+}
+
+func (c recorded) CreateStrangerRoute(ctx context.Context, destination, instanceID string) (Route, error) {
+	ended := c.trace.begin(fmt.Sprintf("creating a stranger's route for %s to instance %s", destination, instanceID))
+	r, err := c.Cloud.CreateStrangerRoute(ctx, destination, instanceID)
+	c.trace.learn(r.ID, "a stranger's")
+	ended(err, r.ID)
+	return r, err
+}
+
+func (c recorded) LimitRoutes(ctx context.Context) (func(context.Context) error, error) {
+	ended := c.trace.begin("limiting routes")
+	lift, err := c.Cloud.LimitRoutes(ctx)
+	ended(err, "")
+	if err != nil {
+		return lift, err
+	}
+	return func(ctx context.Context) error {
+		return c.act("limiting routes no more", func() error { return lift(ctx) })
+	}, nil
 }
 
 // act does something and notes it.
@@ -89,26 +130,91 @@ func (c recorded) Inject(ctx context.Context, f Fault) (Injection, error) {
 	for i, thing := range f.On {
 		what += []string{" on ", ", "}[min(i, 1)] + string(thing)
 	}
-	ended := c.trace.begin("injecting fault " + what)
-	injected, err := c.Cloud.Inject(ctx, f)
+	return c.inject("injecting fault "+what, "lifting fault "+what, func() (Injection, error) { return c.Cloud.Inject(ctx, f) })
+}
+
+// inject does something that can be lifted, and notes both.
+func (c recorded) inject(what, lifting string, do func() (Injection, error)) (Injection, error) {
+	ended := c.trace.begin(what)
+	injected, err := do()
 	ended(err, "")
 	if err != nil {
 		return injected, err
 	}
-	return &recordedInjection{Injection: injected, cloud: c, what: strings.TrimSpace(what)}, nil
+	return &recordedInjection{Injection: injected, cloud: c, lifting: lifting}, nil
+}
+
+func (c recorded) LoseZone(ctx context.Context, zone string) (Injection, error) {
+	return c.inject("losing zone "+zone, "zone "+zone+" comes back", func() (Injection, error) { return c.Cloud.LoseZone(ctx, zone) })
+}
+
+func (c recorded) SwapCredentials(ctx context.Context) (Injection, error) {
+	return c.inject("giving the CCM another project's credentials", "giving the CCM its own credentials back", func() (Injection, error) { return c.Cloud.SwapCredentials(ctx) })
+}
+
+func (c recorded) ExpireCredentials(ctx context.Context) (Expiry, error) {
+	var expired Expiry
+	injected, err := c.inject("the CCM's credentials expire", "the CCM's credentials are accepted again", func() (_ Injection, err error) {
+		expired, err = c.Cloud.ExpireCredentials(ctx)
+		return expired, err
+	})
+	if err != nil {
+		return expired, err
+	}
+	return recordedExpiry{injected, expired, c}, nil
+}
+
+type recordedExpiry struct {
+	Injection
+	expired Expiry
+	cloud   recorded
+}
+
+func (e recordedExpiry) Renew(ctx context.Context) error {
+	return e.cloud.act("giving the CCM new credentials", func() error { return e.expired.Renew(ctx) })
 }
 
 type recordedInjection struct {
 	Injection
-	cloud recorded
-	what  string
-	first sync.Once
+	cloud   recorded
+	lifting string
+	first   sync.Once
 }
 
 func (i *recordedInjection) Lift(ctx context.Context) (err error) {
 	ended := func(error, string) {}
-	i.first.Do(func() { ended = i.cloud.trace.begin("lifting fault " + i.what) })
+	i.first.Do(func() { ended = i.cloud.trace.begin(i.lifting) })
 	err = i.Injection.Lift(ctx)
 	ended(err, "")
 	return err
 }
+
+// recordedReplica is another CCM in a test's hands.
+type recordedReplica struct {
+	Replica
+	trace  *trace
+	number int
+}
+
+func (r recordedReplica) act(what string, do func() error) error {
+	ended := r.trace.begin(fmt.Sprintf("%s replica %d of the CCM", what, r.number))
+	err := do()
+	ended(err, "")
+	return err
+}
+
+func (r recordedReplica) Start(ctx context.Context) error {
+	return r.act("starting", func() error { return r.Replica.Start(ctx) })
+}
+
+func (r recordedReplica) Stop(ctx context.Context) error {
+	return r.act("stopping", func() error { return r.Replica.Stop(ctx) })
+}
+
+func (r recordedReplica) Kill(ctx context.Context) error {
+	return r.act("killing", func() error { return r.Replica.Kill(ctx) })
+}
+
+func (r recordedReplica) Freeze() error { return r.act("freezing", r.Replica.Freeze) }
+
+func (r recordedReplica) Thaw() error { return r.act("thawing", r.Replica.Thaw) }

@@ -75,7 +75,7 @@ func (t *T) Replica(number int) Replica {
 		}
 		return r.Stop(ctx)
 	})
-	return r
+	return recordedReplica{r, t.trace, number}
 }
 
 func (t *T) failed() bool {
@@ -110,7 +110,7 @@ func (k *kept) Kill(ctx context.Context) error {
 		return err
 	}
 	k.wanted, k.frozen = false, false
-	return r.Kill(ctx)
+	return k.note("killing the CCM", func() error { return r.Kill(ctx) })
 }
 
 // Freeze implements Replica.
@@ -122,7 +122,7 @@ func (k *kept) Freeze() error {
 		return err
 	}
 	k.frozen = true
-	return r.Freeze()
+	return k.note("freezing the CCM", r.Freeze)
 }
 
 // Thaw implements Replica.
@@ -131,7 +131,7 @@ func (k *kept) Thaw() error {
 	if err != nil {
 		return err
 	}
-	return r.Thaw()
+	return k.note("thawing the CCM", r.Thaw)
 }
 
 // asBefore has it run, and not one that was frozen: it may be about to end.
