@@ -55,7 +55,6 @@ var resilienceBalancerTests = []conformance.Test{
 		ID: "resilience-stale-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud shows its balancers as they were some time ago, a Service that is created and changed gets no second balancer, and one that is created and deleted leaves none behind.",
 		Needs:    met(conformance.FaultStale), Alone: true,
-		Bound:    time.Minute, // It is about a leak that lasts.
 		Run:      staleBalancers,
 		Incident: staleBalancersIncident,
 	},
@@ -63,7 +62,6 @@ var resilienceBalancerTests = []conformance.Test{
 		ID: "resilience-missing-page-of-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud's lists show one balancer of several, no Service loses its balancer or gets a second, and one that is deleted leaves none behind.",
 		Needs:    met(conformance.FaultPartialList), Alone: true,
-		Bound:    90 * time.Second, // It is about a leak that lasts.
 		Run:      missingPageOfBalancers,
 		Incident: missingPageIncident,
 	},
