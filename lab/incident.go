@@ -243,6 +243,9 @@ type toldCloud struct {
 	tell teller
 }
 
+// Unwrap is for conformance.As.
+func (c toldCloud) Unwrap() conformance.Cloud { return c.Cloud }
+
 func (c toldCloud) step(subject, what, detail string, err error) {
 	if err != nil {
 		detail = strings.TrimPrefix(detail+": "+err.Error(), ": ")

@@ -271,12 +271,18 @@ type Call struct {
 	Failed bool
 }
 
-// As is the driver behind a Cloud as another interface, if it implements that:
-// the Cloud that a test is given notes what the test asks of it.
+// As is the driver behind a Cloud as another interface, if it implements that: who
+// wraps a Cloud, so as to tell what is asked of it, gives it back by Unwrap.
 func As[I any](c Cloud) (I, bool) {
-	if r, ok := c.(recorded); ok {
-		c = r.Cloud
+	for {
+		if as, ok := c.(I); ok {
+			return as, true
+		}
+		wrapped, ok := c.(interface{ Unwrap() Cloud })
+		if !ok {
+			var none I
+			return none, false
+		}
+		c = wrapped.Unwrap()
 	}
-	as, ok := c.(I)
-	return as, ok
 }

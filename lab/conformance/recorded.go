@@ -15,6 +15,9 @@ type recorded struct {
 	trace *trace
 }
 
+// Unwrap is for As.
+func (c recorded) Unwrap() Cloud { return c.Cloud }
+
 func (c recorded) CreateInstance(ctx context.Context, spec InstanceSpec) (Instance, error) {
 	ended := c.trace.begin("creating instance " + spec.Name)
 	i, err := c.Cloud.CreateInstance(ctx, spec)

@@ -58,7 +58,7 @@ func record(kube kubernetes.Interface, cloud Cloud, ccm CCM, run string) *record
 		since: time.Now(), known: map[string]time.Time{}, tails: map[string]*tail{},
 		belonging: newBelonging(run), timelines: map[string]*Timeline{},
 	}
-	r.journal, _ = cloud.(Journal)
+	r.journal, _ = As[Journal](cloud)
 	r.logs, _ = ccm.(Logs)
 	r.follow(true)
 	ctx, cancel := context.WithCancel(context.Background())
