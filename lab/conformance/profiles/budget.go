@@ -28,7 +28,7 @@ func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 			Needs:  []conformance.Feature{conformance.FeatureCalls},
 			Source: fromBudget,
 			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
-			Bound: 2*time.Minute + time.Duration(nodes)*300*time.Millisecond,
+			Bound: 4*time.Minute + time.Duration(nodes)*300*time.Millisecond,
 			Run:   func(t *conformance.T) { budget(t, nodes) },
 		})
 	}
