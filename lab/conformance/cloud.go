@@ -89,8 +89,8 @@ type Cloud interface {
 	// every call. FeatureExpiry.
 	ExpireCredentials(ctx context.Context) (Expiry, error)
 	// SwapCredentials puts good credentials of another project, or account, in
-	// which there is nothing, where the CCM has its own. Hits are the calls made
-	// with them. FeatureOtherProject.
+	// which there is nothing, where the CCM has its own. Hits are the calls about
+	// instances that are made with them. FeatureOtherProject.
 	SwapCredentials(ctx context.Context) (Injection, error)
 }
 

@@ -84,7 +84,7 @@ func (c *Cloud) SwapCredentials(ctx context.Context) (conformance.Injection, err
 		// counts its calls.
 		var counted *api.Fault
 		counted, err = c.API.CreateFault(ctx, api.FaultCreate{
-			Match: api.FaultMatch{Project: other.ID, Token: name}, Effect: api.FaultEffect{DelayMilliseconds: 1},
+			Match: api.FaultMatch{Project: other.ID, Token: name, Operations: operations[conformance.Instances]}, Effect: api.FaultEffect{DelayMilliseconds: 1},
 		})
 		if err == nil {
 			s.Injection = injection{api: c.API, id: counted.ID}

@@ -151,7 +151,9 @@ func tokenSwapped(t *conformance.T) {
 func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
 	holds := allHold(nodes.kept, noCrash(t))
-	outlast(t, wrong, callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
+	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
+	// for much else, before it looks at those that are not Ready.
+	outlast(t, wrong, 4*callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, wrong, holds)
 	mend()
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)

@@ -188,7 +188,7 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 // has it ask, too, and more often.
 func joinsAmid(t *conformance.T, fault conformance.Injection, holds func(context.Context) error) worker {
 	late := joins(t)
-	asked := either(hits(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts)), late.initialized)
+	asked := either(hits(t, fault, t.Attempts+1), late.initialized)
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
 	return late
 }
@@ -204,7 +204,7 @@ func throttledRefresh(t *conformance.T) {
 	late := joinsAmid(t, fault, holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
-		either(hits(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts)), late.initialized))
+		either(hits(t, fault, t.Attempts+1), late.initialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
