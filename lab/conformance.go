@@ -106,8 +106,9 @@ var ownArgs = []string{
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
 	"--node-monitor-period=1s", // More often: less to wait for.
 	// Longer than in other labs: a leader that cannot renew its lease in time ends,
-	// and several suites may share a machine. Not by much: each restart waits for it.
-	"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
+	// and on a machine that several suites share an API server was seen to be silent
+	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.
+	"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 	// The cloud has routes, as records, though loopback needs none.
 	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}", "--route-reconciliation-period=1s",
 }

@@ -59,11 +59,10 @@ const (
 	// FeatureOtherProject: the CCM can be given the credentials of another project,
 	// or account.
 	FeatureOtherProject Feature = "other-project"
+	// FeatureReplicas: several of the CCM can run beside each other. The suite sees
+	// to that where the CCM implements Replicated.
+	FeatureReplicas Feature = "replicas"
 )
-
-// FeatureReplicas: several of the CCM can run beside each other. The suite sees to
-// that where the CCM implements Replicated.
-const FeatureReplicas Feature = "replicas"
 
 // FeatureOf is the feature that a cloud must have for a fault to be injected.
 func FeatureOf(k FaultKind) Feature { return Feature("fault-" + k) }

@@ -119,6 +119,9 @@ var routeTests = append([]conformance.Test{
 	},
 }, routeDoubtTests()...)
 
+// aboutRoutes matches an Event that tells of a route.
+var aboutRoutes = regexp.MustCompile(`(?i)route`)
+
 // routed is a worker, and the ranges of its pods.
 type routed struct {
 	worker
@@ -427,11 +430,10 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 
 func routeRefusedSaysWhy(t *conformance.T) {
 	r, lift := refused(t)
-	about := regexp.MustCompile(`(?i)route`)
 	t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
 		events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
 		for _, e := range events {
-			if about.MatchString(e.Reason + " " + e.Message) {
+			if aboutRoutes.MatchString(e.Reason + " " + e.Message) {
 				return nil
 			}
 		}
