@@ -274,7 +274,7 @@ func (c toldCloud) TerminateInstance(ctx context.Context, id string) error {
 // DeleteBalancer implements conformance.Cloud. Of one that is gone, by which the
 // suite only makes sure, nothing is told.
 func (c toldCloud) DeleteBalancer(ctx context.Context, id string) error {
-	if _, there, err := c.Cloud.Balancer(ctx, id); err == nil && there {
+	if _, there, err := c.Balancer(ctx, id); err == nil && there {
 		c.step("balancer/"+id, "deleted", "by the suite, behind the CCM's back", nil)
 	}
 	return c.Cloud.DeleteBalancer(ctx, id)

@@ -88,7 +88,7 @@ func (r *recorder) close() map[string]*Timeline {
 	r.running.Wait()
 	r.watches.Shutdown()
 	now := time.Now()
-	r.poll(context.Background())
+	_ = r.poll(context.Background()) // What the journal lacks, the timelines say.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.open {

@@ -323,7 +323,7 @@ func sumOf(counted []api.AuditSum) conformance.Calls {
 		if changes(n.Operation) {
 			count = conformance.Count{Writes: int(n.Calls)}
 		}
-		sum.Count = sum.Count.And(count)
+		sum.Count = sum.And(count)
 		if thing, known := aboutOf(n.Operation); known {
 			sum.Of[thing] = sum.Of[thing].And(count)
 		}

@@ -136,7 +136,7 @@ func lbDeletedWithCCMDown(t *conformance.T) {
 func lbCreateRetried(t *conformance.T) {
 	fault := balancersUnavailable(t)
 	svc := t.NewService()
-	t.Await("the CCM to have tried again", triedAgain(t, fault))
+	t.Await("the CCM to have tried again", triedAgain(t, svc, fault))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	before := t.AwaitBalancer(svc, listensFor(t, svc))
 	changePort(t, svc) // Whatever was left to be tried again is over after this.
@@ -148,6 +148,7 @@ func lbDeleteRetried(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
 	fault := balancersUnavailable(t)
+	tried := triedAgain(t, svc, fault)
 	t.DeleteService(svc)
 	t.HoldsUntil("the Service and its balancer stay", func(ctx context.Context) error {
 		_, there, err := t.Cloud.Balancer(ctx, b.ID)
@@ -155,7 +156,7 @@ func lbDeleteRetried(t *conformance.T) {
 			err = errors.New("the balancer is gone, and the cloud was not available")
 		}
 		return errors.Join(err, hasFinalizer(ctx, t, svc))
-	}, "the CCM to have tried again", triedAgain(t, fault))
+	}, "the CCM to have tried again", tried)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitGone(svc)
 }
@@ -177,19 +178,19 @@ func balancersUnavailable(t *conformance.T) conformance.Injection {
 	return fault
 }
 
-// triedAgain is an error until so many calls have met the fault that the CCM
-// has given up and begun anew: its client may send a call several times before
-// the CCM hears that it failed, and another one, such as a list of all balancers
-// to remember, as often beside it.
-func triedAgain(t *conformance.T, fault conformance.Injection) func(context.Context) error {
-	want := 2*t.Attempts + 1
-	return func(ctx context.Context) error {
-		n, err := fault.Hits(ctx)
-		if err == nil && n < want {
-			err = fmt.Errorf("%d of %d calls met the fault", n, want)
+// triedAgain is an error until the CCM has given up on the Service's balancer and
+// begun anew: until it has told of two failures, as upstream's service controller
+// does of each, or so many calls have met the fault. Its client may send a call
+// several times before the CCM hears that it failed, and another one, such as a
+// list of all balancers to remember, as often beside it.
+func triedAgain(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
+	before := failures(t, svc)
+	return either(hits(t, fault, 2*t.Attempts+1), func(context.Context) error {
+		if now := failures(t, svc); now < before+2 {
+			return fmt.Errorf("of %d failures it was told in Events, want 2", now-before)
 		}
-		return err
-	}
+		return nil
+	})
 }
 
 // withoutBalancer is a Service whose balancer was deleted behind the CCM's
@@ -290,12 +291,29 @@ func lbQuiet(t *conformance.T) {
 
 // told is how often something was told of the Service in Events.
 func told(t *conformance.T, svc *corev1.Service) (n int32) {
-	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(svc.UID)})
-	t.Must(err, "listing the Events on Service %s", svc.Name)
-	for _, e := range events.Items {
+	for _, e := range eventsOnService(t, svc) {
 		n += max(1, e.Count)
 	}
 	return n
+}
+
+// failures is how often the same was told to be wrong with the Service: of one
+// failure, several Events may be told.
+func failures(t *conformance.T, svc *corev1.Service) (most int32) {
+	told := map[string]int32{}
+	for _, e := range eventsOnService(t, svc) {
+		if e.Type == corev1.EventTypeWarning {
+			told[e.Reason] += max(1, e.Count)
+			most = max(most, told[e.Reason])
+		}
+	}
+	return most
+}
+
+func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
+	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(svc.UID)})
+	t.Must(err, "listing the Events on Service %s", svc.Name)
+	return events.Items
 }
 
 func calls(t *conformance.T) conformance.Calls {

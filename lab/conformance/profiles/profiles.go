@@ -12,5 +12,5 @@ import (
 // reported: one of the first waits long.
 func All() []conformance.Test {
 	return slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests,
-		routeTests, haTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, budgetTests, massDeletionTests)
+		budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests)
 }

@@ -39,7 +39,7 @@ var resilienceClusterTests = []conformance.Test{
 				"exist; or it read the file once, when it started, and goes on with the old token.",
 			Danger: "A kubelet that is late for a minute costs its Node and the pods on it. And where the CCM must be restarted to see the new token, the " +
 				"one who renewed it thinks that all is well, while new machines stay tainted and Services get no address.",
-			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The cloud's audit has the 401s, until the " +
+			Watch: "In kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The cloud's audit has the 401s, until the " +
 				"file has the new token.",
 			Right: "It keeps all Nodes, says that it is refused, reads the file again, and goes on with what had to wait as soon as it is let in.",
 			Known: []string{
@@ -63,7 +63,7 @@ var resilienceClusterTests = []conformance.Test{
 				"each instance that is asked for does not exist, there. A careless CCM believes it, and deletes each Node that is not Ready.",
 			Danger: "It is the one mistake in which no call fails and no alarm goes off. All Nodes look gone, and each goes at its kubelet's next hiccup; " +
 				"a CCM that also tidies up deletes balancers and routes of the project into which it has strayed.",
-			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The other project, which is empty, is " +
+			Watch: "In kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins and waits. The other project, which is empty, is " +
 				"where the CCM's calls now are.",
 			Right: "It notices whose answers these are, by the project that they name or by asking once for each token; it takes none of them for its own " +
 				"cloud's, keeps all Nodes, and goes on when it has its own token again.",
@@ -86,7 +86,7 @@ var resilienceClusterTests = []conformance.Test{
 				"to the other is long past. A careless CCM compares that time with its own clock, takes the lease for one that ended an hour ago, and leads, too.",
 			Danger: "Two CCMs work at once: two balancers for a Service, of which one is forgotten and paid for; targets that one adds and the other removes; " +
 				"and Nodes deleted by the one with the older picture.",
-			Watch: "kubectl get leases -A -w: the CCM's lease is held by somebody whose name begins with clock-skew, and is renewed each second. A Node that " +
+			Watch: "In kubectl get leases -A -w: the CCM's lease is held by somebody whose name begins with clock-skew, and is renewed each second. A Node that " +
 				"has joined keeps its taint until those renewals stop.",
 			Right: "It looks only at whether the lease changes, by its own clock. It waits for as long as it does, and takes over when it has not changed " +
 				"for as long as the lease says.",
@@ -112,7 +112,7 @@ var resilienceClusterTests = []conformance.Test{
 			Danger: "What could have come back within minutes is torn apart: pods and the record of where their volumes are attached go with the Nodes, and " +
 				"machines that return find that they are not of the cluster any more. If the balancers' targets are rewritten in the turmoil, the half " +
 				"that still serves is lost to clients, too.",
-			Watch: "kubectl get nodes -L topology.kubernetes.io/zone -w: two workers of one zone become NotReady, and stay. The balancer's targets in the cloud: " +
+			Watch: "In kubectl get nodes -L topology.kubernetes.io/zone -w: two workers of one zone become NotReady, and stay. The balancer's targets in the cloud: " +
 				"those of the other zone are there all the time.",
 			Right: "It keeps the Nodes of the lost zone and the targets of the other one, does other work meanwhile, and has everything as it was " +
 				"when the zone is back.",
@@ -156,7 +156,7 @@ func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conforman
 	outlast(t, wrong, 4*callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, wrong, holds)
 	mend()
-	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+	goesOn(t, late, holds)
 }
 
 func clockSkew(t *conformance.T) {

@@ -29,7 +29,7 @@ var resilienceNodeTests = []conformance.Test{
 				"not Ready at that moment.",
 			Danger: "A Node that is deleted takes its pods with it. Those who wait for a kubelet that is only late, during an upgrade for one, lose " +
 				"workloads that were running all the time; where the CCM runs as a pod, it may go with the first of them, and its log too.",
-			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins while the lists are empty. The cloud's own list, " +
+			Watch: "In kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that joins while the lists are empty. The cloud's own list, " +
 				"as the operator sees it, shows all of them running.",
 			Right: "It keeps all Nodes, asks for the one instance by its ID before it believes that it is gone, leaves the new Node tainted for as long as " +
 				"it cannot find its instance, and initialises it when it can.",
@@ -54,7 +54,7 @@ var resilienceNodeTests = []conformance.Test{
 				"answered with 429. A careless CCM fails to fill its cache, goes on with the empty one, and takes what is not in it for gone.",
 			Danger: "Clusters that grow are hit: what uses up the rate limit is the very burst of new machines, and theirs are the Nodes that are not in " +
 				"the cache and not Ready yet. They are deleted as fast as they join, and their kubelets do not register again by themselves.",
-			Watch: "kubectl get nodes -w: three workers, one of them NotReady, and a fourth that joins and is not Ready yet. In the cloud's audit, each of " +
+			Watch: "In kubectl get nodes -w: three workers, one of them NotReady, and a fourth that joins and is not Ready yet. In the cloud's audit, each of " +
 				"the CCM's calls about instances ends with 429.",
 			Right: "It takes a refusal for no answer: it keeps all Nodes, waits longer between its calls, and does what was left when the cloud " +
 				"answers again.",
@@ -79,7 +79,7 @@ var resilienceNodeTests = []conformance.Test{
 				"become smaller than the client expects. A careless CCM reads one page for the whole, and what was on the others for gone.",
 			Danger: "It hurts clusters that have just grown beyond a page, and then only the Nodes on the later ones. Since most Nodes are fine, it looks " +
 				"like a fault of those machines, and is sought there.",
-			Watch: "kubectl get nodes -w: three workers, of which the one that is NotReady is not in what the CCM is shown, and a fourth that joins " +
+			Watch: "In kubectl get nodes -w: three workers, of which the one that is NotReady is not in what the CCM is shown, and a fourth that joins " +
 				"meanwhile. The operator's own list of instances is whole.",
 			Right: "It asks for the instance that is missing by its ID before it believes that it is gone, keeps all Nodes, and initialises the new one " +
 				"at the latest when the list is whole again.",
@@ -103,7 +103,7 @@ var resilienceNodeTests = []conformance.Test{
 				"the empty value for something that is not running, which to it is stopped or ended; or it ends with a nil pointer each time it looks.",
 			Danger: "Nodes that are not Ready are deleted, or get the shutdown taint, upon which the volumes of their pods may be attached elsewhere while " +
 				"those still write. A CCM that crashes does nothing for anybody else either, and is back for the next crash.",
-			Watch: "kubectl get nodes -w, and the taints of the worker that is NotReady. The CCM's log says what it misses, and its process lives on.",
+			Watch: "In kubectl get nodes -w, and the taints of the worker that is NotReady. The CCM's log says what it misses, and its process lives on.",
 			Right: "It takes an answer that lacks what it needs for none, says so, keeps Nodes and taints as they are, and goes on when the answers are " +
 				"whole again.",
 			Known: []string{
@@ -127,7 +127,7 @@ var resilienceNodeTests = []conformance.Test{
 				"terminated are shown running. A careless CCM does not find a new machine's instance, and deletes its Node.",
 			Danger: "New machines are hit in the minutes in which they are needed most, while a cluster grows. Their kubelets do not register again by " +
 				"themselves: the machine runs and is paid for, and never becomes a Node.",
-			Watch: "kubectl get nodes -w: a worker whose instance is newer than the copy is NotReady, and must stay; two others are stopped and terminated " +
+			Watch: "In kubectl get nodes -w: a worker whose instance is newer than the copy is NotReady, and must stay; two others are stopped and terminated " +
 				"while the copy says that they run.",
 			Right: "It asks for the one instance that a list lacks before it believes that it is gone. When reads are up to date again, the stopped one's " +
 				"Node has the shutdown taint, the terminated one's is gone, and all others are there.",
@@ -154,7 +154,7 @@ var resilienceNodeTests = []conformance.Test{
 				"because it did not get through its start.",
 			Danger: "Nodes that are not Ready are deleted, new ones stay tainted, and a CCM that starts over and over never gets beyond its first question, " +
 				"and sends that again each time.",
-			Watch: "kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that waits with its taint. In the cloud's audit, each " +
+			Watch: "In kubectl get nodes -w: three workers, of which one is NotReady, and a fourth that waits with its taint. In the cloud's audit, each " +
 				"call about instances takes long, or is broken off by the CCM.",
 			Right: "It has time-outs and takes them for no answer, keeps all Nodes, keeps its lease, and initialises the new Node soon after answers are " +
 				"quick again.",
@@ -180,7 +180,7 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+	goesOn(t, late, holds)
 }
 
 // joinsAmid is a worker that joins during a fault, and about which the CCM has
@@ -207,7 +207,7 @@ func throttledRefresh(t *conformance.T) {
 		either(hits(t, fault, t.Attempts+1), late.initialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
-	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+	goesOn(t, late, holds)
 }
 
 func staleReads(t *conformance.T) {
@@ -257,12 +257,13 @@ func slowAPI(t *conformance.T) {
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
 	late := joins(t)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	goesOn(t, late, "all Nodes are to be kept afterwards", holds)
+	goesOn(t, late, holds)
 }
 
-// goesOn watches that something holds until the CCM has initialised a Node that
-// joined during the fault, and done a further one's work.
-func goesOn(t *conformance.T, late worker, what string, holds func(context.Context) error) {
+// goesOn watches that all Nodes are kept after the fault, until the CCM has
+// initialised one that joined during it, and done a further one's work.
+func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
+	const what = "all Nodes are to be kept afterwards"
 	holds = allHold(holds, late.there)
 	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.initialized)
 	control := newWorker(t)
