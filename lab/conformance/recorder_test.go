@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,19 +25,30 @@ import (
 // some calls twice.
 type journaled struct {
 	Cloud
+	mu        sync.Mutex
 	calls     []Call
 	balancers []Balancer
 	err       error
 }
 
 func (c *journaled) CallsSince(_ context.Context, since time.Time) ([]Call, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(c.calls), func(one Call) bool { return one.Answered.Before(since) }), c.err
 }
 
 func (c *journaled) called(operation, resource, answer string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.calls = append(c.calls, Call{
 		ID: fmt.Sprint(len(c.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource, Answer: answer, Failed: answer != "200",
 	})
+}
+
+func (c *journaled) fails(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
 }
 
 func (c *journaled) Features() []Feature { return nil }
@@ -274,10 +286,10 @@ func TestTimelineIsBounded(t *testing.T) {
 // A journal that fails costs its calls, is told of once, and holds nothing up.
 func TestJournalFails(t *testing.T) {
 	record1(t, func(b *bench) {
-		b.cloud.err = errors.New("down")
+		b.cloud.fails(errors.New("down"))
 		one := b.test("one", true)
 		time.Sleep(5 * time.Second)
-		b.cloud.err = nil
+		b.cloud.fails(nil)
 		b.cloud.called("listRoutes", "", "200")
 		time.Sleep(5 * time.Second)
 		one.trace.end(false)
