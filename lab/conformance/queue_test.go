@@ -211,7 +211,10 @@ func TestGivenUpOnALab(t *testing.T) {
 						assert.Contains(t, r.Reasons[0], "the CCM is not started any more")
 					}
 				}
-				assert.Len(t, whole.Crashes, labs*maxCrashes)
+				// The first test passes about when its lab's CCM ends for the first and the
+				// second time; the counting begins anew then.
+				assert.GreaterOrEqual(t, len(whole.Crashes), labs*maxCrashes)
+				assert.LessOrEqual(t, len(whole.Crashes), labs*maxCrashes+2)
 				assert.False(t, whole.Passed())
 				if labs == 1 {
 					assert.LessOrEqual(t, failed, 1, "the one that ran")
