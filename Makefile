@@ -112,13 +112,13 @@ soak-up: build ## Bring a lab up and down again and again, and say what is left:
 	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up
 
 .PHONY: bench-cloud
-bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; two minutes (BENCH="-quick -rows get,list -o json")
+bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; three minutes (BENCH="-quick -rows get,list -o json")
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench $(BENCH)
 
 .PHONY: bench-dataplane
-bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; three minutes (BENCH="-quick -rows throughput,udp -o json")
+bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; 75 seconds (BENCH="-quick -rows throughput,udp -o json")
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/dataplane $(BENCH)
 

@@ -106,7 +106,8 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 		Example: `  lab conformance
   lab conformance --profile Node,Lifecycle --report-dir reports
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
-  lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
+  lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}} \
+      --cluster-name={{.ClusterName}} --bind-address={{.Address}} --secure-port={{.Port}}
   lab conformance --cluster external --kubeconfig empty.yaml
   lab conformance --profile Budget --budget budget.yaml
   lab conformance list --profile LoadBalancer
@@ -517,6 +518,10 @@ func newConformanceList() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// A profile's tests together, though some are begun at the very end.
+			slices.SortStableFunc(tests, func(a, b conformance.Test) int {
+				return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
+			})
 			var list []listed
 			for _, t := range tests {
 				list = append(list, listed{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.Requires, t.Source})

@@ -100,7 +100,8 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 		Example: `  lab incident run lost-create
   lab incident run stranger-of-same-name --keep   # and look at the lab afterwards
   lab incident run deleted-by-hand -o yaml
-  lab incident run lost-create --ccm ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}`,
+  lab incident run lost-create --ccm ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}} \
+      --cluster-name={{.ClusterName}} --bind-address={{.Address}} --secure-port={{.Port}}`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				args = args[:dash]
