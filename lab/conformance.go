@@ -84,9 +84,10 @@ type ConformanceOptions struct {
 	// Keep leaves the lab up.
 	Keep bool
 
-	// attend, unless nil, is called before the suite runs and may put something
-	// between it and what is under test; what it returns is called afterwards.
-	attend func(*Lab, *conformance.Implementation) (leave func())
+	// attend, unless nil, is called before the suite runs on a lab; leave when it
+	// has. step is told what the suite does, as conformance.Options.Step is.
+	attend func(*Lab) (leave func())
+	step   func(what string, failed bool)
 }
 
 // OwnClaims are the capabilities of the lab's own CCM.
@@ -192,6 +193,7 @@ func Conformance(ctx context.Context, o ConformanceOptions, steps *ui.Steps) (re
 func (o ConformanceOptions) share(ctx context.Context, queue *conformance.Queue, names []string, steps *ui.Steps) (*conformance.Report, error) {
 	reports, errs, downs := make([]*conformance.Report, len(names)), make([]error, len(names)), make([]error, len(names))
 	var running sync.WaitGroup
+	queue.Expect(len(names))
 	shown := make(chan struct{})
 	for i, name := range names {
 		// One lab's steps are enough to look at, and tests come after them.
@@ -235,12 +237,15 @@ func (o ConformanceOptions) on(ctx context.Context, name string, queue *conforma
 	l, err := Up(ctx, up, steps)
 	isUp()
 	if err != nil {
+		queue.Missing()
 		return nil, err, nil
 	}
 	if !o.Keep {
 		defer func() { _, downErr = Down(context.WithoutCancel(ctx), name) }()
 	}
-	report, err = l.conformance(ctx, o, queue)
+	if report, err = l.conformance(ctx, o, queue); report == nil {
+		queue.Missing()
+	}
 	return report, err, nil
 }
 
@@ -266,13 +271,13 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions, queue *conf
 		return nil, errors.Join(err, closeDriver())
 	}
 	if o.attend != nil {
-		defer o.attend(l, &under)()
+		defer o.attend(l)()
 	}
 	report, err := conformance.Run(ctx, conformance.Options{
 		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, Embedded), Implementation: under,
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, workload), Port: 8080, Path: "/"},
-		Tests:    profiles.All(), Queue: queue, Healthy: healthy,
-		Profiles: o.Profiles, Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Queue:    queue, Healthy: healthy, Step: o.step,
+		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
 		Limits: o.Limits, PodCIDR: l.podCIDR(),
 	})
 	return report, errors.Join(err, closeDriver())
@@ -333,6 +338,9 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 	program := &conformance.Program{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: noise,
 		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
+	}
+	if command.ClusterCIDR == "" {
+		under.Unsupported = map[conformance.Feature]string{conformance.FeatureRoutes: "the range of the cluster's pods is not known here"}
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)

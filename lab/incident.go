@@ -8,6 +8,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -88,19 +89,19 @@ type CallsOf struct {
 func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*Account, error) {
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
 	p := &play{ctx: ctx, options: o}
-	o.attend = p.attend
+	o.attend, o.step = p.attend, p.tell
 	report, err := Conformance(ctx, o.ConformanceOptions, steps)
-	if err != nil {
+	if report == nil || report.Unfinished != "" {
 		return nil, err
 	}
 	if len(report.Tests) != 1 {
-		return nil, fmt.Errorf("incident %s was not played", test.Incident.Name)
+		return nil, errors.Join(err, fmt.Errorf("incident %s was not played", test.Incident.Name))
 	}
 	result := report.Tests[0]
 	if result.Result == conformance.Skipped {
-		return nil, fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; "))
+		return nil, errors.Join(err, fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; ")))
 	}
-	return p.account(test, report), nil
+	return p.account(test, report), err
 }
 
 // play is one incident while it is played.
@@ -116,18 +117,16 @@ type play struct {
 	warns int
 }
 
-// attend begins to watch the lab, and puts itself between the suite and what it
-// acts on. leave returns when all is shown.
-func (p *play) attend(l *Lab, under *conformance.Implementation) (leave func()) {
+// attend begins to watch the lab. leave returns when all is shown.
+func (p *play) attend(l *Lab) (leave func()) {
 	p.log, p.began, p.deeds = l.Timeline(), time.Now(), map[string]*CallsOf{}
-	under.Cloud, under.CCM = toldCloud{under.Cloud, p.tell}, &toldCCM{CCM: under.CCM, tell: p.tell}
 	ctx, cancel := context.WithCancel(p.ctx)
 	over, ended := make(chan struct{}), make(chan struct{})
 	last := sync.OnceFunc(func() { close(over) })
 	go func() {
 		defer close(ended)
 		err := l.Watch(ctx, WatchOptions{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
-			if e.Caller == suiteCaller && e.What == stepOver {
+			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}
 			return p.saw(e)
@@ -136,9 +135,9 @@ func (p *play) attend(l *Lab, under *conformance.Implementation) (leave func()) 
 			p.options.Note(fmt.Sprintf("what happens cannot be shown: %v", err))
 		}
 	}()
-	p.tell("suite/incident", stepBegins, "", false)
+	p.tell(stepBegins, false)
 	return func() {
-		p.tell("suite/incident", stepOver, "", false)
+		p.tell(stepOver, false)
 		select {
 		case <-over:
 		case <-ended:
@@ -153,12 +152,12 @@ func (p *play) attend(l *Lab, under *conformance.Implementation) (leave func()) 
 // Steps of the suite in the timeline.
 const (
 	suiteCaller          = "suite"
-	stepBegins, stepOver = "begins", "over"
+	stepBegins, stepOver = "the incident begins", "the incident is over"
 )
 
 // tell puts a step of the suite into the timeline.
-func (p *play) tell(subject, what, detail string, failed bool) {
-	err := p.log.Add(timeline.Change{Source: timeline.SourceLab, Subject: subject, What: what, Detail: detail, Caller: suiteCaller, Failed: failed})
+func (p *play) tell(what string, failed bool) {
+	err := p.log.Add(timeline.Change{Source: timeline.SourceLab, Subject: "suite/incident", What: "step", Detail: what, Caller: suiteCaller, Failed: failed})
 	if err != nil && p.ctx.Err() == nil {
 		p.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
 	}
@@ -168,7 +167,7 @@ func (p *play) tell(subject, what, detail string, failed bool) {
 func (p *play) saw(e timeline.Entry) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.Call != nil && e.Caller == cluster.CallerCCM {
+	if e.Call != nil && ccmCalls(e.Caller) {
 		d := p.deeds[e.What]
 		if d == nil {
 			d = &CallsOf{Operation: e.What}
@@ -199,7 +198,7 @@ func worthShowing(e timeline.Entry) bool {
 	if e.Call == nil {
 		return !strings.HasPrefix(e.Subject, "pod/")
 	}
-	return e.Caller == cluster.CallerCCM && (e.Failed || e.Call.Fault != "" || !e.Call.Reads())
+	return ccmCalls(e.Caller) && (e.Failed || e.Call.Fault != "" || !e.Call.Reads())
 }
 
 // account sums up.
@@ -234,141 +233,8 @@ func (p *play) account(test conformance.Test, report *conformance.Report) *Accou
 	return a
 }
 
-// teller puts a step of the suite into the timeline.
-type teller func(subject, what, detail string, failed bool)
-
-// toldCloud tells what the suite does to the cloud.
-type toldCloud struct {
-	conformance.Cloud
-	tell teller
-}
-
-// Unwrap is for conformance.As.
-func (c toldCloud) Unwrap() conformance.Cloud { return c.Cloud }
-
-func (c toldCloud) step(subject, what, detail string, err error) {
-	if err != nil {
-		detail = strings.TrimPrefix(detail+": "+err.Error(), ": ")
-	}
-	c.tell(subject, what, detail, err != nil)
-}
-
-// StopInstance implements conformance.Cloud.
-func (c toldCloud) StopInstance(ctx context.Context, id string) error {
-	c.step("instance/"+id, "stopped", "by the suite", nil)
-	return c.Cloud.StopInstance(ctx, id)
-}
-
-// StartInstance implements conformance.Cloud.
-func (c toldCloud) StartInstance(ctx context.Context, id string) error {
-	c.step("instance/"+id, "started", "by the suite", nil)
-	return c.Cloud.StartInstance(ctx, id)
-}
-
-// TerminateInstance implements conformance.Cloud.
-func (c toldCloud) TerminateInstance(ctx context.Context, id string) error {
-	c.step("instance/"+id, "terminated", "by the suite", nil)
-	return c.Cloud.TerminateInstance(ctx, id)
-}
-
-// DeleteBalancer implements conformance.Cloud. Of one that is gone, by which the
-// suite only makes sure, nothing is told.
-func (c toldCloud) DeleteBalancer(ctx context.Context, id string) error {
-	if _, there, err := c.Balancer(ctx, id); err == nil && there {
-		c.step("balancer/"+id, "deleted", "by the suite, behind the CCM's back", nil)
-	}
-	return c.Cloud.DeleteBalancer(ctx, id)
-}
-
-// RenameBalancer implements conformance.Cloud.
-func (c toldCloud) RenameBalancer(ctx context.Context, id, name string) error {
-	err := c.Cloud.RenameBalancer(ctx, id, name)
-	c.step("balancer/"+id, "renamed", "to "+name+", behind the CCM's back", err)
-	return err
-}
-
-// ChangeBalancer implements conformance.Cloud.
-func (c toldCloud) ChangeBalancer(ctx context.Context, id string, listeners []conformance.Listener, targets []string) error {
-	err := c.Cloud.ChangeBalancer(ctx, id, listeners, targets)
-	c.step("balancer/"+id, "changed", "behind the CCM's back", err)
-	return err
-}
-
-// CreateStranger implements conformance.Cloud.
-func (c toldCloud) CreateStranger(ctx context.Context, name string) (conformance.Balancer, error) {
-	b, err := c.Cloud.CreateStranger(ctx, name)
-	c.step("balancer/"+name, "stranger", "made for another cluster", err)
-	return b, err
-}
-
-// Inject implements conformance.Cloud.
-func (c toldCloud) Inject(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
-	made, err := c.Cloud.Inject(ctx, f)
-	about := "everything"
-	if len(f.On) > 0 {
-		about = strings.Trim(fmt.Sprint(f.On), "[]")
-	}
-	c.step("suite/fault-"+string(f.Kind), "fault-begins", "what the CCM asks about "+about+" meets it", err)
-	if err != nil {
-		return nil, err
-	}
-	return &toldInjection{Injection: made, cloud: c, kind: f.Kind}, nil
-}
-
-// toldInjection tells when a fault is lifted.
-type toldInjection struct {
-	conformance.Injection
-	cloud toldCloud
-	kind  conformance.FaultKind
-	mu    sync.Mutex
-	over  bool
-}
-
-// Lift implements conformance.Injection.
-func (i *toldInjection) Lift(ctx context.Context) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if !i.over {
-		met := ""
-		if n, err := i.Hits(ctx); err == nil {
-			met = fmt.Sprintf("calls that met it: %d", n)
-		}
-		i.cloud.step("suite/fault-"+string(i.kind), "fault-lifted", met, nil)
-	}
-	err := i.Injection.Lift(ctx)
-	i.over = i.over || err == nil
-	return err
-}
-
-// toldCCM tells when the suite starts and stops the CCM. What changes nothing, by
-// which a test only makes sure, is not told.
-type toldCCM struct {
-	conformance.CCM
-	tell teller
-	mu   sync.Mutex
-	runs bool
-}
-
-// Start implements conformance.CCM.
-func (c *toldCCM) Start(ctx context.Context) error {
-	return c.step(true, "started", func() error { return c.CCM.Start(ctx) })
-}
-
-// Stop implements conformance.CCM.
-func (c *toldCCM) Stop(ctx context.Context) error {
-	return c.step(false, "stopped", func() error { return c.CCM.Stop(ctx) })
-}
-
-func (c *toldCCM) step(runs bool, what string, do func() error) error {
-	err := do()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case err != nil:
-		c.tell("suite/ccm", what, err.Error(), true)
-	case c.runs != runs:
-		c.runs = runs
-		c.tell("suite/ccm", what, "", false)
-	}
-	return err
+// ccmCalls tells whether the caller is the CCM: with credentials that the suite has
+// renewed it has another name (onfakecloud).
+func ccmCalls(caller string) bool {
+	return caller == cluster.CallerCCM || strings.HasPrefix(caller, cluster.CallerCCM+"-renewed-")
 }

@@ -36,8 +36,8 @@ func TestIncident(t *testing.T) {
 	assert.Equal(t, lab.CallsOf{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
 
 	// The call that is never answered counts from when that was clear.
-	appear(t, a.Timeline, "suite/incident begins", "suite/fault-lost fault-begins", "call createLoadBalancer", "balancer gone", "suite/incident over")
-	appear(t, a.Timeline, "suite/fault-lost fault-begins", "suite/fault-lost fault-lifted", "service deleting", "service deleted", "suite/ccm stopped")
+	appear(t, a.Timeline, "the incident begins", "injecting fault lost on balancers", "call createLoadBalancer", "balancer gone", "the incident is over")
+	appear(t, a.Timeline, "injecting fault lost on balancers", "lifting fault lost on balancers", "service deleting", "service deleted", "stopping the CCM")
 	assert.Less(t, a.Timeline[0].Seconds, 1.0, "the clock begins with the incident")
 }
 
@@ -51,7 +51,7 @@ func appear(t *testing.T, entries []timeline.Entry, order ...string) {
 			case e.Call != nil:
 				kind = "call"
 			case kind == "suite":
-				kind = e.Subject
+				return want == e.Detail
 			}
 			return want == kind+" "+e.What
 		})

@@ -363,6 +363,9 @@ func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) err
 		if report != nil && len(report.Tests) > 0 && cmd.Flag("output").Value.String() == "table" {
 			err = errors.Join(err, printReport(cmd.OutOrStdout(), report))
 		}
+		if err == nil && report != nil {
+			err = errors.New(report.Unfinished)
+		}
 		return err
 	}
 	// It is whole, whatever became of the lab afterwards.
@@ -443,11 +446,9 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
 	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
 	var failed, notRequired []string
-	skipped := 0
 	for _, profile := range r.Profiles {
 		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
 		p("%s\t%s\t%s\t%d", profile.Name, score(core), score(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
-		skipped += core.Statistics.Skipped
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
@@ -462,24 +463,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	if n := len(r.Crashes); n > 0 {
 		p("the CCM ended by itself, times: %d; the last time it said:\n    %s", n, strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "))
 	}
-	verdict := "has not passed"
-	switch {
-	case r.Unfinished != "":
-		verdict = "has no verdict: the run was not finished"
-	case r.Passed():
-		verdict = "has passed"
-	}
-	var but []string
-	if r.Focus != "" {
-		but = append(but, fmt.Sprintf("of what %q matches", r.Focus))
-	}
-	if skipped > 0 {
-		but = append(but, fmt.Sprintf("core tests skipped: %d", skipped))
-	}
-	if len(but) > 0 {
-		verdict += " (" + strings.Join(but, "; ") + ")"
-	}
-	p("%s %s on %s %s, %.0f s", r.Implementation.Name, verdict, r.Cluster.Name, r.Cluster.Version, r.Seconds)
+	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
 	return t.Flush()
 }
 

@@ -78,6 +78,9 @@ func (r *Report) JUnit() ([]byte, error) {
 
 // unfit says why the run as a whole has failed, beside its tests.
 func (r *Report) unfit() string {
+	if r.Unfinished != "" {
+		return "the run was not finished\n" + r.Unfinished
+	}
 	if len(r.Crashes) > 0 {
 		return fmt.Sprintf("the CCM ended by itself %d times\n%s", len(r.Crashes), strings.Join(r.Crashes, "\n\n"))
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 // leases gives back what a CCM held that runs no more. Which Lease that is shows
-// when one has run: its holder is another than before the first start, and is called
-// as upstream calls it, after the machine. Whoever else holds one keeps it.
+// when one has run: its holder is another than before its start, and is called as
+// upstream calls it, after the machine. Somebody else's is as before, or is soon.
 type leases struct {
 	kube   kubernetes.Interface
-	before map[string]string // holders at the first start
+	before map[string]string // holders at the last start
 }
 
 // giveBack is called when no CCM of the suite runs. What it cannot do costs time
@@ -48,9 +48,9 @@ func (l *leases) giveBack(ctx context.Context) {
 		// As client-go's own release does.
 		nobody, shortly, at := "", int32(1), metav1.NowMicro()
 		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &nobody, &shortly, &at
-		_, _ = l.kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, &lease, metav1.UpdateOptions{})
+		if _, err := l.kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, &lease, metav1.UpdateOptions{}); err == nil {
+			now[key] = ""
+		}
 	}
-	if first {
-		l.before = now
-	}
+	l.before = now
 }

@@ -100,7 +100,7 @@ type row struct {
 func (r *Report) page() page {
 	p := page{Report: r, CSS: template.CSS(pageCSS), JS: template.JS(pageJS), Kinds: kinds, MaxRows: maxRows, Good: r.Passed()} //nolint:gosec // Our own.
 	p.Policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", hash(pageCSS), hash(pageJS))
-	p.Verdict = r.verdict()
+	p.Verdict = r.Verdict()
 	for _, f := range slices.Sorted(maps.Keys(r.Unsupported)) {
 		p.Missing = append(p.Missing, missing{string(f), r.Unsupported[f]})
 	}
@@ -115,16 +115,6 @@ func (r *Report) page() page {
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
-}
-
-func (r *Report) verdict() string {
-	switch {
-	case r.Unfinished != "":
-		return "no verdict: the run was not finished"
-	case r.Passed():
-		return "passed"
-	}
-	return "not passed"
 }
 
 // rowsEach is how many entries a failed (true) and another test may have: those

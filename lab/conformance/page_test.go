@@ -42,7 +42,7 @@ func TestPage(t *testing.T) {
 	r.Timelines = map[string]*Timeline{"node-bad": line}
 	page := samplePage(t, r)
 	for _, want := range []string{
-		`<title>fakecloud: conformance not passed</title>`,
+		`<title>fakecloud has not passed (core tests skipped: 1)</title>`,
 		`embedded v1.36.3`, `2026-11-21 03:00:00 UTC`,
 		`<tr><th scope="row">Node</th><td class="failure">1/2</td><td class="">–</td><td>0</td><td>1</td></tr>`,
 		`<tr><th scope="row">LoadBalancer</th><td class="">–</td><td class="failure">0/2</td><td>1</td><td>0</td></tr>`,

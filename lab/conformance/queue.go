@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,11 +34,13 @@ type Queue struct {
 	telling sync.Mutex // observers are called by one run at a time
 
 	mu      sync.Mutex
-	waiting []Test        // in the order in which they are begun
-	held    int           // handed out, and neither reported nor given back
-	active  int           // runs that can take what is given back
-	entered int           // runs so far
-	changed chan struct{} // closed, and made anew, when one of these changes
+	waiting []Test // in the order in which they are begun
+	held    int    // handed out, and neither reported nor given back
+	active  int    // runs that can take what is given back
+	entered int    // runs so far
+	// expected are those among the active that have not entered yet
+	expected int
+	changed  chan struct{} // closed, and made anew, when one of these changes
 }
 
 // NewQueue is a queue of these tests.
@@ -68,12 +69,36 @@ func companyOf(t Test) company {
 	return singly
 }
 
+// Expect says that so many runs will share the queue, each of which either begins
+// or is said to be Missing: until then the others do not give up on a test.
+func (q *Queue) Expect(runs int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.active += runs
+	q.expected += runs
+}
+
+// Missing says that a run that was expected will not begin.
+func (q *Queue) Missing() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.expected > 0 {
+		q.expected--
+		q.active--
+		q.change()
+	}
+}
+
 // enter is a run's beginning. It returns in which order the run takes kinds: only
 // the first begins with those that run together, which keep one run busy.
 func (q *Queue) enter() []company {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.active++
+	if q.expected > 0 {
+		q.expected--
+	} else {
+		q.active++
+	}
 	q.entered++
 	if q.entered == 1 {
 		return []company{besideOthers, singly, atLast}
@@ -211,7 +236,11 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 		whole.Tests = append(whole.Tests, r.Tests...)
 		whole.Budget = append(whole.Budget, r.Budget...)
 		whole.Crashes = append(whole.Crashes, r.Crashes...)
-		maps.Copy(whole.Timelines, r.Timelines)
+		for _, t := range r.Tests { // Not those that were handed on.
+			if line := r.Timelines[t.ID]; line != nil {
+				whole.Timelines[t.ID] = line
+			}
+		}
 		if r.Unfinished != "" && !slices.Contains(unfinished, r.Unfinished) {
 			unfinished = append(unfinished, r.Unfinished)
 		}

@@ -187,6 +187,49 @@ func TestAllLabsBreak(t *testing.T) {
 	})
 }
 
+// What breaks a lab ends its CCM, too, and that is no crash.
+func TestCCMOfABrokenLab(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tests []Test
+		for i := range 6 {
+			tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(*T) { time.Sleep(10 * time.Second) })))
+		}
+		whole, _ := sharing(t.Context(), t, tests, 2, func(lab int, o *Options) {
+			if lab == 1 {
+				ccm := newFakeCCM()
+				ccm.broken = true
+				o.Implementation.CCM, o.Healthy = ccm, func(context.Context) error { return errors.New("gone") }
+			}
+		})
+		assert.Empty(t, whole.Crashes)
+		assert.True(t, whole.Passed(), "%v %s", results(whole), whole.Unfinished)
+	})
+}
+
+// Who is given up waits for labs that are still coming up.
+func TestExpectedRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue([]Test{core("a", passes)})
+		q.Expect(3)
+		q.enter()
+		stood := make(chan struct{})
+		go func() { q.standBack(t.Context()); close(stood) }()
+		synctest.Wait()
+		q.Missing()
+		q.enter()
+		synctest.Wait()
+		select {
+		case <-stood:
+			t.Error("another run was there, that might do better")
+		default:
+		}
+		q.leave()
+		<-stood
+		q.Missing()
+		assert.Zero(t, q.active, "nobody else was expected")
+	})
+}
+
 // A CCM that is given up on one lab fails nothing that another lab's could pass;
 // given up on all, it fails everything.
 func TestGivenUpOnALab(t *testing.T) {

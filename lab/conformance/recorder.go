@@ -38,6 +38,7 @@ type recorder struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	watches informers.SharedInformerFactory
+	told    func(what string, failed bool) // of steps; may be nil
 
 	// Only the goroutine that polls has these.
 	since      time.Time
@@ -205,16 +206,29 @@ func (r *recorder) tell(s Source, failed bool, subject, format string, args ...a
 func (r *recorder) note(what string) (ended func(error)) {
 	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
 	r.add(i)
+	r.say(i.Text, false)
 	return func(err error) { r.finished(i, err, "") }
 }
 
+// say tells of a step while it is taken.
+func (r *recorder) say(what string, failed bool) {
+	if r.told != nil {
+		r.told(what, failed)
+	}
+}
+
 func (r *recorder) finished(i *item, err error, detail string) {
+	// That time was up is told by what waited.
+	failed := err != nil && !errors.Is(err, context.Canceled)
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	i.Took = time.Since(i.At)
 	i.Text = clean(i.Text + outcomeOf(err, detail))
-	// That time was up is told by what waited.
-	i.Failed = err != nil && !errors.Is(err, context.Canceled)
+	i.Failed = failed
+	text := i.Text
+	r.mu.Unlock()
+	if failed {
+		r.say(text, true)
+	}
 }
 
 // trace is what a test tells the recorder. A nil one tells nothing.
@@ -284,6 +298,7 @@ func (t *trace) begin(what string) (ended func(err error, detail string)) {
 }
 
 func (t *trace) keep(i *item) {
+	t.recorder.say(i.Text, i.Failed)
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
 	if t.steps++; t.steps > maxSteps && !i.Failed {

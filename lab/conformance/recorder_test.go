@@ -323,8 +323,21 @@ func TestStepsOfATest(t *testing.T) {
 		test.Bound = 10 * time.Second
 		r := newRun(Options{Tests: []Test{test}})
 		r.recorder, r.ccm.noted = b.run.recorder, b.run.recorder.note
+		var mu sync.Mutex
+		var live []string
+		r.recorder.told = func(what string, failed bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			live = append(live, fmt.Sprint(what, " ", failed))
+		}
 		_, err := r.outcome(b.Context())
 		require.NoError(t, err)
+		assert.Equal(t, []string{
+			"starting the CCM false", "stopping the CCM false", "starting the CCM false", "watching peace, until dawn false",
+			"waiting for what never comes false", "failed: waited for what never comes; gave up after 10s; last: not yet true",
+			"waiting for what never comes: context deadline exceeded true",
+			"the test has ended; what it made is undone false", "undone false", "stopping the CCM false",
+		}, live, "as it happens")
 		assert.Equal(t, []string{
 			"0.0 step: starting the CCM",
 			"0.0 step: stopping the CCM",

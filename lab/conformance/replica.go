@@ -57,6 +57,13 @@ func (t *T) Replica(number int) Replica {
 	}
 	r, err := k.replica(number)
 	t.Must(err, "replica %d of the CCM", number)
+	for drained := false; !drained; { // What an earlier test left is not this one's.
+		select {
+		case <-r.Crashed():
+		default:
+			drained = true
+		}
+	}
 	k.mu.Lock()
 	if !slices.Contains(k.others, r) {
 		k.others = append(k.others, r)

@@ -4,6 +4,7 @@ package conformance
 // https://gateway-api.sigs.k8s.io (GEP-1709).
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -127,6 +128,35 @@ func (r *Report) Passed() bool {
 		some = some || t.Result == Passed
 	}
 	return some && len(r.Crashes) == 0
+}
+
+// Verdict says what came out, in words that follow the CCM's name, and what that
+// does not cover.
+func (r *Report) Verdict() string {
+	verdict := "has not passed"
+	switch {
+	case r.Unfinished != "":
+		verdict = "has no verdict: the run was not finished"
+	case r.Passed():
+		verdict = "has passed"
+	}
+	var but []string
+	if r.Focus != "" {
+		but = append(but, fmt.Sprintf("of what %q matches", r.Focus))
+	}
+	skipped := 0
+	for _, p := range r.Profiles {
+		if p.Core != nil {
+			skipped += p.Core.Statistics.Skipped
+		}
+	}
+	if skipped > 0 {
+		but = append(but, fmt.Sprintf("core tests skipped: %d", skipped))
+	}
+	if len(but) > 0 {
+		verdict += " (" + strings.Join(but, "; ") + ")"
+	}
+	return verdict
 }
 
 // summarize fills Profiles from Tests.

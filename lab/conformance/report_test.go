@@ -150,6 +150,7 @@ func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 		for range rapid.IntRange(0, 1).Draw(t, "crashes") {
 			r.Crashes = append(r.Crashes, "panic: oh")
 		}
+		r.Unfinished = rapid.SampledFrom([]string{"", "Ctrl-C"}).Draw(t, "unfinished")
 		data, err := r.JUnit()
 		require.NoError(t, err)
 		var back junitSuites

@@ -65,6 +65,9 @@ type Options struct {
 	// Limits are those of Budget; DefaultLimits when nil.
 	Limits Limits
 
+	// Step, unless nil, is told what tests do and wait for, and what is done to the
+	// CCM, as it begins; and how it ended, if that was an error.
+	Step func(what string, failed bool)
 	// Observer is told of every test as it begins (Result "") and ends. It is
 	// called from one goroutine at a time, of all runs that share a queue. A test
 	// that is handed on to another run begins again.
@@ -98,7 +101,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := check(o.Tests); err != nil {
 		return nil, err
 	}
-	if o.Queue == nil {
+	sole := o.Queue == nil
+	if sole {
 		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
 	}
 	if err := check(o.Queue.listed); err != nil {
@@ -122,7 +126,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Limits = DefaultLimits()
 	}
 	r := &run{
-		Options: o, ccm: ccm,
+		Options: o, ccm: ccm, sole: sole,
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits,
@@ -142,6 +146,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		r.report.Focus = o.Focus.String()
 	}
 	r.recorder = record(kube, o.Implementation.Cloud, o.Implementation.CCM, r.suite.run)
+	r.recorder.told = o.Step
 	ccm.noted = r.recorder.note
 	err = r.all(ctx)
 	r.report.Timelines = r.recorder.close()
@@ -233,6 +238,7 @@ func suiteVersion() string {
 // run is one run of the suite.
 type run struct {
 	Options
+	sole   bool // nobody else runs tests of the queue
 	ccm    *kept
 	suite  *Suite
 	mu     sync.Mutex
@@ -284,7 +290,7 @@ func early(ctx context.Context) error {
 
 // skip says why a test cannot be run.
 func (r *run) skip(t Test) string {
-	for _, f := range append([]Feature{t.Capability}, t.Needs...) {
+	for _, f := range append(r.asked(t), t.Needs...) {
 		if why, declared := r.Implementation.Unsupported[f]; declared && f != "" {
 			return fmt.Sprintf("%s is declared unsupported: %s", f, why)
 		}
@@ -305,7 +311,19 @@ func (r *run) skip(t Test) string {
 }
 
 func (r *run) required(t Test) bool {
-	return t.Level == Core || slices.Contains(r.Implementation.Claims, t.Capability)
+	return t.Level == Core || !slices.ContainsFunc(r.asked(t), func(f Feature) bool { return !slices.Contains(r.Implementation.Claims, f) })
+}
+
+// asked are the capabilities that a test is about: who has no routes explains
+// nothing about them either.
+func (r *run) asked(t Test) []Feature {
+	switch {
+	case t.Capability == "":
+		return nil
+	case t.Profile == Routing && t.Capability != CapabilityPodRoutes:
+		return []Feature{CapabilityPodRoutes, t.Capability}
+	}
+	return []Feature{t.Capability}
 }
 
 // drain runs all tests of a kind that wait, so many at once as may. alive ends
@@ -364,7 +382,7 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	began := time.Now()
 	trace := r.recorder.begin(test, began)
 	t := &T{Suite: trace.suite(r.suite), test: test, ctx: limited, trace: trace}
-	reasons, notes := t.outcome()
+	reasons, notes, spent := t.outcome()
 	trace.end(len(reasons) > 0)
 	if len(reasons) > 0 {
 		r.examine(ctx)
@@ -374,7 +392,7 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 		return
 	}
 	defer r.Queue.done()
-	r.spent(t.spent)
+	r.spent(spent)
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -441,8 +459,9 @@ const maxCrashes = 5
 
 // keepCCM starts the CCM again when it ends by itself, as a Deployment would,
 // and records that. It gives up on one that does little else.
-func (r *run) keepCCM(ctx context.Context, giveUp context.CancelCauseFunc) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
+// What breaks a cluster or a cloud ends a CCM, too, and is not the CCM's failure.
+func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop func()) {
+	ctx, cancel := context.WithCancel(run)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for {
@@ -450,11 +469,16 @@ func (r *run) keepCCM(ctx context.Context, giveUp context.CancelCauseFunc) (stop
 			case <-ctx.Done():
 				select {
 				case <-r.suite.CCM.Crashed():
-					r.crashed()
+					if run.Err() == nil {
+						r.crashed()
+					}
 				default:
 				}
 				return
 			case <-r.suite.CCM.Crashed():
+			}
+			if r.examine(run); run.Err() != nil {
+				return
 			}
 			if err := r.restart(ctx, r.crashed()); err != nil {
 				giveUp(err)
@@ -499,7 +523,10 @@ func (r *run) restart(ctx context.Context, n int) error {
 func (r *run) finish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, err := r.Queue.arrange(r.report.Tests)
+	missing, err := r.Queue.arrange(r.report.Tests)
+	if r.sole && len(missing) > 0 && r.report.Unfinished == "" {
+		r.report.Unfinished = "not run: " + strings.Join(missing, ", ")
+	}
 	slices.SortStableFunc(r.report.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	r.report.Seconds = seconds(time.Since(r.report.began))
 	r.report.summarize()

@@ -184,13 +184,13 @@ func unseen(err error) bool {
 }
 
 // outcome runs the test, then undoes what it did.
-func (t *T) outcome() (failures, notes []string) {
+func (t *T) outcome() (failures, notes []string, spent []Spent) {
 	t.guard(t.ctx, "the test", func() { t.test.Run(t) })
 	t.trace.step("the test has ended; what it made is undone")
 	t.undo()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.failures), slices.Clone(t.notes)
+	return slices.Clone(t.failures), slices.Clone(t.notes), slices.Clone(t.spent)
 }
 
 // stuckGrace is how much longer than its time something may take to end.
