@@ -185,22 +185,29 @@ func doubtTests() []conformance.Test {
 			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
 			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
-			Bound:  4 * time.Minute,
+			Bound:  incidentBound,
 			Run:    func(t *conformance.T) { doubt(t, kind) },
 		})
 	}
 	return tests
 }
 
-// callsInDoubt are so many calls that the CCM has asked whether the instance
-// exists and whether it is shut down, and has begun to do something else: its
-// client may send a call several times before the CCM hears that it failed. Of
-// calls that are refused, a cloud can hardly see all; there are fewer to wait for.
-func callsInDoubt(kind conformance.FaultKind, attempts int) int {
+// chance is what shows that a CCM has had its chance to misbehave under a fault.
+type chance struct {
+	calls int  // so many that the CCM has asked what it may ask, and has begun to do something else
+	waits bool // the fault has calls wait, so that there may never be so many
+}
+
+// chanceIn is that of a doubt about instances: the CCM has asked whether one exists
+// and whether it is shut down, and its client may send a call several times before
+// the CCM hears that it failed. Of calls that are refused, a cloud can hardly see
+// all; there are fewer to wait for.
+func chanceIn(kind conformance.FaultKind, attempts int) chance {
+	c := chance{calls: 2*attempts + 1, waits: kind == conformance.FaultTimeout}
 	if kind == conformance.FaultRefused {
-		return attempts + 1
+		c.calls = attempts + 1
 	}
-	return 2*attempts + 1
+	return c
 }
 
 func doubt(t *conformance.T, kind conformance.FaultKind) {
@@ -209,7 +216,7 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
+	outlast(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
 }
@@ -219,7 +226,7 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 // have met the fault, or its work on another Node was done all the same. A CCM that
 // does its work remembers what the cloud said before, or asks in another way: it is
 // started anew, and then has nothing to remember. Three others are needed.
-func outlast(t *conformance.T, fault conformance.Injection, calls int, others []worker, what string, holds func(context.Context) error) {
+func outlast(t *conformance.T, fault conformance.Injection, c chance, others []worker, what string, holds func(context.Context) error) {
 	ready, first, second := others[0], others[1], others[2]
 	kept := func(ctx context.Context) error {
 		for _, other := range others { // Whichever it asks for first.
@@ -230,17 +237,17 @@ func outlast(t *conformance.T, fault conformance.Injection, calls int, others []
 		return holds(ctx)
 	}
 	keptUntilAsked := func(other worker) (works bool) {
-		asked, askedOften, gone, done := hits(t, fault, calls), hits(t, fault, 3*calls), goneRound(ready), stopped([]worker{other})
-		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", func(ctx context.Context) error {
-			if err := gone(ctx); err != nil {
-				return either(askedOften, func(context.Context) error { return err })(ctx)
-			}
-			return either(asked, func(ctx context.Context) error {
-				err := done(ctx)
-				works = err == nil
-				return err
-			})(ctx)
-		})
+		done := stopped([]worker{other})
+		worksOn := func(ctx context.Context) error {
+			err := done(ctx)
+			works = err == nil
+			return err
+		}
+		enough := either(allHold(goneRound(ready), either(hits(t, fault, c.calls), worksOn)), hits(t, fault, 3*c.calls))
+		if c.waits {
+			enough = either(enough, brokenOff(t, fault))
+		}
+		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", enough)
 		return works
 	}
 	ready.callShutDown()
@@ -302,6 +309,31 @@ func hits(t *conformance.T, fault conformance.Injection, want int) func(context.
 			err = fmt.Errorf("%d of %d calls met the fault", now-before, want)
 		}
 		return err
+	}
+}
+
+// aCall is longer than an ordinary client takes over a call that is not answered:
+// three times half a minute, and pauses between.
+const aCall = 100 * time.Second
+
+// brokenOff is an error until so much time has passed since a call met the fault that
+// the client has given it up, if it ever does: under a fault that has calls wait, one
+// Node costs minutes, and a client without a time-out makes one call. What the CCM
+// makes of it shows when the fault is lifted, at the latest.
+func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Context) error {
+	met := hits(t, fault, 1)
+	var since time.Time
+	return func(ctx context.Context) error {
+		if since.IsZero() {
+			if err := met(ctx); err != nil {
+				return err
+			}
+			since = time.Now()
+		}
+		if left := time.Until(since.Add(aCall)); left > 0 {
+			return fmt.Errorf("its client may wait for another %s", left.Round(time.Second))
+		}
+		return nil
 	}
 }
 

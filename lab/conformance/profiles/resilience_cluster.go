@@ -153,7 +153,8 @@ func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conforman
 	holds := allHold(nodes.kept, noCrash(t))
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
 	// for much else, before it looks at those that are not Ready.
-	outlast(t, wrong, 4*callsInDoubt(conformance.FaultUnauthorized, t.Attempts), others, "all Nodes are to be kept", holds)
+	c := chance{calls: 4 * chanceIn(conformance.FaultUnauthorized, t.Attempts).calls}
+	outlast(t, wrong, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, wrong, holds)
 	mend()
 	goesOn(t, late, holds)

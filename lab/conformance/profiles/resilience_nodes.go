@@ -177,7 +177,7 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
 	holds := allHold(nodes.kept, noCrash(t))
-	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "all Nodes are to be kept", holds)
+	outlast(t, fault, chanceIn(kind, t.Attempts), others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, holds)
@@ -200,7 +200,7 @@ func throttledRefresh(t *conformance.T) {
 	nodes[0].NotReady()
 	holds := allHold(nodes.kept, noCrash(t))
 	restart()
-	outlast(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
+	outlast(t, fault, chanceIn(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
@@ -228,10 +228,10 @@ func staleReads(t *conformance.T) {
 	instance := t.NewInstance(name)
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
 	holds := allHold(nodes.kept, younger.kept, noCrash(t))
-	asked = either(hits(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts)), younger.initialized)
+	asked = either(hits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.initialized)
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
 	younger.NotReady()
-	outlast(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
+	outlast(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
 
 	halted, ended := nodes[1], nodes[2]
 	halted.stop()
