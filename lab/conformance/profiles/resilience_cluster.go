@@ -7,6 +7,7 @@ package profiles
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -130,6 +131,7 @@ func expiredCredentials(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	expiry, err := t.Cloud.ExpireCredentials(t.Context())
 	t.Must(err, "having the CCM's credentials expire")
+	startsAnew(t)
 	t.Cleanup(expiry.Lift)
 	amidWrongCredentials(t, nodes, others, expiry, func() {
 		t.Must(expiry.Renew(t.Context()), "renewing the CCM's credentials")
@@ -140,10 +142,18 @@ func tokenSwapped(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	swap, err := t.Cloud.SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
+	startsAnew(t)
 	t.Cleanup(swap.Lift)
 	amidWrongCredentials(t, nodes, others, swap, func() {
 		t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
 	})
+}
+
+// startsAnew has the CCM started anew after the test, when what is registered later is
+// undone: one that reads its credentials only now and then would go on with those of
+// the test, which end with it, and fail the next tests.
+func startsAnew(t *conformance.T) {
+	t.Cleanup(func(ctx context.Context) error { return errors.Join(t.CCM.Stop(ctx), t.CCM.Start(ctx)) })
 }
 
 // amidWrongCredentials has Nodes outlast that the CCM's credentials are not good,
