@@ -5,7 +5,6 @@ package conformance
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -256,11 +255,7 @@ func (c *Crowd) Heal() {
 }
 
 func (c *Crowd) heal(ctx context.Context, node string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")}}})
-	if err == nil {
-		_, err = c.t.Kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
-	}
-	return err
+	return patchReady(ctx, c.t.Kube, node, corev1.ConditionTrue, "KubeletReady")
 }
 
 // keepAlive renews all leases, round after round, until the test ends.
