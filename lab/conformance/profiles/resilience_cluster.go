@@ -210,7 +210,7 @@ func (s *skewed) lasts() time.Duration {
 // renew takes the leases at first. Later it is an error if somebody else has one.
 func (s *skewed) renew(ctx context.Context) error {
 	for _, l := range s.leases {
-		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return s.renewOne(ctx, l.Namespace, l.Name) }); err != nil {
+		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return s.renewOne(ctx, l) }); err != nil {
 			return fmt.Errorf("lease %s of namespace %s: %w", l.Name, l.Namespace, err)
 		}
 	}
@@ -218,8 +218,11 @@ func (s *skewed) renew(ctx context.Context) error {
 	return nil
 }
 
-func (s *skewed) renewOne(ctx context.Context, namespace, name string) error {
-	lease, err := s.t.Kube.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+// renewOne has it last as long as it did when the CCM held it: one that gives its
+// lease back leaves a second.
+func (s *skewed) renewOne(ctx context.Context, held coordinationv1.Lease) error {
+	leases := s.t.Kube.CoordinationV1().Leases(held.Namespace)
+	lease, err := leases.Get(ctx, held.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -229,8 +232,8 @@ func (s *skewed) renewOne(ctx context.Context, namespace, name string) error {
 	} else if now := holderOf(lease); now != s.name {
 		return fmt.Errorf("%q took it, though it was renewed %s ago", now, time.Since(s.last).Round(time.Millisecond))
 	}
-	lease.Spec.HolderIdentity, lease.Spec.RenewTime = &s.name, &shown
-	_, err = s.t.Kube.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
+	lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &s.name, &shown, held.Spec.LeaseDurationSeconds
+	_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 	return err
 }
 
