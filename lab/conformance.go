@@ -97,7 +97,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
-	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject,
+	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 }
 
 // ownArgs are what the lab's own CCM is given for the suite, over what it has in any

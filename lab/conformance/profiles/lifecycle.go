@@ -179,10 +179,14 @@ var doubts = map[conformance.FaultKind]string{
 func doubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, kind := range conformance.FaultKinds {
+		level, capability := conformance.Core, conformance.Feature("")
+		if kind == conformance.FaultEmptyList { // The cloud's word, though a false one.
+			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
+		}
 		tests = append(tests, conformance.Test{
 			ID:       "lifecycle-doubt-" + string(kind),
 			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
-			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
+			Profile:  conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
 			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
 			Bound:  incidentBound,

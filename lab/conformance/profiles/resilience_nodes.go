@@ -16,7 +16,7 @@ var resilienceNodeTests = []conformance.Test{
 	{
 		ID:       "resilience-empty-instance-list",
 		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
 		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultEmptyList)},
 		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
@@ -67,7 +67,7 @@ var resilienceNodeTests = []conformance.Test{
 	}, {
 		ID:       "resilience-missing-page",
 		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
 		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultPartialList)},
 		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
