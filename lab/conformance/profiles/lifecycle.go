@@ -196,18 +196,22 @@ func doubtTests() []conformance.Test {
 	return tests
 }
 
-// chance is what shows that a CCM has had its chance to misbehave under a fault.
+// chance is what shows that a CCM has had its chance to misbehave under a fault: that
+// it has gone round all Nodes, and any of these.
 type chance struct {
-	calls int  // so many that the CCM has asked what it may ask, and has begun to do something else
-	waits bool // the fault has calls wait, so that there may never be so many
+	calls  int  // so many met the fault that the CCM has asked what it may ask, and has begun to do something else
+	rounds int  // or one did, and it went round so often since
+	silent bool // or none, and it went round so often all the same: it may know better than to ask
+	waits  bool // or, instead of that, one did and has had time to be given up
 }
 
 // chanceIn is that of a doubt about instances: the CCM has asked whether one exists
 // and whether it is shut down, and its client may send a call several times before
-// the CCM hears that it failed. Of calls that are refused, a cloud can hardly see
-// all; there are fewer to wait for.
+// the CCM hears that it failed. One that holds back when it is refused makes fewer
+// calls, and goes round nevertheless. Of calls that are refused a connection, a cloud
+// can hardly see all; there are fewer to wait for.
 func chanceIn(kind conformance.FaultKind, attempts int) chance {
-	c := chance{calls: 2*attempts + 1, waits: kind == conformance.FaultTimeout}
+	c := chance{calls: 2*attempts + 1, rounds: 6, waits: kind == conformance.FaultTimeout}
 	if kind == conformance.FaultRefused {
 		c.calls = attempts + 1
 	}
@@ -241,47 +245,72 @@ func outlast(t *conformance.T, fault conformance.Injection, c chance, others []w
 		return holds(ctx)
 	}
 	keptUntilAsked := func(other worker) (works bool) {
-		done := stopped([]worker{other})
+		gone, done := newRounds(ready), stopped([]worker{other})
 		worksOn := func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
 			return err
 		}
-		enough := either(allHold(goneRound(ready), either(hits(t, fault, c.calls), worksOn)), hits(t, fault, 3*c.calls))
+		fewCalls := gone.often(hits(t, fault, 1), c)
 		if c.waits {
-			enough = either(enough, brokenOff(t, fault))
+			fewCalls = brokenOff(t, fault)
 		}
-		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", enough)
+		asked := either(allHold(gone.times(2), either(hits(t, fault, c.calls), worksOn)), hits(t, fault, 3*c.calls))
+		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", either(asked, fewCalls))
 		return works
 	}
-	ready.callShutDown()
 	if keptUntilAsked(first) {
 		restart := stopCCM(t)
-		ready.callShutDown()
 		first.Ready()
 		restart()
 		keptUntilAsked(second)
 	}
 }
 
-// goneRound is an error until the CCM has gone round all Nodes: until twice it has
-// taken the shutdown taint from one that is Ready, of which it need not ask the
-// cloud. Calls that the cloud has seen say neither which of a CCM's controllers
-// made them nor that it has the answer: each may ask for many Nodes at once.
-func goneRound(ready worker) func(context.Context) error {
-	left := 2
+// rounds are how often the CCM has gone round all Nodes, of which two begin and end
+// while they are counted: how often it has taken the shutdown taint from one that is
+// Ready, of which it need not ask the cloud. Calls that the cloud has seen say neither
+// which of a CCM's controllers made them nor that it has the answer: each may ask for
+// many Nodes at once.
+type rounds struct {
+	ready worker
+	gone  int
+}
+
+func newRounds(ready worker) *rounds {
+	ready.callShutDown()
+	return &rounds{ready: ready}
+}
+
+// times is an error until it has gone round so often.
+func (r *rounds) times(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if left == 0 {
-			return nil
+		if r.gone < want {
+			if err := r.ready.kept(ctx); err != nil {
+				return fmt.Errorf("the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name, err)
+			}
+			r.gone++
+			r.ready.callShutDown()
 		}
-		if err := ready.kept(ctx); err != nil {
-			return fmt.Errorf("node %s, which is Ready: %w", ready.Name, err)
-		}
-		if left--; left > 0 {
-			ready.callShutDown()
-			return fmt.Errorf("node %s, which is Ready, is called shut down again", ready.Name)
+		if r.gone < want {
+			return fmt.Errorf("the CCM has gone round %d of %d times", r.gone, want)
 		}
 		return nil
+	}
+}
+
+// often is an error until it has gone round as often as c wants since a call met the
+// fault, or in all.
+func (r *rounds) often(met func(context.Context) error, c chance) func(context.Context) error {
+	want, known := c.rounds, c.silent
+	return func(ctx context.Context) error {
+		if !known {
+			if err := met(ctx); err != nil {
+				return err
+			}
+			want, known = r.gone+c.rounds, true
+		}
+		return r.times(want)(ctx)
 	}
 }
 

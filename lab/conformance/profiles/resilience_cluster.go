@@ -162,10 +162,11 @@ func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conforman
 	nodes[0].NotReady()
 	holds := allHold(nodes.kept, noCrash(t))
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
-	// for much else, before it looks at those that are not Ready.
-	c := chance{calls: 4 * chanceIn(conformance.FaultUnauthorized, t.Attempts).calls}
+	// for much else, before it looks at those that are not Ready. And one that has
+	// seen whose credentials these are asks for no instance at all.
+	c := chance{calls: 4 * chanceIn(conformance.FaultUnauthorized, t.Attempts).calls, rounds: 20, silent: true}
 	outlast(t, wrong, c, others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, wrong, holds)
+	late := joinsAmid(t, wrong, c, others[0], holds)
 	mend()
 	goesOn(t, late, holds)
 }

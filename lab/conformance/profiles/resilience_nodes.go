@@ -176,21 +176,27 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	holds := allHold(nodes.kept, noCrash(t))
-	outlast(t, fault, chanceIn(kind, t.Attempts), others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, holds)
+	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(kind, t.Attempts)
+	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, c, others[0], holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, holds)
 }
 
 // joinsAmid is a worker that joins during a fault, and about which the CCM has
-// asked. It comes when the CCM has had its chance with others: a Node that waits
-// has it ask, too, and more often.
-func joinsAmid(t *conformance.T, fault conformance.Injection, holds func(context.Context) error) worker {
+// asked, or could have. It comes when the CCM has had its chance with others: a Node
+// that waits has it ask, too, and more often.
+func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready worker, holds func(context.Context) error) worker {
 	late := joins(t)
-	asked := either(hits(t, fault, t.Attempts+1), late.initialized)
+	asked := either(askedAgain(t, fault, c, ready), late.initialized)
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
 	return late
+}
+
+// askedAgain is an error until the CCM's client has sent one more call as often as it
+// does, or the CCM has held back, and gone round all Nodes: see chance.
+func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
+	return either(hits(t, fault, t.Attempts+1), newRounds(ready).often(hits(t, fault, 1), c))
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -198,13 +204,13 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	holds := allHold(nodes.kept, noCrash(t))
+	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
-	outlast(t, fault, chanceIn(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, holds)
+	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, c, others[0], holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
-		either(hits(t, fault, t.Attempts+1), late.initialized))
+		either(askedAgain(t, fault, c, others[0]), late.initialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, holds)
