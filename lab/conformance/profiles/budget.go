@@ -49,8 +49,9 @@ func count(t *conformance.T, crowd *conformance.Crowd, phase conformance.Phase, 
 	crowd.Heal()
 	before, losses, began := settled(t), crowd.Losses(), time.Now()
 	do()
-	t.Logf("%s: %.1f s", phase, time.Since(began).Seconds())
-	record(t, t.Budget(len(crowd.Names), phase, units, settled(t).Since(before)), crowd.Losses()-losses)
+	spent, took := settled(t).Since(before), time.Since(began)
+	t.Logf("%s: %.1f s", phase, took.Seconds())
+	record(t, t.Budget(len(crowd.Names), phase, units, took, spent), crowd.Losses()-losses)
 }
 
 // record records what was spent while so many Nodes were lost.
@@ -73,10 +74,10 @@ func rest(t *conformance.T, crowd *conformance.Crowd) {
 	var spent []conformance.Spent
 	for range restTries {
 		crowd.Heal()
-		before, losses := calls(t), crowd.Losses()
+		before, losses, began := calls(t), crowd.Losses(), time.Now()
 		crowd.AwaitLooks(looksAtRest)
 		lost = crowd.Losses() - losses
-		spent = t.Budget(nodes, conformance.PhaseRest, nodes, calls(t).Since(before))
+		spent = t.Budget(nodes, conformance.PhaseRest, nodes, time.Since(began), calls(t).Since(before))
 		if conformance.Within(spent) {
 			break
 		}
