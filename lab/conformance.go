@@ -105,6 +105,8 @@ var OwnClaims = []conformance.Feature{
 var ownArgs = []string{
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
 	"--node-monitor-period=1s", // More often: less to wait for.
+	// Shorter than the budget's rest, which is to see what that costs.
+	"--node-status-update-frequency=10s",
 	// Longer than in other labs: a leader that cannot renew its lease in time ends,
 	// and on a machine that several suites share an API server was seen to be silent
 	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.

@@ -255,7 +255,7 @@ func outlast(t *conformance.T, fault conformance.Injection, c chance, others []w
 		if c.waits {
 			fewCalls = brokenOff(t, fault)
 		}
-		asked := either(allHold(gone.times(2), either(hits(t, fault, c.calls), worksOn)), hits(t, fault, 3*c.calls))
+		asked := either(allHold(gone.times(2), either(hits(t, fault, c.calls), worksOn)), allHold(gone.times(1), hits(t, fault, 3*c.calls)))
 		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", either(asked, fewCalls))
 		return works
 	}
