@@ -211,7 +211,7 @@ type chance struct {
 // calls, and goes round nevertheless. Of calls that are refused a connection, a cloud
 // can hardly see all; there are fewer to wait for.
 func chanceIn(kind conformance.FaultKind, attempts int) chance {
-	c := chance{calls: 2*attempts + 1, rounds: 6, waits: kind == conformance.FaultTimeout}
+	c := chance{calls: 2*attempts + 1, rounds: 8, waits: kind == conformance.FaultTimeout}
 	if kind == conformance.FaultRefused {
 		c.calls = attempts + 1
 	}

@@ -194,8 +194,10 @@ func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready wo
 }
 
 // askedAgain is an error until the CCM's client has sent one more call as often as it
-// does, or the CCM has held back, and gone round all Nodes: see chance.
+// does, or the CCM has held back, and gone round all Nodes: see chance. It need not be
+// as often as at first, when the CCM may have remembered something.
 func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
+	c.rounds = min(c.rounds, 4)
 	return either(hits(t, fault, t.Attempts+1), newRounds(ready).often(hits(t, fault, 1), c))
 }
 
