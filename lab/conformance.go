@@ -98,7 +98,7 @@ var OwnClaims = []conformance.Feature{
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
-	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject,
+	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 }
 
 // ownArgs are what the lab's own CCM is given for the suite, over what it has in any
@@ -106,6 +106,8 @@ var OwnClaims = []conformance.Feature{
 var ownArgs = []string{
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
 	"--node-monitor-period=1s", // More often: less to wait for.
+	// Shorter than the budget's rest, which is to see what that costs.
+	"--node-status-update-frequency=10s",
 	// Longer than in other labs: a leader that cannot renew its lease in time ends,
 	// and on a machine that several suites share an API server was seen to be silent
 	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.

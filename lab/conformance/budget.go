@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -98,8 +99,9 @@ type Spent struct {
 	// Each is what a Node or a Service, as Per says, cost: reads and writes.
 	Each float64 `json:"each"`
 	Per  string  `json:"per"`
-	// Limit is for Each.
+	// Limit is for Each. It allows for how long the phase took.
 	Limit float64 `json:"limit"`
+	took  time.Duration
 }
 
 // Exceeds tells whether it is more than it may be.
@@ -115,9 +117,9 @@ var advice = map[Controller]string{
 
 // String is a sentence about what exceeds its limit.
 func (s Spent) String() string {
-	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit: %s; "+
+	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit for the %s that it took: %s; "+
 		"or allow more, as %s in the file of --budget",
-		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
+		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), s.took.Round(time.Second), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
 }
 
 // Digits are those of a number of calls.
@@ -144,6 +146,11 @@ const (
 	listsAtRest  = 15 // and while nothing happens
 	callsAtLarge = 30 // in a phase, about what does not grow with Nodes
 	routeWrites  = 2  // for each Node: its route, and one that was in the way
+
+	// Besides, all instances and all routes may be listed so often in each second that
+	// a phase takes: what a controller does each period grows with time, whatever else
+	// there is to do. In a lab, upstream's route controller has a period of a second.
+	listsPerSecond = 1
 )
 
 // serviceCalls are what a Service may cost, however many Nodes there are: to find
@@ -170,7 +177,7 @@ func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
 	if phase == PhaseRest {
 		lists = listsAtRest
 	}
-	pages := float64((nodes + limitPage - 1) / limitPage)
+	pages := pagesOf(nodes)
 	limits := map[Controller]float64{
 		ControllerNode: lists * pages / units, ControllerRoute: lists * pages / units,
 		ControllerService: callsAtLarge / units, ControllerOther: callsAtLarge / units,
@@ -182,6 +189,18 @@ func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
 		limits[ControllerService] = serviceCalls[phase]
 	}
 	return limits
+}
+
+// pagesOf are the calls that a list of so many things takes.
+func pagesOf(things int) float64 { return float64((things + limitPage - 1) / limitPage) }
+
+// withTime is how much more than its limit a controller may make of calls for each of
+// units, since a phase took so long.
+func withTime(nodes, units int, c Controller, took time.Duration) float64 {
+	if c != ControllerNode && c != ControllerRoute {
+		return 0
+	}
+	return listsPerSecond * took.Seconds() * pagesOf(nodes) / float64(units)
 }
 
 func limitName(nodes int, phase Phase, c Controller) string {
@@ -242,7 +261,7 @@ func names[T any](all []T) string {
 func (l Limits) YAML() []byte {
 	var out bytes.Buffer
 	p := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
-	p("# Calls of the cloud's API, reads and writes together, that each Node or each\n# Service may cost at most: by number of Nodes, phase, and controller.")
+	p("# Calls of the cloud's API, reads and writes together, that each Node or each\n# Service may cost at most: by number of Nodes, phase, and controller. The node\n# and the route controller may list all once more in each second of the phase.")
 	for _, nodes := range slices.Sorted(maps.Keys(l)) {
 		p("%d:", nodes)
 		for _, phase := range Phases {
@@ -259,9 +278,9 @@ func (l Limits) YAML() []byte {
 	return out.Bytes()
 }
 
-// Budget says what a phase with so many Nodes has cost: each of units, Nodes or
-// Services.
-func (s *Suite) Budget(nodes int, phase Phase, units int, calls Calls) []Spent {
+// Budget says what a phase with so many Nodes, which took so long, has cost: each of
+// units, Nodes or Services.
+func (s *Suite) Budget(nodes int, phase Phase, units int, took time.Duration, calls Calls) []Spent {
 	per := "Node"
 	if phase.PerService() {
 		per = "Service"
@@ -271,11 +290,14 @@ func (s *Suite) Budget(nodes int, phase Phase, units int, calls Calls) []Spent {
 		count := controller.of(calls)
 		rows = append(rows, Spent{
 			Nodes: nodes, Phase: phase, Controller: controller, Reads: count.Reads, Writes: count.Writes,
-			Each: math.Round(float64(count.Reads+count.Writes)/float64(units)*1000) / 1000, Per: per, Limit: s.limits[nodes][phase][controller],
+			Each: thousandths(float64(count.Reads+count.Writes) / float64(units)), Per: per,
+			Limit: thousandths(s.limits[nodes][phase][controller] + withTime(nodes, units, controller, took)), took: took,
 		})
 	}
 	return rows
 }
+
+func thousandths(n float64) float64 { return math.Round(n*1000) / 1000 }
 
 // Within tells whether none of them exceeds its limit.
 func Within(rows []Spent) bool { return !slices.ContainsFunc(rows, Spent.Exceeds) }

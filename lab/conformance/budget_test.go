@@ -2,7 +2,9 @@ package conformance
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,32 +73,56 @@ func TestBudget(t *testing.T) {
 	since := after.Since(before)
 	assert.Equal(t, Calls{Count{370, 12}, map[Thing]Count{Instances: {300, 0}, Balancers: {10, 10}, Routes: {60, 2}}}, since)
 	s := &Suite{limits: DefaultLimits()}
-	rows := s.Budget(150, PhaseInitialize, 150, since)
+	rows := s.Budget(150, PhaseInitialize, 150, 0, since)
 	assert.Equal(t, []Spent{
-		{150, PhaseInitialize, ControllerNode, 300, 0, 2, "Node", 0.4},
-		{150, PhaseInitialize, ControllerService, 10, 10, 0.133, "Node", 0.2},
-		{150, PhaseInitialize, ControllerRoute, 60, 2, 0.413, "Node", 2.4},
-		{150, PhaseInitialize, ControllerOther, 0, 0, 0, "Node", 0.2},
+		{150, PhaseInitialize, ControllerNode, 300, 0, 2, "Node", 0.4, 0},
+		{150, PhaseInitialize, ControllerService, 10, 10, 0.133, "Node", 0.2, 0},
+		{150, PhaseInitialize, ControllerRoute, 60, 2, 0.413, "Node", 2.4, 0},
+		{150, PhaseInitialize, ControllerOther, 0, 0, 0, "Node", 0.2, 0},
 	}, rows)
 	assert.False(t, Within(rows))
 	assert.True(t, Within(rows[1:]))
-	rows = s.Budget(150, PhaseCreated, BudgetServices, since)
-	assert.Equal(t, Spent{150, PhaseCreated, ControllerService, 10, 10, 4, "Service", 20}, rows[1])
+	rows = s.Budget(150, PhaseCreated, BudgetServices, 0, since)
+	assert.Equal(t, Spent{150, PhaseCreated, ControllerService, 10, 10, 4, "Service", 20, 0}, rows[1])
+}
+
+// A controller that lists everything each second makes more calls the longer it takes.
+func TestABudgetAllowsForTime(t *testing.T) {
+	s := &Suite{limits: DefaultLimits()}
+	for _, tc := range []struct {
+		nodes      int
+		phase      Phase
+		units      int
+		controller Controller
+		want       float64
+	}{
+		{10, PhaseRest, 10, ControllerNode, 1.5 + 1.5},
+		{150, PhaseRest, 150, ControllerNode, 0.2 + 0.2},
+		{150, PhaseRest, 150, ControllerRoute, 0.2 + 0.2},
+		{1000, PhaseInitialize, 1000, ControllerRoute, 2.3 + 0.15},
+		{1000, PhaseInitialize, 1000, ControllerService, 0.03}, // What no Node and no second brings.
+		{150, PhaseCreated, BudgetServices, ControllerNode, 12 + 6},
+		{150, PhaseCreated, BudgetServices, ControllerService, 20},
+	} {
+		rows := s.Budget(tc.nodes, tc.phase, tc.units, 15*time.Second, Calls{})
+		i := slices.IndexFunc(rows, func(row Spent) bool { return row.Controller == tc.controller })
+		assert.InDelta(t, tc.want, rows[i].Limit, 1e-9, limitName(tc.nodes, tc.phase, tc.controller))
+	}
 }
 
 func TestABudgetThatIsExceededFailsTheTestAndIsReported(t *testing.T) {
 	r := newRun(Options{Tests: []Test{
 		alone(core("large", func(t *T) {
-			t.Record(t.Budget(150, PhaseInitialize, 150, Calls{Count{310, 5}, map[Thing]Count{Instances: {310, 5}}}))
+			t.Record(t.Budget(150, PhaseInitialize, 150, 15*time.Second, Calls{Count{310, 5}, map[Thing]Count{Instances: {310, 5}}}))
 		})),
-		alone(core("small", func(t *T) { t.Record(t.Budget(10, PhaseRest, 10, Calls{})) })),
+		alone(core("small", func(t *T) { t.Record(t.Budget(10, PhaseRest, 10, 0, Calls{})) })),
 	}})
 	r.suite.limits = DefaultLimits()
 	report, err := r.outcome(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Result{"large": Failed, "small": Passed}, results(report))
 	assert.Equal(t, []string{
-		"150 Nodes, phase initialise: calls about what the node controller sees to were 2.1 per Node (310 reads, 5 writes), and 0.4 is the limit: " +
+		"150 Nodes, phase initialise: calls about what the node controller sees to were 2.1 per Node (310 reads, 5 writes), and 0.6 is the limit for the 15s that it took: " +
 			"list instances, page by page, and answer for all Nodes from that, instead of asking the cloud about each; " +
 			"or allow more, as 150.initialise.node in the file of --budget",
 	}, reasons(report, "large"))

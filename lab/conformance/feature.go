@@ -88,6 +88,9 @@ const (
 	// CapabilityRepair: what happens to a balancer behind the CCM's back is put
 	// right without anybody touching the Service.
 	CapabilityRepair Feature = "repair"
+	// CapabilityDoubtfulInstances: no instance is given up for gone because a list
+	// lacks it.
+	CapabilityDoubtfulInstances Feature = "doubtful-instances"
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
 	CapabilityDoubtfulBalancers Feature = "doubtful-balancers"

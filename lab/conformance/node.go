@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 )
 
@@ -152,16 +154,22 @@ func condition(status corev1.ConditionStatus, reason string) corev1.NodeConditio
 	}
 }
 
-// say patches, as a kubelet does: the CCM writes to a Node that has just
-// registered at the same time, and neither is to lose against the other.
 func (n *StandIn) say(status corev1.ConditionStatus, reason string) {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(status, reason)}}})
-	n.t.Must(err, "encoding a condition of Node %s", n.Name)
-	_, err = n.t.Kube.CoreV1().Nodes().PatchStatus(n.t.ctx, n.Name, patch)
+	err := patchReady(n.t.ctx, n.t.Kube, n.Name, status, reason)
 	if apierrors.IsNotFound(err) {
 		return // The CCM was faster; what became of the Node is for the test to see.
 	}
 	n.t.Must(err, "saying that Node %s is Ready: %s", n.Name, status)
+}
+
+// patchReady patches, as a kubelet does: the CCM writes to a Node that has just
+// registered at the same time, and neither is to lose against the other.
+func patchReady(ctx context.Context, kube kubernetes.Interface, node string, status corev1.ConditionStatus, reason string) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(status, reason)}}})
+	if err == nil {
+		_, err = kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
+	}
+	return err
 }
 
 // renew keeps kube-controller-manager from taking the Node for lost.
@@ -180,8 +188,11 @@ func (n *StandIn) renew(ctx context.Context) {
 			lease.Spec.RenewTime = &now
 			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 		}
+		if err == nil {
+			err = n.comeBack(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
-			n.t.Logf("the lease of Node %s: %v", n.Name, err)
+			n.t.Logf("keeping Node %s alive: %v", n.Name, err)
 		}
 		select {
 		case <-tick.C:
@@ -189,6 +200,27 @@ func (n *StandIn) renew(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// comeBack says that the Node is Ready if it was taken for lost, on a machine that
+// was too busy to renew its lease in time: a kubelet says so again, too.
+func (n *StandIn) comeBack(ctx context.Context) error {
+	node, err := n.t.GetNode(ctx, n.Name)
+	if apierrors.IsNotFound(err) {
+		return nil // What became of it is for the test to see.
+	}
+	if err != nil || !lost(node) {
+		return err
+	}
+	n.t.Logf("Node %s was taken for lost while it was alive, and says that it is Ready", n.Name)
+	return patchReady(ctx, n.t.Kube, n.Name, corev1.ConditionTrue, "KubeletReady")
+}
+
+// lost tells whether kube-controller-manager has not heard of the Node for too long.
+func lost(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	})
 }
 
 func (n *StandIn) remove(ctx context.Context) error {

@@ -49,8 +49,9 @@ func count(t *conformance.T, crowd *conformance.Crowd, phase conformance.Phase, 
 	crowd.Heal()
 	before, losses, began := settled(t), crowd.Losses(), time.Now()
 	do()
-	t.Logf("%s: %.1f s", phase, time.Since(began).Seconds())
-	record(t, t.Budget(len(crowd.Names), phase, units, settled(t).Since(before)), crowd.Losses()-losses)
+	spent, took := settled(t).Since(before), time.Since(began)
+	t.Logf("%s: %.1f s", phase, took.Seconds())
+	record(t, t.Budget(len(crowd.Names), phase, units, took, spent), crowd.Losses()-losses)
 }
 
 // record records what was spent while so many Nodes were lost.
@@ -61,27 +62,25 @@ func record(t *conformance.T, spent []conformance.Spent, lost int) {
 	}
 }
 
-// What is looked at while nothing happens: a few of the periods in which the CCM
-// looks at its Nodes, and again if what came before may not have been over yet.
-const (
-	looksAtRest = 3
-	restTries   = 3
-)
+// looksAtRest are a few of the periods in which the CCM looks at its Nodes.
+const looksAtRest = 3
 
+// restAtLeast is how long nothing happens: longer than a CCM under test should wait
+// between its looks at all addresses, and longer with Nodes of which each takes time.
+func restAtLeast(nodes int) time.Duration {
+	return 15*time.Second + time.Duration(nodes)*5*time.Millisecond
+}
+
+// rest looks at what is spent while nothing happens. What came before is over when the
+// CCM has looked at all its Nodes again: an event may have had it refresh what it
+// remembers.
 func rest(t *conformance.T, crowd *conformance.Crowd) {
-	nodes, lost := len(crowd.Names), 0
-	var spent []conformance.Spent
-	for range restTries {
-		crowd.Heal()
-		before, losses := calls(t), crowd.Losses()
+	crowd.AwaitLooks(looksAtRest)
+	count(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
+		over := passed(time.Now(), restAtLeast(len(crowd.Names)))
 		crowd.AwaitLooks(looksAtRest)
-		lost = crowd.Losses() - losses
-		spent = t.Budget(nodes, conformance.PhaseRest, nodes, calls(t).Since(before))
-		if conformance.Within(spent) {
-			break
-		}
-	}
-	record(t, spent, lost)
+		t.Await("what the CCM does now and then to have its turn", over)
+	})
 }
 
 // servicesBudget creates a few Services, changes and deletes them, each time all

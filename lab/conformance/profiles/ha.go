@@ -299,17 +299,18 @@ func haLeaseHeld(t *conformance.T) {
 	restart()
 	var its lease
 	t.Await("the CCM to take its Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
-	chance := time.Since(began) + durationOf(t, its) // If it were to run out.
+	lasts := durationOf(t, its)
+	enough := time.Since(began) + lasts // If it were to run out.
 
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
-	held, release := hold(t, its)
+	held, release := hold(t, its, lasts)
 	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
 	began = time.Now()
 	node := waiting(t)
 	t.HoldsUntil("Node "+node+" is to wait while Lease "+its.name+" is held", func(ctx context.Context) error {
 		return errors.Join(waits(t, node)(ctx), held(ctx))
 	}, "the CCM to have had as long as it took before, and the Lease lasts", func(context.Context) error {
-		if left := chance - time.Since(began); left > 0 {
+		if left := enough - time.Since(began); left > 0 {
 			return fmt.Errorf("it has %s left", left.Round(time.Second))
 		}
 		return nil
@@ -322,16 +323,17 @@ func haLeaseHeld(t *conformance.T) {
 const holder = "the-conformance-suite"
 
 // hold takes the Lease and renews it until it is released, as a CCM does that
-// nobody sees. held is an error once somebody has taken it away.
-func hold(t *conformance.T, l lease) (held func(context.Context) error, release func()) {
+// nobody sees. held is an error once somebody has taken it away. How long it lasts is
+// as when the CCM had it: one that gives its Lease back leaves a second.
+func hold(t *conformance.T, l lease, lasts time.Duration) (held func(context.Context) error, release func()) {
 	leases := t.Kube.CoordinationV1().Leases(l.namespace)
 	renew := func(ctx context.Context) error {
 		now, err := leases.Get(ctx, l.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		by, at := holder, metav1.NowMicro()
-		now.Spec.HolderIdentity, now.Spec.RenewTime = &by, &at
+		by, at, seconds := holder, metav1.NowMicro(), int32(lasts.Seconds())
+		now.Spec.HolderIdentity, now.Spec.RenewTime, now.Spec.LeaseDurationSeconds = &by, &at, &seconds
 		_, err = leases.Update(ctx, now, metav1.UpdateOptions{})
 		return err
 	}

@@ -179,28 +179,43 @@ var doubts = map[conformance.FaultKind]string{
 func doubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, kind := range conformance.FaultKinds {
+		level, capability := conformance.Core, conformance.Feature("")
+		if kind == conformance.FaultEmptyList { // The cloud's word, though a false one.
+			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
+		}
 		tests = append(tests, conformance.Test{
 			ID:       "lifecycle-doubt-" + string(kind),
 			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
-			Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
+			Profile:  conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
 			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
-			Bound:  4 * time.Minute,
+			Bound:  incidentBound,
 			Run:    func(t *conformance.T) { doubt(t, kind) },
 		})
 	}
 	return tests
 }
 
-// callsInDoubt are so many calls that the CCM has asked whether the instance
-// exists and whether it is shut down, and has begun to do something else: its
-// client may send a call several times before the CCM hears that it failed. Of
-// calls that are refused, a cloud can hardly see all; there are fewer to wait for.
-func callsInDoubt(kind conformance.FaultKind, attempts int) int {
+// chance is what shows that a CCM has had its chance to misbehave under a fault: that
+// it has gone round all Nodes, and any of these.
+type chance struct {
+	calls  int  // so many met the fault that the CCM has asked what it may ask, and has begun to do something else
+	rounds int  // or one did, and it went round so often since
+	silent bool // or none, and it went round so often all the same: it may know better than to ask
+	waits  bool // or, instead of that, one did and has had time to be given up
+}
+
+// chanceIn is that of a doubt about instances: the CCM has asked whether one exists
+// and whether it is shut down, and its client may send a call several times before
+// the CCM hears that it failed. One that holds back when it is refused makes fewer
+// calls, and goes round nevertheless. Of calls that are refused a connection, a cloud
+// can hardly see all; there are fewer to wait for.
+func chanceIn(kind conformance.FaultKind, attempts int) chance {
+	c := chance{calls: 2*attempts + 1, rounds: 8, waits: kind == conformance.FaultTimeout}
 	if kind == conformance.FaultRefused {
-		return attempts + 1
+		c.calls = attempts + 1
 	}
-	return 2*attempts + 1
+	return c
 }
 
 func doubt(t *conformance.T, kind conformance.FaultKind) {
@@ -209,7 +224,7 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
+	outlast(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
 }
@@ -219,7 +234,7 @@ func doubt(t *conformance.T, kind conformance.FaultKind) {
 // have met the fault, or its work on another Node was done all the same. A CCM that
 // does its work remembers what the cloud said before, or asks in another way: it is
 // started anew, and then has nothing to remember. Three others are needed.
-func outlast(t *conformance.T, fault conformance.Injection, calls int, others []worker, what string, holds func(context.Context) error) {
+func outlast(t *conformance.T, fault conformance.Injection, c chance, others []worker, what string, holds func(context.Context) error) {
 	ready, first, second := others[0], others[1], others[2]
 	kept := func(ctx context.Context) error {
 		for _, other := range others { // Whichever it asks for first.
@@ -230,47 +245,72 @@ func outlast(t *conformance.T, fault conformance.Injection, calls int, others []
 		return holds(ctx)
 	}
 	keptUntilAsked := func(other worker) (works bool) {
-		asked, askedOften, gone, done := hits(t, fault, calls), hits(t, fault, 3*calls), goneRound(ready), stopped([]worker{other})
-		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", func(ctx context.Context) error {
-			if err := gone(ctx); err != nil {
-				return either(askedOften, func(context.Context) error { return err })(ctx)
-			}
-			return either(asked, func(ctx context.Context) error {
-				err := done(ctx)
-				works = err == nil
-				return err
-			})(ctx)
-		})
+		gone, done := newRounds(ready), stopped([]worker{other})
+		worksOn := func(ctx context.Context) error {
+			err := done(ctx)
+			works = err == nil
+			return err
+		}
+		fewCalls := gone.often(hits(t, fault, 1), c)
+		if c.waits {
+			fewCalls = brokenOff(t, fault)
+		}
+		asked := either(allHold(gone.times(2), either(hits(t, fault, c.calls), worksOn)), allHold(gone.times(1), hits(t, fault, 3*c.calls)))
+		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", either(asked, fewCalls))
 		return works
 	}
-	ready.callShutDown()
 	if keptUntilAsked(first) {
 		restart := stopCCM(t)
-		ready.callShutDown()
 		first.Ready()
 		restart()
 		keptUntilAsked(second)
 	}
 }
 
-// goneRound is an error until the CCM has gone round all Nodes: until twice it has
-// taken the shutdown taint from one that is Ready, of which it need not ask the
-// cloud. Calls that the cloud has seen say neither which of a CCM's controllers
-// made them nor that it has the answer: each may ask for many Nodes at once.
-func goneRound(ready worker) func(context.Context) error {
-	left := 2
+// rounds are how often the CCM has gone round all Nodes, of which two begin and end
+// while they are counted: how often it has taken the shutdown taint from one that is
+// Ready, of which it need not ask the cloud. Calls that the cloud has seen say neither
+// which of a CCM's controllers made them nor that it has the answer: each may ask for
+// many Nodes at once.
+type rounds struct {
+	ready worker
+	gone  int
+}
+
+func newRounds(ready worker) *rounds {
+	ready.callShutDown()
+	return &rounds{ready: ready}
+}
+
+// times is an error until it has gone round so often.
+func (r *rounds) times(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if left == 0 {
-			return nil
+		if r.gone < want {
+			if err := r.ready.kept(ctx); err != nil {
+				return fmt.Errorf("the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name, err)
+			}
+			r.gone++
+			r.ready.callShutDown()
 		}
-		if err := ready.kept(ctx); err != nil {
-			return fmt.Errorf("node %s, which is Ready: %w", ready.Name, err)
-		}
-		if left--; left > 0 {
-			ready.callShutDown()
-			return fmt.Errorf("node %s, which is Ready, is called shut down again", ready.Name)
+		if r.gone < want {
+			return fmt.Errorf("the CCM has gone round %d of %d times", r.gone, want)
 		}
 		return nil
+	}
+}
+
+// often is an error until it has gone round as often as c wants since a call met the
+// fault, or in all.
+func (r *rounds) often(met func(context.Context) error, c chance) func(context.Context) error {
+	want, known := c.rounds, c.silent
+	return func(ctx context.Context) error {
+		if !known {
+			if err := met(ctx); err != nil {
+				return err
+			}
+			want, known = r.gone+c.rounds, true
+		}
+		return r.times(want)(ctx)
 	}
 }
 
@@ -302,6 +342,31 @@ func hits(t *conformance.T, fault conformance.Injection, want int) func(context.
 			err = fmt.Errorf("%d of %d calls met the fault", now-before, want)
 		}
 		return err
+	}
+}
+
+// aCall is longer than an ordinary client takes over a call that is not answered:
+// three times half a minute, and pauses between.
+const aCall = 100 * time.Second
+
+// brokenOff is an error until so much time has passed since a call met the fault that
+// the client has given it up, if it ever does: under a fault that has calls wait, one
+// Node costs minutes, and a client without a time-out makes one call. What the CCM
+// makes of it shows when the fault is lifted, at the latest.
+func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Context) error {
+	met := hits(t, fault, 1)
+	var since time.Time
+	return func(ctx context.Context) error {
+		if since.IsZero() {
+			if err := met(ctx); err != nil {
+				return err
+			}
+			since = time.Now()
+		}
+		if left := time.Until(since.Add(aCall)); left > 0 {
+			return fmt.Errorf("its client may wait for another %s", left.Round(time.Second))
+		}
+		return nil
 	}
 }
 

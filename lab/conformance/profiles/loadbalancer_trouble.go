@@ -333,7 +333,7 @@ func balancerDoubtTests() []conformance.Test {
 	}{
 		{conformance.FaultEmptyList, "is a list with nothing in it", false, time.Minute}, // It is about a leak that lasts.
 		{conformance.FaultForeignNotFound, "is that they are not found in another project or account than the CCM's (404)", false, time.Minute},
-		{conformance.FaultTimeout, "does not come in time", true, 0},
+		{conformance.FaultTimeout, "does not come in time", true, 5 * time.Minute}, // Clients wait long.
 	}
 	var tests []conformance.Test
 	for _, answer := range answers {
@@ -362,7 +362,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
-	asked := either(hits(t, fault, enough), func(ctx context.Context) error { return t.NoService(ctx, svc) })
+	asked := either(either(hits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")

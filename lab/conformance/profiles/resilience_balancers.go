@@ -253,12 +253,12 @@ func theOne(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	}
 }
 
-// passed is an error until so much time has passed since then: the cloud's own
-// time for a call, and not a wait for something that must not happen.
+// passed is an error until so much time has passed since then: the cloud's own time
+// for a call, or a CCM's period, and not a wait for something that must not happen.
 func passed(since time.Time, d time.Duration) func(context.Context) error {
 	return func(context.Context) error {
 		if left := time.Until(since.Add(d)); left > 0 {
-			return fmt.Errorf("the cloud works on it for another %s", left.Round(time.Second))
+			return fmt.Errorf("that is in %s", left.Round(time.Second))
 		}
 		return nil
 	}

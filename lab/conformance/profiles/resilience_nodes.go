@@ -16,7 +16,7 @@ var resilienceNodeTests = []conformance.Test{
 	{
 		ID:       "resilience-empty-instance-list",
 		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
 		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultEmptyList)},
 		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
@@ -67,7 +67,7 @@ var resilienceNodeTests = []conformance.Test{
 	}, {
 		ID:       "resilience-missing-page",
 		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
 		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultPartialList)},
 		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
@@ -176,21 +176,29 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	holds := allHold(nodes.kept, noCrash(t))
-	outlast(t, fault, callsInDoubt(kind, t.Attempts), others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, holds)
+	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(kind, t.Attempts)
+	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, c, others[0], holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, holds)
 }
 
 // joinsAmid is a worker that joins during a fault, and about which the CCM has
-// asked. It comes when the CCM has had its chance with others: a Node that waits
-// has it ask, too, and more often.
-func joinsAmid(t *conformance.T, fault conformance.Injection, holds func(context.Context) error) worker {
+// asked, or could have. It comes when the CCM has had its chance with others: a Node
+// that waits has it ask, too, and more often.
+func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready worker, holds func(context.Context) error) worker {
 	late := joins(t)
-	asked := either(hits(t, fault, t.Attempts+1), late.initialized)
+	asked := either(askedAgain(t, fault, c, ready), late.initialized)
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
 	return late
+}
+
+// askedAgain is an error until the CCM's client has sent one more call as often as it
+// does, or the CCM has held back, and gone round all Nodes: see chance. It need not be
+// as often as at first, when the CCM may have remembered something.
+func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
+	c.rounds = min(c.rounds, 4)
+	return either(hits(t, fault, t.Attempts+1), newRounds(ready).often(hits(t, fault, 1), c))
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -198,13 +206,13 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	holds := allHold(nodes.kept, noCrash(t))
+	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
-	outlast(t, fault, callsInDoubt(conformance.FaultThrottled, t.Attempts), others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, holds)
+	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	late := joinsAmid(t, fault, c, others[0], holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
-		either(hits(t, fault, t.Attempts+1), late.initialized))
+		either(askedAgain(t, fault, c, others[0]), late.initialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, holds)
@@ -228,10 +236,10 @@ func staleReads(t *conformance.T) {
 	instance := t.NewInstance(name)
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
 	holds := allHold(nodes.kept, younger.kept, noCrash(t))
-	asked = either(hits(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts)), younger.initialized)
+	asked = either(hits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.initialized)
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
 	younger.NotReady()
-	outlast(t, fault, callsInDoubt(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
+	outlast(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
 
 	halted, ended := nodes[1], nodes[2]
 	halted.stop()

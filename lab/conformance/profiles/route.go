@@ -90,7 +90,7 @@ var routeTests = append([]conformance.Test{
 		Run:    routeNotReadyIsKept,
 	}, {
 		ID:       "route-stopped-is-kept",
-		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again and again meanwhile.",
+		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again meanwhile.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
 		Needs:  someRoutes,
 		Source: "k8s.io/cloud-provider cloud.go: Route.Blackhole; " + routeController + ": reconcile (a blackhole is deleted, and made again as long as its Node is there)",
@@ -215,6 +215,30 @@ func (r routed) reached(ctx context.Context) error {
 	return nil
 }
 
+// same is an error unless each of its ranges has the route that it has now: one that
+// was deleted and made again may have been missed while it was gone.
+func (r routed) same() func(context.Context) error {
+	routes := func(ctx context.Context) (all []conformance.Route, err error) {
+		for _, p := range r.ranges {
+			found, err := routesFor(ctx, r.t, p)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+		return all, nil
+	}
+	before, err := routes(r.t.Context())
+	r.t.Must(err, "looking at the routes to Node %s", r.Name)
+	return func(ctx context.Context) error {
+		now, err := routes(ctx)
+		if err == nil && !assert.ObjectsAreEqual(before, now) {
+			err = fmt.Errorf("the routes of Node %s were %v, and are %v", r.Name, before, now)
+		}
+		return err
+	}
+}
+
 func (r routed) await() { r.t.Await("the route to Node "+r.Name, r.reached) }
 
 // unreached is an error while any of its ranges has a route.
@@ -320,8 +344,9 @@ func routeForEachNode(t *conformance.T) {
 	stays, leaves := newRouted(t), newRouted(t)
 	assert.NotEqual(t, stays.ranges, leaves.ranges)
 	t.Must(stays.reached(t.Context()), "when there is a second Node")
+	same := stays.same()
 	leaves.leave()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", stays.reached, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.unreached)
 }
 
 func routeOfNewInstance(t *conformance.T) {
@@ -386,27 +411,30 @@ func routeOfStranger(t *conformance.T) {
 
 func routeNotReadyIsKept(t *conformance.T) {
 	r := newRouted(t)
+	same := r.same()
 	r.NotReady()
-	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", r.reached)
+	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 }
 
 func routeStoppedIsKept(t *conformance.T) {
 	r := newRouted(t)
+	same := r.same()
 	r.stop()
-	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", r.reached, "it to get the shutdown taint", r.tainted)
-	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", r.reached)
+	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.tainted)
+	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
-	t.Must(r.reached(t.Context()), "when its instance runs again")
+	t.Must(same(t.Context()), "when its instance runs again")
 }
 
 func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 	leaves, stays := newRouted(t), newRouted(t)
+	same := stays.same()
 	restart := stopCCM(t)
 	leaves.leave()
 	t.Must(leaves.reached(t.Context()), "no CCM runs")
 	restart()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", stays.reached, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.unreached)
 	newRouted(t)
 }
 
@@ -481,21 +509,44 @@ func routeDoubtTests() []conformance.Test {
 }
 
 // routeDoubt has the CCM start in the doubt, with nothing to remember. It has had its
-// chance when it works all the same, or has met the fault often enough: what a CCM
-// asks about instances is mostly not for the sake of routes.
+// chance when it works all the same, or has looked at the routes often enough.
 func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.Thing) {
 	kept, leaving := newRouted(t), []routed{newRouted(t), newRouted(t)}
-	enough := t.Attempts + 1
-	if !slices.Contains(on, conformance.Routes) {
-		enough *= 4
-	}
+	same := kept.same()
 	restart := stopCCM(t)
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: on})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
-	looked := either(hits(t, fault, enough), gone(leaving))
+	faults := map[conformance.Thing]conformance.Injection{}
+	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
+		fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
+		t.Must(err, "injecting %s", kind)
+		t.Cleanup(fault.Lift)
+		faults[thing] = fault
+	}
+	looked := either(lookedAtRoutes(t, faults), gone(leaving))
 	restart()
-	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", kept.reached, "the CCM to have looked at all routes", looked)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", kept.reached)
+	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked)
+	for _, fault := range faults {
+		t.Must(fault.Lift(t.Context()), "lifting the fault")
+	}
+	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", same)
+}
+
+// lookedAtRoutes is an error until the CCM has done so, by the calls about routes that
+// met a fault. Where only what it asks about instances meets one, which is mostly not
+// for the sake of routes, it has looked at those twice besides, if they are counted.
+func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
+	if fault, ok := faults[conformance.Routes]; ok {
+		return hits(t, fault, t.Attempts+1)
+	}
+	asked := hits(t, faults[conformance.Instances], 4*(t.Attempts+1))
+	if !slices.Contains(t.Cloud.Features(), conformance.FeatureCalls) {
+		return asked
+	}
+	before := calls(t).Of[conformance.Routes].Reads
+	return allHold(asked, func(ctx context.Context) error {
+		now, err := t.Cloud.Calls(ctx)
+		if reads := now.Of[conformance.Routes].Reads - before; err == nil && reads < 2 {
+			err = fmt.Errorf("it has asked for routes, times: %d", reads)
+		}
+		return err
+	})
 }
