@@ -82,6 +82,20 @@ func (g *deletionGuard) early(node *corev1.Node) error {
 	return g.wait(h, now)
 }
 
+// stillThat is an error when there is another Node of the name by now. Upstream goes
+// round with the Nodes that it saw at the begin, and deletes by name: on a busy machine
+// that can be the Node of a new instance, which has registered meanwhile.
+func (g *deletionGuard) stillThat(node *corev1.Node) error {
+	if g.nodes == nil {
+		return nil
+	}
+	now, err := g.nodes.Get(node.Name)
+	if err == nil && now.UID != node.UID {
+		return fmt.Errorf("node %s has registered anew, and what is asked about is the one before", node.Name)
+	}
+	return nil
+}
+
 // admit lets a Node go whose instance was just now found gone, or holds it.
 func (g *deletionGuard) admit(node *corev1.Node, why string) error {
 	g.mu.Lock()

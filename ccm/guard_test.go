@@ -104,6 +104,22 @@ func (h *herd) round() (went, asked int) {
 
 func (h *herd) after(d time.Duration) { h.clock.SetTime(h.clock.Now().Add(d)) }
 
+// A Node that has registered anew does not go because the one before it may.
+func TestReplacedNodeStays(t *testing.T) {
+	h := newHerd(t, t, 3)
+	h.end(0, 1, true)
+	before := h.all()[0]
+	after := before.DeepCopy()
+	after.UID, after.Spec.ProviderID = "another", ""
+	require.NoError(t, h.nodes.Update(after))
+	gone, err := h.i.InstanceExists(t.Context(), before)
+	require.ErrorContains(t, err, "node node-i-0000 has registered anew")
+	assert.False(t, gone)
+	require.NoError(t, h.nodes.Update(before))
+	went, _ := h.round()
+	assert.Equal(t, 1, went, "the one that it was")
+}
+
 // requireState: whether the guard is active, and how many it holds.
 func (h *herd) requireState(active bool, held int) {
 	a, n := h.i.guard.state()

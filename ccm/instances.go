@@ -69,6 +69,9 @@ func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
 	if v.gone == "" {
 		return false, v.err
 	}
+	if err := i.guard.stillThat(node); err != nil {
+		return false, err
+	}
 	if err := i.guard.admit(node, v.gone); err != nil {
 		return false, err
 	}

@@ -21,7 +21,8 @@ type Turn int
 const (
 	// Early is for one that takes long: begun late, it would be waited for.
 	Early Turn = -1
-	// Late is for one after which a CCM may be wary for some time.
+	// Late is for one after which a CCM may be wary for some time, or that keeps the
+	// whole machine busy.
 	Late Turn = 1
 )
 

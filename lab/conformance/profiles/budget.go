@@ -21,6 +21,10 @@ var budgetTests = budgetTestsOf(conformance.BudgetSizes)
 
 func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 	for _, nodes := range sizes {
+		var turn conformance.Turn
+		if nodes > 500 { // It keeps the whole machine busy, whatever lab it is on.
+			turn = conformance.Late
+		}
 		tests = append(tests, conformance.Test{
 			ID:       fmt.Sprintf("budget-%d-nodes", nodes),
 			Requires: fmt.Sprintf("With %d Nodes, what each of them and each Service costs in calls of the cloud's API stays within the limits.", nodes),
@@ -29,6 +33,7 @@ func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 			Source: fromBudget,
 			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
 			Bound: 4*time.Minute + time.Duration(nodes)*300*time.Millisecond,
+			Turn:  turn,
 			Run:   func(t *conformance.T) { budget(t, nodes) },
 		})
 	}
