@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -128,12 +129,19 @@ func claim(x int, ports map[string]int, running bool) (*Slot, error) {
 	return &Slot{Number: x, Ports: ports, Lock: lock}, nil
 }
 
+// probing is held while ports are tried: two labs of one process that do it at once
+// would take each other for somebody on 0.0.0.0, agree on different locks, and share
+// a slot.
+var probing sync.Mutex
+
 // freePorts are the preferred ports, or another where one is held on 0.0.0.0.
 func freePorts() (map[string]int, error) {
+	probing.Lock()
+	defer probing.Unlock()
 	// An address no lab uses, and no other process of this machine probes: a
 	// port that cannot be bound there is held in every slot.
 	pid := os.Getpid()
-	probe := fmt.Sprintf("127.29.%d.%d", pid>>8&0xff, max(1, min(254, pid&0xff)))
+	probe := fmt.Sprintf("127.29.%d.%d", pid>>8&0xff, pid&0xff)
 	ports := map[string]int{}
 	for name, port := range preferredPorts {
 		if name == PortLock {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,23 @@ func TestSlotsAreDisjoint(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = b.Lock.Close() }()
 	assert.NotEqual(t, a.Number, b.Number)
+}
+
+// Labs of one process that start at once agree on what is free everywhere.
+func TestPortsAreProbedOneAfterTheOther(t *testing.T) {
+	want, err := freePorts()
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				ports, err := freePorts()
+				assert.NoError(t, err)
+				assert.Equal(t, want, ports)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // testSlot is outside of what ClaimSlot gives, so that no lab of a test beside
