@@ -39,6 +39,8 @@ func New(cluster *rest.Config) conformance.Implementation {
 			conformance.CapabilityRepair:   "upstream's service controller looks again only when a Service or a Node changes",
 			conformance.CapabilityExplains: "upstream's node controller writes no Event about a Node that waits",
 
+			conformance.CapabilityHA: "there is one, in this process, and it needs no Lease",
+
 			conformance.CapabilityPromptInitialization: "upstream's node controller tries again when its back-off ends",
 			conformance.CapabilityPromptRemoval:        "upstream's node lifecycle controller looks at Nodes that are not Ready",
 		},
