@@ -89,7 +89,7 @@ func (c *Crowd) Initialize() {
 	c.cleanup(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
 	c.cleanup(c.t.Kube.CoreV1().Nodes())
 	c.keepAlive()
-	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
+	err := Each(c.t.ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error {
 		select {
 		case c.slots <- struct{}{}:
 		case <-ctx.Done():
@@ -171,10 +171,11 @@ func number(a netip.Addr) (n int64) {
 	return n
 }
 
-// each does something so many times, several at once, until one fails.
-func each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
+// Each does something so many times, a limited number of them at once, until one
+// fails.
+func Each(ctx context.Context, atOnce, count int, do func(ctx context.Context, i int) error) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(crowdAtOnce)
+	all.SetLimit(atOnce)
 	for i := range count {
 		all.Go(func() error {
 			if err := ctx.Err(); err != nil {
@@ -245,7 +246,7 @@ func (c *Crowd) Heal() {
 	c.mu.Lock()
 	lost := maps.Clone(c.lost)
 	c.mu.Unlock()
-	err := each(c.t.ctx, len(c.Names), func(ctx context.Context, i int) error {
+	err := Each(c.t.ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error {
 		if !lost[c.Names[i]] {
 			return nil
 		}
@@ -268,7 +269,7 @@ func (c *Crowd) keepAlive() {
 		tick := time.NewTicker(crowdRenewal)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = each(ctx, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
+			_ = Each(ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
 				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
 					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
 				}
@@ -335,7 +336,7 @@ type deleter interface {
 func (c *Crowd) cleanup(of deleter) {
 	for step := range slices.Chunk(c.Names, crowdStep) {
 		c.t.Cleanup(func(ctx context.Context) error {
-			return each(ctx, len(step), func(ctx context.Context, i int) error {
+			return Each(ctx, crowdAtOnce, len(step), func(ctx context.Context, i int) error {
 				return unlessGone(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
 			})
 		})

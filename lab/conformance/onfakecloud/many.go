@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -19,7 +17,7 @@ const atOnce = 16
 // CreateInstances implements conformance.Cloud.
 func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) ([]conformance.Instance, error) {
 	ids := make([]string, len(specs))
-	err := each(ctx, len(specs), func(ctx context.Context, i int) error {
+	err := conformance.Each(ctx, atOnce, len(specs), func(ctx context.Context, i int) error {
 		made, err := c.create(ctx, specs[i])
 		if err == nil {
 			ids[i] = made.ID
@@ -60,7 +58,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 
 // TerminateInstances implements conformance.Cloud.
 func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
-	err := each(ctx, len(ids), func(ctx context.Context, i int) error {
+	err := conformance.Each(ctx, atOnce, len(ids), func(ctx context.Context, i int) error {
 		_, err := c.API.TerminateInstance(ctx, ids[i])
 		if client.IsNotFound(err) {
 			err = nil
@@ -85,19 +83,4 @@ func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 // inState are the cluster's instances that are in this state.
 func (c *Cloud) inState(ctx context.Context, state api.InstanceState) ([]api.Instance, error) {
 	return c.API.ListInstances(ctx, client.InstanceFilter{States: []api.InstanceState{state}, Tags: []string{tagCluster + "=" + c.Cluster}})
-}
-
-// each does something so many times, several at once, until one fails.
-func each(ctx context.Context, count int, do func(ctx context.Context, i int) error) error {
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
-	for i := range count {
-		all.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			return do(ctx, i)
-		})
-	}
-	return all.Wait()
 }
