@@ -81,6 +81,7 @@ type Agent struct {
 	sizes    map[api.InstanceType]cluster.Size
 	listedAt time.Time // when known and routes were last complete lists
 	running  map[cluster.Machine]cluster.Running
+	down     map[string]bool                   // IDs of instances that went down since their machine's boot began
 	busy     map[string]bool                   // names of machines that are booting, halting or waiting to
 	delays   map[cluster.Machine]time.Duration // of those that ended soon after their boot
 	routed   map[cluster.Machine][]cluster.Route
@@ -91,7 +92,7 @@ type Agent struct {
 func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Agent {
 	return &Agent{
 		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
-		busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
+		down: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
 		Tell: func(...timeline.Change) {},
 	}
 }
@@ -202,6 +203,10 @@ func (a *Agent) note(ev api.Event) {
 			return
 		}
 		a.known[i.ID] = i
+		// The cloud may be through with a reboot before its machine is looked at.
+		if wanted, allowed := runs(i); !wanted && !allowed {
+			a.down[i.ID] = true
+		}
 	case ev.Route != nil && a.ours(ev.Route.Tags):
 		r := *ev.Route
 		known, ok := a.routes[r.ID]
@@ -248,6 +253,19 @@ func (a *Agent) converge(ctx context.Context, work *sync.WaitGroup) {
 // again.
 const rebooting = "rebooting"
 
+// runs tells whether an instance is to have a machine that runs, and whether it
+// may keep one.
+func runs(i api.Instance) (wanted, allowed bool) {
+	switch i.State {
+	case api.InstanceRunning:
+		return true, true
+	case api.InstancePending: // It may be a machine that was there first.
+		return false, i.StateReason == nil || *i.StateReason != rebooting
+	default:
+		return false, false
+	}
+}
+
 // plan names the machines to boot and to halt, which are busy from now on, and
 // the instances that are to keep what they have.
 func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster.Running, keep map[string]bool) {
@@ -263,23 +281,24 @@ func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster
 		if len(i.Addresses) == 0 {
 			continue
 		}
-		switch m := (cluster.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}); i.State {
-		case api.InstanceRunning:
+		m := cluster.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}
+		wanted, allowed := runs(i)
+		may[m] = allowed && !a.down[i.ID]
+		if wanted {
 			want[m] = true
-		case api.InstancePending: // It may be a machine that was there first.
-			may[m] = i.StateReason == nil || *i.StateReason != rebooting
 		}
 	}
 	maps.DeleteFunc(keep, func(_ string, kept bool) bool { return !kept })
 	halt = map[cluster.Machine]cluster.Running{}
 	for m, r := range a.running {
-		if !want[m] && !may[m] && !a.busy[m.Name] {
+		if !may[m] && !a.busy[m.Name] {
 			halt[m], a.busy[m.Name] = r, true
 		}
 	}
 	for m := range want {
 		if a.running[m] == nil && !a.busy[m.Name] {
 			boot, a.busy[m.Name] = append(boot, m), true
+			delete(a.down, m.ID)
 		}
 	}
 	return boot, halt, keep

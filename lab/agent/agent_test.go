@@ -211,6 +211,13 @@ func TestInstancesAreMachines(t *testing.T) {
 	until("one that reboots to go down", func() bool { return s.pid("two") == 0 })
 	send(inst("i-2", "two", 9, api.InstanceRunning))
 	until("and to come up", func() bool { return s.pid("two") != 0 })
+	for version := int64(10); version < 20; version += 2 {
+		up := s.pid("two")
+		reboot.Version = version
+		send(reboot)
+		send(inst("i-2", "two", version+1, api.InstanceRunning))
+		until("one to reboot whose cloud is through with it at once", func() bool { p := s.pid("two"); return p != 0 && p != up })
+	}
 
 	crashed := s.pid("two")
 	s.mu.Lock()
