@@ -286,27 +286,20 @@ func newCCM(o *options) *cobra.Command {
 func newEnv(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:     "env",
-		Short:   "Print exports that make kubectl and fakecloud speak to the lab",
+		Short:   "Print exports that make kubectl, fakecloud and lab speak to this lab",
 		Example: `  eval "$(lab env)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
 			if err != nil {
 				return err
 			}
-			export := func(name, value string) {
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export %s=%s\n", name, value)
+			for _, v := range l.Env() {
+				line := "export " + v.Name + "=" + quote(v.Value)
+				if v.Before != "" {
+					line += fmt.Sprintf("\"${%s:+%s$%[1]s}\"", v.Name, v.Before)
+				}
+				_, _ = fmt.Fprintln(cmd.OutOrStdout(), line)
 			}
-			cloud := l.Cluster.Cloud()
-			export("KUBECONFIG", quote(l.Cluster.Kubeconfig()))
-			export("FAKECLOUD_URL", quote(cloud.URL))
-			export("FAKECLOUD_TOKEN_FILE", quote(cloud.TokenFile(cluster.CallerOperator)))
-			// Another lab's, in the same shell, may speak TLS where this one does not.
-			export("FAKECLOUD_CA_FILE", quote(cloud.CAFile))
-			if cloud.Network != "" {
-				// All of it is on this machine, where no proxy could reach it.
-				_, _ = fmt.Fprintf(cmd.OutOrStdout(), "export NO_PROXY=%s\"${NO_PROXY:+,$NO_PROXY}\"\n", quote(cloud.Network))
-			}
-			export("PATH", quote(strings.Join(l.BinDirs(), ":"))+":\"$PATH\"")
 			return nil
 		},
 	}

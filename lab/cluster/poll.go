@@ -12,7 +12,12 @@ const pollEvery = 50 * time.Millisecond
 // Poll tries until it works or ctx ends, and then says what it waited for and
 // what stood in the way last.
 func Poll(ctx context.Context, what string, try func(context.Context) error) error {
-	tick := time.NewTicker(pollEvery)
+	return PollEvery(ctx, pollEvery, what, try)
+}
+
+// PollEvery is Poll for what costs more to try.
+func PollEvery(ctx context.Context, every time.Duration, what string, try func(context.Context) error) error {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last error
 	for {

@@ -1,0 +1,586 @@
+package cli
+
+// The lessons: what a learner types. What a lesson is, and when a task is done, is
+// the business of package lessons.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+func newLesson(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lesson",
+		Short: "Learn what a cloud controller manager does, in lessons that check themselves",
+		Long: `lesson brings a lab into the state a lesson begins with, tells its story, and says
+what to do. Nothing has to be handed in: a task is done when the lab says so, and
+that is seen by lesson watch as it happens, or by the next lesson status.
+
+Lessons take place in a lab of their own, named "lesson" (--name gives another), one
+at a time. They can be taken in any order; what was done is remembered.`,
+		Example: `  lab lesson list
+  lab lesson start taint
+  eval "$(lab env --name lesson)"   # kubectl, fakecloud and lab speak to the lesson's lab
+  lab lesson watch                  # in a second terminal: says when a task is done
+  lab lesson hint                   # more with each
+  lab lesson solve                  # type the solution of the current task
+  lab lesson next`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonHint(o), newLessonSolve(o),
+		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonVerify(o),
+	)
+	return cmd
+}
+
+// seat is the one of --name. LAB_NAME, which a learner's shell may have for another
+// lab, does not count.
+func seat(cmd *cobra.Command, o *options) (*lessons.Seat, error) {
+	name := lessons.DefaultName
+	if cmd.Flags().Changed("name") {
+		name = o.name
+	}
+	s, err := lessons.Take(name)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return s, nil
+}
+
+// lessonArg finds the lesson of an argument.
+func lessonArg(id string) (*lessons.Lesson, error) {
+	l, err := lessons.Find(id)
+	if err != nil {
+		return nil, usagef("%w%s", err, didYouMean(id, lessonIDs()))
+	}
+	return l, nil
+}
+
+func lessonIDs() []string {
+	all, err := lessons.All()
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, l := range all {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+func completeLesson(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	all, err := lessons.All()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var ids []string
+	for _, l := range all {
+		ids = append(ids, l.ID+"\t"+l.Title)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// listedLesson is a lesson in a list.
+type listedLesson struct {
+	ID       string     `json:"id"`
+	Title    string     `json:"title"`
+	Summary  string     `json:"summary"`
+	Minutes  int        `json:"minutes"`
+	Cluster  string     `json:"cluster"`
+	Tasks    int        `json:"tasks"`
+	Done     int        `json:"done"`
+	Current  bool       `json:"current"`
+	Finished *time.Time `json:"finished,omitempty"`
+}
+
+func newLessonList(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Print every lesson, and what was done of it",
+		Example: "  lab lesson list\n  lab lesson list -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			list, err := listLessons(s)
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, list)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(t, "LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS")
+			for _, l := range list {
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.progress())
+			}
+			return t.Flush()
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func (l listedLesson) progress() string {
+	text := ""
+	switch {
+	case l.Done > 0 && l.Done < l.Tasks:
+		text = fmt.Sprintf("%d of %d", l.Done, l.Tasks)
+	case l.Finished != nil:
+		text = "finished"
+	}
+	if l.Current {
+		text = strings.TrimPrefix(text+", current", ", ")
+	}
+	return cmp.Or(text, "-")
+}
+
+func listLessons(s *lessons.Seat) ([]listedLesson, error) {
+	all, err := lessons.All()
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.Progress()
+	if err != nil {
+		return nil, err
+	}
+	var list []listedLesson
+	for _, l := range all {
+		listed := listedLesson{
+			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes, Cluster: cmp.Or(l.Cluster, lab.Embedded),
+			Tasks: len(l.Tasks), Current: p.Current == l.ID,
+		}
+		if lp := p.Lessons[l.ID]; lp != nil {
+			listed.Done = len(lp.Done)
+			if !lp.Finished.IsZero() {
+				listed.Finished = &lp.Finished
+			}
+		}
+		list = append(list, listed)
+	}
+	return list, nil
+}
+
+func newLessonStart(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "start ID",
+		Short: "Bring the lab into the state a lesson begins with, and tell its story",
+		Long: `start takes down what the last lesson left, brings the lab up as this lesson wants it,
+in seconds, and prints the lesson up to its first task. What was done in this lesson
+before is forgotten.`,
+		Example:           "  lab lesson start taint",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: completeLesson,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			l, err := lessonArg(args[0])
+			if err != nil {
+				return err
+			}
+			return startLesson(cmd, o, s, l)
+		},
+	}
+}
+
+func startLesson(cmd *cobra.Command, o *options, s *lessons.Seat, l *lessons.Lesson) error {
+	if err := s.Start(cmd.Context(), l, o.steps()); err != nil {
+		return err
+	}
+	st, err := s.Look(cmd.Context())
+	if err != nil || o.quiet {
+		return err
+	}
+	return tellLesson(cmd.OutOrStdout(), st, s.Name())
+}
+
+// tellLesson prints a lesson from its beginning to its first task.
+func tellLesson(w io.Writer, st *lessons.Status, name string) error {
+	l := st.Lesson
+	text := fmt.Sprintf("# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening, invocation(), name)
+	return errors.Join(ui.Markdown(w, text), tellTask(w, st))
+}
+
+// tellTask prints the current task, or that there is none left.
+func tellTask(w io.Writer, st *lessons.Status) error {
+	t := st.Current()
+	if t == nil {
+		return ui.Markdown(w, fmt.Sprintf("**Lesson %s is finished.** The next: `%s lesson next`.\n", st.Lesson.ID, invocation()))
+	}
+	number := 0
+	for i, ts := range st.Tasks {
+		if ts.Task == t {
+			number = i + 1
+		}
+	}
+	return ui.Markdown(w, fmt.Sprintf("## Task %d of %d: %s\n\n%s\n", number, len(st.Tasks), t.Title, t.Do))
+}
+
+// tellFresh prints of each task that was just found to be done that it is, and what
+// the lesson says then.
+func tellFresh(w io.Writer, st *lessons.Status) error {
+	var errs []error
+	for _, ts := range st.Tasks {
+		for _, fresh := range st.Fresh {
+			if fresh != ts.Task {
+				continue
+			}
+			_, err := fmt.Fprintf(w, "%s %s\n  %s\n", ui.Paint(ui.Colored(w), "32", "✓"), fresh.Title, ts.Done.Seen)
+			errs = append(errs, err)
+			if fresh.After != "" {
+				errs = append(errs, ui.Markdown(w, fresh.After))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// shownTask is a task in a status as data.
+type shownTask struct {
+	ID      string     `json:"id"`
+	Title   string     `json:"title"`
+	Do      string     `json:"do"`
+	Done    bool       `json:"done"`
+	Current bool       `json:"current"`
+	Seen    string     `json:"seen,omitempty"`
+	At      *time.Time `json:"at,omitempty"`
+}
+
+// shownStatus is a status as data.
+type shownStatus struct {
+	Lesson   string      `json:"lesson"`
+	Title    string      `json:"title"`
+	Finished bool        `json:"finished"`
+	Problem  string      `json:"problem,omitempty"`
+	Tasks    []shownTask `json:"tasks"`
+}
+
+func shown(st *lessons.Status) shownStatus {
+	out := shownStatus{Lesson: st.Lesson.ID, Title: st.Lesson.Title, Finished: st.Finished()}
+	if st.Problem != nil {
+		out.Problem = st.Problem.Error()
+	}
+	for _, t := range st.Tasks {
+		task := shownTask{ID: t.ID, Title: t.Title, Do: t.Do, Current: t.Current}
+		if t.Done != nil {
+			task.Done, task.Seen, task.At = true, t.Done.Seen, &t.Done.At
+		}
+		out.Tasks = append(out.Tasks, task)
+	}
+	return out
+}
+
+func newLessonStatus(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "See which tasks are done, and print the one to do now",
+		Example: "  lab lesson status\n  lab lesson status -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			st, err := s.Look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, shown(st))
+			}
+			return tellStatus(cmd.OutOrStdout(), st)
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func tellStatus(w io.Writer, st *lessons.Status) error {
+	p := pageOn(w)
+	p.line("%s (%s)\n", p.bold(st.Lesson.Title), st.Lesson.ID)
+	for i, t := range st.Tasks {
+		switch {
+		case t.Done != nil:
+			p.line(" %s %d. %s\n      %s", ui.Paint(p.color, "32", "✓"), i+1, t.Title, t.Done.Seen)
+		case t.Current:
+			p.line(" %s %d. %s", ui.Paint(p.color, "33", "▸"), i+1, t.Title)
+		default:
+			p.line("   %d. %s", i+1, t.Title)
+		}
+	}
+	if st.Problem != nil {
+		p.line("\n%s", ui.Paint(p.color, "31", "It cannot be told whether that is done: ")+st.Problem.Error())
+	}
+	errs := []error{p.err}
+	for _, t := range st.Fresh {
+		if t.After != "" {
+			errs = append(errs, ui.Markdown(w, t.After))
+		}
+	}
+	return errors.Join(append(errs, tellTask(w, st))...)
+}
+
+// watchEvery is how often is looked; a task seems to be noticed at once.
+const watchEvery = time.Second
+
+func newLessonWatch(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch",
+		Short: "Say at once when a task is done, and print the next, until all are or Ctrl-C",
+		Long: `watch looks once a second, and says what it saw of each task that is done. It ends when
+the lesson is finished, when another is started, or by Ctrl-C.`,
+		Example: "  lab lesson watch   # in a second terminal",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			st, err := s.Look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			if err := tellStatus(w, st); err != nil {
+				return err
+			}
+			return watchLesson(cmd.Context(), w, s, st)
+		},
+	}
+}
+
+func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.Status) error {
+	lesson, problem := st.Lesson, ""
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for !st.Finished() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		next, err := s.Look(ctx)
+		if err != nil {
+			return err
+		}
+		if next.Lesson != lesson {
+			_, err := fmt.Fprintf(w, "Lesson %s was started elsewhere.\n", next.Lesson.ID)
+			return err
+		}
+		if next.Problem != nil && next.Problem.Error() != problem && ctx.Err() == nil {
+			problem = next.Problem.Error()
+			if _, err := fmt.Fprintf(w, "It cannot be told just now whether the task is done: %s\n", problem); err != nil {
+				return err
+			}
+		}
+		// Another command may have found it first.
+		if next.Current() != st.Current() {
+			next.Fresh = since(st, next)
+			if err := errors.Join(tellFresh(w, next), tellTask(w, next)); err != nil {
+				return err
+			}
+		}
+		st = next
+	}
+	return nil
+}
+
+// since are the tasks that are done now and were not before.
+func since(before, now *lessons.Status) []*lessons.Task {
+	var fresh []*lessons.Task
+	for i, t := range now.Tasks {
+		if t.Done != nil && before.Tasks[i].Done == nil {
+			fresh = append(fresh, t.Task)
+		}
+	}
+	return fresh
+}
+
+func newLessonHint(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "hint",
+		Short:   "Give a hint for the current task; each time a plainer one",
+		Example: "  lab lesson hint",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			t, hint, number, err := s.Hint(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if t == nil {
+				return ui.Markdown(cmd.OutOrStdout(), "Every task is done.\n")
+			}
+			text := fmt.Sprintf("**Hint %d of %d** for *%s*\n\n%s\n", number, len(t.Hints), t.Title, hint)
+			if number == len(t.Hints) {
+				text += fmt.Sprintf("\nThat was the last; `%s lesson solve --print` shows the solution.\n", invocation())
+			}
+			return ui.Markdown(cmd.OutOrStdout(), text)
+		},
+	}
+}
+
+func newLessonSolve(o *options) *cobra.Command {
+	var all, printed bool
+	cmd := &cobra.Command{
+		Use:     "solve",
+		Short:   "Type the solution of the current task, or print it",
+		Example: "  lab lesson solve\n  lab lesson solve --print\n  lab lesson solve --all",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			st, err := s.Look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			for st.Current() != nil {
+				t := st.Current()
+				if err := ui.Markdown(w, "The solution of *"+t.Title+"*:\n\n```sh\n"+t.Solution+"\n```\n"); err != nil || printed {
+					return err
+				}
+				if st, err = s.Solve(cmd.Context(), func(line string) { _, _ = fmt.Fprintln(w, "  "+line) }); err != nil {
+					return err
+				}
+				if err := tellFresh(w, st); err != nil || !all {
+					return errors.Join(err, tellTask(w, st))
+				}
+			}
+			return tellTask(w, st)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "solve every task that is left")
+	cmd.Flags().BoolVar(&printed, "print", false, "print the solution, and type nothing")
+	cmd.MarkFlagsMutuallyExclusive("all", "print")
+	return cmd
+}
+
+func newLessonReset(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "reset",
+		Short:   "Begin the current lesson again, from exactly the state it began with",
+		Example: "  lab lesson reset",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			p, err := s.Progress()
+			if err != nil {
+				return err
+			}
+			if p.Current == "" {
+				return lessons.ErrNone
+			}
+			l, err := lessons.Find(p.Current)
+			if err != nil {
+				return err
+			}
+			return startLesson(cmd, o, s, l)
+		},
+	}
+}
+
+func newLessonNext(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "next",
+		Short:   "Start the next lesson that is not finished",
+		Example: "  lab lesson next",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			if _, _, err := s.Current(); err == nil { // What was done since the last look counts.
+				if _, err := s.Look(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			l, err := s.Next()
+			if err != nil {
+				return err
+			}
+			if l == nil {
+				return ui.Markdown(cmd.OutOrStdout(), "**Every lesson is finished.** `lab lesson start ID` begins any of them again.\n")
+			}
+			return startLesson(cmd, o, s, l)
+		},
+	}
+}
+
+func newLessonStop(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "stop",
+		Short:   "Take the lesson's lab down; what was done is remembered",
+		Example: "  lab lesson stop",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := seat(cmd, o)
+			if err != nil {
+				return err
+			}
+			return s.Stop(cmd.Context(), o.steps())
+		},
+	}
+}
+
+func newLessonText() *cobra.Command {
+	var trainer bool
+	cmd := &cobra.Command{
+		Use:               "text ID",
+		Short:             "Print the whole text of a lesson, with its tasks",
+		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
+		Args:              arguments(1, 1),
+		ValidArgsFunction: completeLesson,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := lessonArg(args[0])
+			if err != nil {
+				return err
+			}
+			if trainer {
+				return ui.Markdown(cmd.OutOrStdout(), l.Trainer)
+			}
+			text := "# " + l.Title + "\n\n" + l.Opening
+			for i, t := range l.Tasks {
+				text += fmt.Sprintf("\n\n## Task %d: %s\n\n%s\n\n%s", i+1, t.Title, t.Do, t.After)
+			}
+			return ui.Markdown(cmd.OutOrStdout(), text)
+		},
+	}
+	cmd.Flags().BoolVar(&trainer, "trainer", false, "print the trainer's notes instead")
+	return cmd
+}
+
+func newLessonVerify(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify [ID...]",
+		Short: "Type every solution and see that each lesson works, on this machine",
+		Long: `verify starts each lesson, sees that none of its tasks is done yet, types the solutions,
+sees every task done, starts it again and sees that all is as it was. A trainer runs it
+before a class. What a learner has done is not touched, with another --name than theirs
+(default verify). Without an ID it is all lessons whose kind of cluster this machine has.`,
+		Example:           "  lab lesson verify\n  lab lesson verify taint",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: completeLesson,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return verifyLessons(cmd, o, args)
+		},
+	}
+}

@@ -1,0 +1,77 @@
+package lessons
+
+import (
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAllAreSound(t *testing.T) {
+	all, err := All()
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	for _, l := range all {
+		found, err := Find(l.ID)
+		require.NoError(t, err)
+		assert.Same(t, l, found)
+		assert.NotEmpty(t, l.Opening, l.ID)
+		assert.NotEmpty(t, l.Trainer, l.ID)
+	}
+	_, err = Find("nonsense")
+	assert.ErrorContains(t, err, "nonsense")
+}
+
+const (
+	soundYAML = `
+title: A title
+summary: A summary.
+minutes: 5
+lab: {nodes: 1}
+tasks:
+  - {id: one, title: One, do: Do it., until: "'n' in nodes", seen: "'n is there'", hints: [h], solution: "true"}
+  - {id: two, title: Two, do: Do it., saw: "e.what == 'x'", hints: [h], solution: "true"}
+`
+	soundText = "Opening.\n\n::task one\n\nAfter one.\n\n::task two\n"
+)
+
+func lessonIn(yaml, text string) fstest.MapFS {
+	return fstest.MapFS{
+		"content/01-a/lesson.yaml": {Data: []byte(yaml)},
+		"content/01-a/lesson.md":   {Data: []byte(text)},
+		"content/01-a/trainer.md":  {Data: []byte("Notes.")},
+	}
+}
+
+func TestTextIsCutAtItsTasks(t *testing.T) {
+	all, err := load(lessonIn(soundYAML, soundText), "content")
+	require.NoError(t, err)
+	l := all[0]
+	assert.Equal(t, "a", l.ID)
+	assert.Equal(t, "Opening.", l.Opening)
+	assert.Equal(t, "After one.", l.Task("one").After)
+	assert.Empty(t, l.Task("two").After)
+	assert.Nil(t, l.Task("three"))
+}
+
+func TestMistakesInALesson(t *testing.T) {
+	task := func(fields string) string {
+		return "title: T\nsummary: S\nminutes: 5\nlab: {}\ntasks:\n  - {id: one, title: One, do: Do., hints: [h], solution: x, " + fields + "}\n"
+	}
+	const text = "::task one\n"
+	for name, c := range map[string]struct{ yaml, text, want string }{
+		"unknown field":        {task("unti: 'true'"), text, "unti"},
+		"no condition":         {task("seen: \"'x'\""), text, "one of until, saw and called"},
+		"two conditions":       {task("saw: 'true', called: 'true'"), text, "one of until, saw and called"},
+		"a state without seen": {task("until: 'true'"), text, "want seen"},
+		"an unknown variable":  {task("saw: 'noodles.size() > 1'"), text, "undeclared reference"},
+		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},
+		"a task not in text":   {task("saw: 'true'"), "Nothing.\n", "lesson.md has the tasks"},
+		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
+		"of two in one":        {soundYAML + "  - {id: two, title: T, do: D, saw: 'true', hints: [h], solution: x}\n", soundText + "::task two\n", "no other has"},
+	} {
+		_, err := load(lessonIn(c.yaml, c.text), "content")
+		assert.ErrorContains(t, err, c.want, name)
+	}
+}

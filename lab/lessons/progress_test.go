@@ -1,0 +1,75 @@
+package lessons
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestProgressIsKept(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	s, err := Take("someone")
+	require.NoError(t, err)
+	p, err := s.Progress()
+	require.NoError(t, err)
+	assert.Empty(t, p.Lessons)
+	_, _, err = s.Current()
+	require.ErrorIs(t, err, ErrNone)
+	first, err := s.Next()
+	require.NoError(t, err)
+	all, err := All()
+	require.NoError(t, err)
+	assert.Same(t, all[0], first)
+
+	var tellers sync.WaitGroup
+	for range 20 {
+		tellers.Go(func() {
+			assert.NoError(t, s.record.change(func(p *Progress) error {
+				if p.of("a").Hints == nil {
+					p.of("a").Hints = map[string]int{}
+				}
+				p.of("a").Hints["task"]++
+				return nil
+			}))
+		})
+	}
+	tellers.Wait()
+	refused := errors.New("no")
+	require.ErrorIs(t, s.record.change(func(p *Progress) error { p.Current = "a"; return refused }), refused)
+	p, err = s.Progress()
+	require.NoError(t, err)
+	assert.Equal(t, 20, p.Lessons["a"].Hints["task"], "each change saw the one before")
+	assert.Empty(t, p.Current, "what failed is not written")
+
+	require.NoError(t, os.WriteFile(s.record.file, []byte("{"), 0o600))
+	_, err = s.Progress()
+	require.ErrorContains(t, err, "damaged")
+	require.NoError(t, s.Forget())
+	require.NoError(t, s.Forget(), "nothing is left to forget")
+	_, err = Take("No Name")
+	assert.Error(t, err)
+}
+
+func TestWhatIsNoted(t *testing.T) {
+	l := &Lesson{ID: "l", Tasks: []*Task{{ID: "one"}, {ID: "two"}}}
+	now := time.Now()
+	p := &Progress{Current: "l"}
+	p.of("l").Started = now
+	require.NoError(t, p.note(l, now.Add(-time.Hour), map[string]Done{"one": {Seen: "old"}}))
+	assert.Empty(t, p.of("l").Done, "what was seen before the lesson was started again is not of this run")
+	require.NoError(t, p.note(l, now, map[string]Done{"one": {Seen: "first"}}))
+	require.NoError(t, p.note(l, now, map[string]Done{"one": {Seen: "again"}}))
+	assert.Equal(t, "first", p.of("l").Done["one"].Seen)
+	assert.Zero(t, p.of("l").Finished)
+	require.NoError(t, p.note(l, now, map[string]Done{"two": {Seen: "x"}}))
+	finished := p.of("l").Finished
+	assert.NotZero(t, finished)
+	p.of("l").begin()
+	assert.Empty(t, p.of("l").Done)
+	assert.Equal(t, finished, p.of("l").Finished, "it was finished once")
+}

@@ -1,0 +1,77 @@
+package lessons
+
+// This file answers: how is something typed into a lesson's labs?
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab"
+)
+
+// endBound is how long what a script started may go on after it was told to end.
+const endBound = 5 * time.Second
+
+// run types a script into bash, as somebody would whose shell speaks to the
+// lesson's lab; $ROLE is the name of the lab of that role. say may be nil.
+func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line string)) error {
+	env, err := s.env(l)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Env, cmd.WaitDelay = env, endBound
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	var last bytes.Buffer
+	lines, writer := io.Pipe()
+	cmd.Stdout, cmd.Stderr = writer, writer
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		for scanner := bufio.NewScanner(lines); scanner.Scan(); {
+			fmt.Fprintln(&last, scanner.Text())
+			if say != nil {
+				say(scanner.Text())
+			}
+		}
+		_, _ = io.Copy(io.Discard, lines) // After a line too long to tell.
+	}()
+	err = cmd.Run()
+	_ = writer.Close()
+	<-told
+	if err != nil {
+		return fmt.Errorf("%w\n%s", cmp.Or(context.Cause(ctx), err), strings.TrimSpace(tail(last.String(), 20)))
+	}
+	return nil
+}
+
+func (s *Seat) env(l *Lesson) ([]string, error) {
+	env := os.Environ()
+	for role, name := range s.labs(l) {
+		if role != "" {
+			env = append(env, strings.ToUpper(role)+"="+name)
+		}
+	}
+	opened, err := lab.Open(s.name)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range opened.Env() {
+		env = append(env, v.Name+"="+v.Join(os.Getenv(v.Name)))
+	}
+	return env, nil
+}
+
+// tail is the last n lines.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
