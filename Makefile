@@ -12,6 +12,7 @@ CLUSTER ?=
 CONFORMANCE ?=
 MUTANTS ?=
 MINORS ?=
+LESSONS ?=
 BENCH ?=
 SOAK ?=
 CYCLES ?=
@@ -72,6 +73,10 @@ conformance: build ## Say whether our CCM behaves, with reports in bin/conforman
 .PHONY: test-minors
 test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors that it supports: builds their control planes, and runs the suite (MINORS="v1.35 -- --profile Node")
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)
+
+.PHONY: lessons
+lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS=ID...)
+	@bin/lab lesson verify $(LESSONS)
 
 .PHONY: mutants
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick|-beside -parallel N NAME…")
