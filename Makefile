@@ -70,6 +70,10 @@ test-kind: build node-image lab-image ## Run the tests that need Docker: a kind 
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")
 	@bin/lab conformance --report-dir bin/conformance $(CONFORMANCE)
 
+.PHONY: lessons-site
+lessons-site: build ## Write the lessons as pages for a browser, into bin/lessons-site
+	@bin/lab lesson site bin/lessons-site
+
 .PHONY: test-minors
 test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors that it supports: builds their control planes, and runs the suite (MINORS="v1.35 -- --profile Node")
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)

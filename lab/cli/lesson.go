@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/lessons/site"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -41,7 +43,7 @@ at a time. They can be taken in any order; what was done is remembered.`,
 	}
 	cmd.AddCommand(
 		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonHint(o), newLessonSolve(o),
-		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonVerify(o),
+		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonSite(o), newLessonVerify(o),
 	)
 	return cmd
 }
@@ -566,6 +568,29 @@ func newLessonText() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&trainer, "trainer", false, "print the trainer's notes instead")
 	return cmd
+}
+
+func newLessonSite(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "site FOLDER",
+		Short: "Write the lessons as pages for a browser, to read and to print",
+		Long: `site writes a static site into a folder: a list of the lessons, a page for each, all of
+them as a hand-out, and the trainer's notes. Its pages work from a file, and load nothing
+from elsewhere.`,
+		Example: "  lab lesson site lessons-site && xdg-open lessons-site/index.html",
+		Args:    arguments(1, 1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			all, err := lessons.All()
+			if err != nil {
+				return err
+			}
+			if err := site.Write(args[0], all); err != nil {
+				return err
+			}
+			o.steps().Say("%s", filepath.Join(args[0], "index.html"))
+			return nil
+		},
+	}
 }
 
 func newLessonVerify(o *options) *cobra.Command {

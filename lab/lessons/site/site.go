@@ -1,0 +1,149 @@
+// Package site makes a static site of the lessons: pages to read in a browser, from
+// a file or a server, and to print. It needs nothing from anywhere else.
+package site
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"errors"
+	"html/template"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/bep/goat"
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/renderer"
+	"github.com/yuin/goldmark/renderer/html"
+	"github.com/yuin/goldmark/util"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+)
+
+//go:embed pages.html
+var pages string
+
+// assets are copied as they are.
+//
+//go:embed site.css site.js
+var assets embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"markdown": markdown,
+	"add":      func(a, b int) int { return a + b },
+	"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, lab.Embedded) },
+}).Parse(pages))
+
+// page is what a template is given.
+type page struct {
+	// Title is the page's, beside that of the site.
+	Title string
+	// Kind is the template, and a class of the body.
+	Kind string
+	// Lessons are all; Lesson is that of the page, At its place.
+	Lessons []*lessons.Lesson
+	Lesson  *lessons.Lesson
+	At      int
+}
+
+// Write writes the site of these lessons into a folder: index.html, a page for each
+// lesson, one with all of them for printing, and one with the trainer's notes.
+func Write(dir string, all []*lessons.Lesson) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range []string{"site.css", "site.js"} {
+		data, err := assets.ReadFile(name)
+		errs = append(errs, err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	}
+	write := func(name string, p page) { errs = append(errs, p.write(filepath.Join(dir, name))) }
+	write("index.html", page{Title: "Lessons", Kind: "index", Lessons: all})
+	write("print.html", page{Title: "Hand-out", Kind: "print", Lessons: all})
+	write("trainer.html", page{Title: "Trainer's notes", Kind: "trainer", Lessons: all})
+	for i, l := range all {
+		write(l.ID+".html", page{Title: l.Title, Kind: "lesson", Lessons: all, Lesson: l, At: i})
+	}
+	return errors.Join(errs...)
+}
+
+func (p page) write(file string) error {
+	var out bytes.Buffer
+	if err := templates.ExecuteTemplate(&out, "page", p); err != nil {
+		return err
+	}
+	return os.WriteFile(file, out.Bytes(), 0o644)
+}
+
+// Previous and Following are its neighbours; nil at the ends.
+func (p page) Previous() *lessons.Lesson { return p.neighbour(-1) }
+
+// Following is the lesson after it.
+func (p page) Following() *lessons.Lesson { return p.neighbour(1) }
+
+func (p page) neighbour(by int) *lessons.Lesson {
+	if i := p.At + by; i >= 0 && i < len(p.Lessons) {
+		return p.Lessons[i]
+	}
+	return nil
+}
+
+// reader turns Markdown into HTML.
+var reader = goldmark.New(
+	goldmark.WithExtensions(extension.Table, extension.Strikethrough),
+	goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(blocks{}, 100))),
+)
+
+func markdown(text string) (template.HTML, error) {
+	var out bytes.Buffer
+	err := reader.Convert([]byte(text), &out)
+	return template.HTML(out.String()), err //nolint:gosec // It is the project's own text, and raw HTML in it is left out.
+}
+
+// blocks renders blocks of code: diagrams as drawings, and commands so that they can
+// be copied.
+type blocks struct{}
+
+// RegisterFuncs implements renderer.NodeRenderer.
+func (b blocks) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {
+	r.Register(ast.KindFencedCodeBlock, b.render)
+	r.Register(ast.KindCodeBlock, b.render)
+}
+
+func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
+	if !entering {
+		return ast.WalkContinue, nil
+	}
+	var text strings.Builder
+	for i := range n.Lines().Len() {
+		line := n.Lines().At(i)
+		text.Write(line.Value(source))
+	}
+	language := "sh" // What is only indented is typed.
+	if fenced, ok := n.(*ast.FencedCodeBlock); ok {
+		language = string(fenced.Language(source))
+	}
+	switch language {
+	case "goat":
+		return ast.WalkSkipChildren, draw(w, text.String())
+	case "sh":
+		_, _ = w.WriteString(`<div class="typed"><button type="button" class="copy" hidden>copy</button><pre><code>`)
+	default:
+		_, _ = w.WriteString(`<div class="shown"><pre><code>`)
+	}
+	html.DefaultWriter.RawWrite(w, []byte(strings.TrimRight(text.String(), "\n")))
+	_, err := w.WriteString("</code></pre></div>\n")
+	return ast.WalkSkipChildren, err
+}
+
+// draw writes a diagram as SVG, and as the characters it was drawn from for who
+// cannot see it.
+func draw(w util.BufWriter, text string) error {
+	svg := goat.BuildSVG(strings.NewReader(text))
+	_, err := w.WriteString(`<figure aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` + svg.String() + "</figure>\n")
+	return err
+}

@@ -1,0 +1,66 @@
+package site
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/lessons"
+)
+
+var (
+	linked = regexp.MustCompile(`(?:href|src)="([^"]+)"`)
+	loaded = regexp.MustCompile(`<(?:link|script|img)[^>]+(?:href|src)="([^"]+)"`)
+)
+
+func TestTheSiteIsWhole(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "site")
+	all, err := lessons.All()
+	require.NoError(t, err)
+	require.NoError(t, Write(dir, all))
+	require.NoError(t, Write(dir, all), "over an older one")
+	files, err := filepath.Glob(filepath.Join(dir, "*.html"))
+	require.NoError(t, err)
+	assert.Len(t, files, len(all)+3)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range linked.FindAllStringSubmatch(string(data), -1) {
+			if !strings.HasPrefix(m[1], "https://") {
+				assert.FileExists(t, filepath.Join(dir, m[1]), "linked from %s", file)
+			}
+		}
+		for _, m := range loaded.FindAllStringSubmatch(string(data), -1) {
+			assert.NotContains(t, m[1], ":", "%s loads something from elsewhere", file)
+		}
+	}
+	for _, l := range all {
+		data, err := os.ReadFile(filepath.Join(dir, l.ID+".html"))
+		require.NoError(t, err)
+		for _, task := range l.Tasks {
+			assert.Contains(t, string(data), `data-task="`+task.ID+`"`)
+		}
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	for text, want := range map[string][]string{
+		"    a < b\n":                      {`class="typed"`, "a &lt; b</code>", `class="copy"`},
+		"```sh\nls\n```\n":                 {`class="typed"`, "ls</code>"},
+		"```\nshown & said\n```\n":         {`class="shown"`, "shown &amp; said"},
+		"```goat\n+--+\n|<&|\n+--+\n```\n": {"<svg", "&lt;", "&amp;", `aria-label="`},
+		"a<script>b":                       {"a", "b"},
+	} {
+		out, err := markdown(text)
+		require.NoError(t, err)
+		for _, w := range want {
+			assert.Contains(t, string(out), w, text)
+		}
+		assert.NotContains(t, string(out), "<script>")
+	}
+}
