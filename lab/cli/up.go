@@ -280,6 +280,7 @@ func newCCM(o *options) *cobra.Command {
 	add("start", "Start it, unless it runs", start)
 	add("stop", "Stop it; nodes and balancers stay as they are", stop)
 	add("restart", "Stop it, then start it", stop, start)
+	cmd.AddCommand(newCCMUse(o))
 	return cmd
 }
 

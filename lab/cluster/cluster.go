@@ -223,6 +223,21 @@ type CCMCommand struct {
 	ClusterCIDR string
 }
 
+// Program is one on this machine, with its command line.
+type Program struct {
+	Path string   `json:"path"` // absolute
+	Args []string `json:"args"`
+}
+
+// Replaceable is a cluster whose CCM may be another program than the lab's own.
+type Replaceable interface {
+	// UseCCM has that program be the CCM from its next start on; nil is the lab's
+	// own again.
+	UseCCM(p *Program) error
+	// UsedCCM is that program; nil is the lab's own.
+	UsedCCM() (*Program, error)
+}
+
 // Flagged is a cluster whose components' command lines can be read.
 type Flagged interface {
 	// ProviderFlags are the values of --cloud-provider, by component, of those

@@ -232,6 +232,9 @@ func (p *Program) spec() (process.Spec, error) {
 	return spec, errors.Join(err1, err2, err3)
 }
 
+// CommandLine fills the templates of the arguments in.
+func (p *Program) CommandLine() ([]string, error) { return fillAll(p.Args, p.Values) }
+
 // watch waits for the program to end, and tells unless Stop, Kill or Freeze was
 // why.
 func (p *Program) watch(run *process.Process) {

@@ -64,8 +64,9 @@ type Cluster struct {
 }
 
 var (
-	_ cluster.Cluster  = (*Cluster)(nil)
-	_ cluster.LocalCCM = (*Cluster)(nil)
+	_ cluster.Cluster     = (*Cluster)(nil)
+	_ cluster.LocalCCM    = (*Cluster)(nil)
+	_ cluster.Replaceable = (*Cluster)(nil)
 )
 
 // New describes the cluster; nothing is started.

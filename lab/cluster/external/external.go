@@ -41,8 +41,9 @@ const (
 type Cluster struct{ local.Site }
 
 var (
-	_ cluster.Cluster  = (*Cluster)(nil)
-	_ cluster.LocalCCM = (*Cluster)(nil)
+	_ cluster.Cluster     = (*Cluster)(nil)
+	_ cluster.LocalCCM    = (*Cluster)(nil)
+	_ cluster.Replaceable = (*Cluster)(nil)
 )
 
 // Path is a kubeconfig's full path; "" for none.

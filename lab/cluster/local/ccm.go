@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,6 +54,40 @@ func (s Site) CCM(flags ...string) process.Spec {
 	)...)
 }
 
+// usedCCM says which program is the CCM, if it is not the lab's own.
+func (s Site) usedCCM() string { return s.Lab.Path("ccm.json") }
+
+// UseCCM implements cluster.Replaceable.
+func (s Site) UseCCM(p *cluster.Program) error {
+	if p == nil {
+		if err := os.Remove(s.usedCCM()); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return state.WriteFile(s.usedCCM(), data)
+}
+
+// UsedCCM implements cluster.Replaceable.
+func (s Site) UsedCCM() (*cluster.Program, error) {
+	data, err := os.ReadFile(s.usedCCM())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &cluster.Program{}
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w; `lab ccm use --own` has the lab's own CCM run again", s.usedCCM(), err)
+	}
+	return p, nil
+}
+
 // StartCCM says that the CCM is wanted, and returns when it serves. The lab's
 // agent starts it.
 func (s Site) StartCCM(ctx context.Context) error {
@@ -69,7 +104,16 @@ func (s Site) StartCCM(ctx context.Context) error {
 	return nil
 }
 
+// ccmServes is an error while it does not. Where another program serves, if it does
+// so at all, only that program knows: it is to run.
 func (s Site) ccmServes(ctx context.Context) error {
+	if used, err := s.UsedCCM(); err != nil || used != nil {
+		running, notSeen := s.Host.Running()
+		if err = errors.Join(err, notSeen); err == nil && running[ComponentCCM] == nil {
+			err = fmt.Errorf("%s does not run", used.Path)
+		}
+		return err
+	}
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", s.CCMAddress())
 	if err != nil {
 		return err
@@ -102,6 +146,16 @@ func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) 
 			running, err := s.Host.Running()
 			return running[ComponentCCM], err
 		},
-		Start: func() (*process.Process, error) { return s.Ensure(spec) },
+		Start: func() (*process.Process, error) {
+			used, err := s.UsedCCM()
+			if err != nil {
+				return nil, err
+			}
+			spec := spec
+			if used != nil {
+				spec.Path, spec.Args = used.Path, used.Args
+			}
+			return s.Ensure(spec)
+		},
 	}.Run(ctx)
 }

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+func newCCMUse(o *options) *cobra.Command {
+	own := false
+	cmd := &cobra.Command{
+		Use:   "use PROGRAM [-- ARGS...]",
+		Short: "Have another program be the lab's CCM, or the lab's own again",
+		Long: `use has a program on this machine be the lab's CCM, in place of the lab's own: one that
+runs is replaced at once, and the lab starts it again if it ends, as it does its own.
+
+Without arguments the program is given those of the lab's own CCM, all of which are
+flags of k8s.io/cloud-provider. With arguments after -- it is given these; they are
+templates with the fields ` + wrapped(conformance.ValueNames()) + `.
+
+The cluster's CCM must be a process of this machine (embedded, external).`,
+		Example: `  lab ccm use ./my-ccm
+  lab ccm use ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
+  lab ccm use --own`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if own {
+				return noArguments(cmd, args)
+			}
+			return arguments(1, 1)(cmd, args[:programs(cmd, args)])
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := state.Dir(o.name); err != nil {
+				return usageError{err}
+			}
+			l, err := lab.OpenLocked(o.name)
+			if err != nil {
+				return err
+			}
+			defer l.State.Unlock()
+			return o.steps().Do("ccm use", func(func(string)) (string, error) {
+				if own {
+					return "the lab's own", l.UseOwnCCM(cmd.Context())
+				}
+				path, err := filepath.Abs(args[0])
+				if err != nil {
+					return "", err
+				}
+				return path, l.UseCCM(cmd.Context(), path, args[1:])
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&own, "own", false, "the lab's own CCM")
+	return cmd
+}
+
+// programs is how many arguments came before the dash.
+func programs(cmd *cobra.Command, args []string) int {
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		return dash
+	}
+	return len(args)
+}
