@@ -4,11 +4,15 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // UseCCM has a program on this machine be the lab's CCM, in place of its own, from
@@ -68,4 +72,49 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 		return err
 	}
 	return l.StartCCM(ctx)
+}
+
+// TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
+// this name for as long as that takes. said is what it came to, in a line for each test
+// that failed; tell is told of each that ends.
+func TryCCM(ctx context.Context, name, program string, args, tests []string, tell func(string)) (passed bool, said string, err error) {
+	var quoted []string
+	for _, id := range tests {
+		quoted = append(quoted, regexp.QuoteMeta(id))
+	}
+	ended := 0
+	report, err := Conformance(ctx, ConformanceOptions{
+		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true,
+		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
+		Observer: func(t conformance.TestReport) {
+			ended++
+			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
+		},
+	}, ui.Discard())
+	if err != nil {
+		return false, "", err
+	}
+	if report.Unfinished != "" {
+		return false, "", errors.New(report.Unfinished)
+	}
+	return report.Passed(), summed(report), nil
+}
+
+// summed is a report in a few lines.
+func summed(r *conformance.Report) string {
+	passed := 0
+	var failed []string
+	for _, t := range r.Tests {
+		switch t.Result {
+		case conformance.Passed:
+			passed++
+		case conformance.Failed:
+			failed = append(failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires))
+		}
+	}
+	lines := append([]string{fmt.Sprintf("%d of %d tests of the conformance suite pass", passed, passed+len(failed))}, failed...)
+	for _, c := range r.Crashes {
+		lines = append(lines, "the CCM "+c)
+	}
+	return strings.Join(lines, "\n")
 }

@@ -59,6 +59,8 @@ func seat(cmd *cobra.Command, o *options) (*lessons.Seat, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	steps := o.steps()
+	s.Tell = func(what string) { steps.Say("   %s", what) }
 	return s, nil
 }
 
@@ -205,7 +207,7 @@ func startLesson(cmd *cobra.Command, o *options, s *lessons.Seat, l *lessons.Les
 	if err := s.Start(cmd.Context(), l, o.steps()); err != nil {
 		return err
 	}
-	st, err := s.Look(cmd.Context())
+	st, err := s.Glance(cmd.Context())
 	if err != nil || o.quiet {
 		return err
 	}
@@ -449,7 +451,7 @@ func newLessonSolve(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := s.Look(cmd.Context())
+			st, err := s.Glance(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -512,7 +514,7 @@ func newLessonNext(o *options) *cobra.Command {
 				return err
 			}
 			if _, _, err := s.Current(); err == nil { // What was done since the last look counts.
-				if _, err := s.Look(cmd.Context()); err != nil {
+				if _, err := s.Glance(cmd.Context()); err != nil {
 					return err
 				}
 			}

@@ -21,6 +21,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 )
 
 // content has a folder for each lesson, with a number for its place and its ID.
@@ -43,6 +45,8 @@ type Lesson struct {
 	// is the end of their name.
 	Lab    Setting            `json:"lab"`
 	Others map[string]Setting `json:"others,omitempty"`
+	// Step, unless 0, is that of the CCM that the learner writes in this lesson.
+	Step int `json:"step,omitempty"`
 	// Setup is typed, as Solution is, before the lesson begins.
 	Setup string `json:"setup,omitempty"`
 	// Tasks are done in this order.
@@ -64,8 +68,8 @@ type Setting struct {
 	CloudProvider string `json:"cloudProvider,omitempty"`
 }
 
-// Task is something to do. One of Until, Saw and Called says when it is done, an
-// expression in CEL: see conditions.go for what it may speak of.
+// Task is something to do. One of Until, Saw, Called and Suite says when it is done.
+// The first three are expressions in CEL: see conditions.go for what they may speak of.
 type Task struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
@@ -77,6 +81,9 @@ type Task struct {
 	// cloud's API: one for which it holds must have come since the lesson began.
 	Saw    string `json:"saw,omitempty"`
 	Called string `json:"called,omitempty"`
+	// Suite are tests of the conformance suite that the learner's CCM must pass. A name
+	// that ends with * is that of all that begin so.
+	Suite []string `json:"suite,omitempty"`
 	// Times is how many of them; 0 is one.
 	Times int `json:"times,omitempty"`
 	// Seen is what is said when it is done, an expression too. Without one an entry
@@ -90,6 +97,7 @@ type Task struct {
 	After string `json:"-"`
 
 	done, seen *expression
+	tests      []string // those of Suite, by ID
 }
 
 // Task finds a task of the lesson; nil if it has none of this ID.
@@ -190,18 +198,40 @@ func (l *Lesson) check() error {
 		want(t.ID != "" && !ids[t.ID], "task %q: want an ID that no other has", t.ID)
 		ids[t.ID] = true
 		kinds := 0
-		for _, condition := range []string{t.Until, t.Saw, t.Called} {
-			if condition != "" {
+		for _, has := range []bool{t.Until != "", t.Saw != "", t.Called != "", len(t.Suite) > 0} {
+			if has {
 				kinds++
 			}
 		}
-		want(kinds == 1, "task %s: want one of until, saw and called", t.ID)
+		want(kinds == 1, "task %s: want one of until, saw, called and suite", t.ID)
+		want(len(t.Suite) == 0 || l.Step > 0, "task %s: suite is for lessons with a step", t.ID)
+		unknown := t.findTests()
+		want(len(unknown) == 0, "task %s: the suite has no tests %v", t.ID, unknown)
 		want(t.Title != "" && t.Do != "" && t.Solution != "", "task %s: want a title, what to do, and a solution", t.ID)
 		want(len(t.Hints) > 0, "task %s: want hints", t.ID)
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)
 		want(t.Until == "" || t.Times == 0, "task %s: times is for saw and called", t.ID)
 	}
 	return errors.Join(errs...)
+}
+
+// findTests finds those of Suite, and returns the names that none has.
+func (t *Task) findTests() (unknown []string) {
+	t.tests = nil
+	for _, name := range t.Suite {
+		found := 0
+		beginning, all := strings.CutSuffix(name, "*")
+		for _, test := range profiles.All() {
+			if test.ID == name || all && strings.HasPrefix(test.ID, beginning) && test.Level == conformance.Core {
+				t.tests = append(t.tests, test.ID)
+				found++
+			}
+		}
+		if found == 0 {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
 }
 
 var nameRE = regexp.MustCompile(`^[a-z]+$`)
@@ -248,6 +278,9 @@ func (l *Lesson) compile() error {
 	}
 	var errs []error
 	for _, t := range l.Tasks {
+		if len(t.Suite) > 0 {
+			continue
+		}
 		var err1, err2 error
 		if t.done, err1 = speaks.expression(cmp.Or(t.Until, t.Saw, t.Called)); err1 == nil && t.Seen != "" {
 			t.seen, err2 = speaks.expression(t.Seen)

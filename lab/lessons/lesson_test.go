@@ -62,8 +62,8 @@ func TestMistakesInALesson(t *testing.T) {
 	const text = "::task one\n"
 	for name, c := range map[string]struct{ yaml, text, want string }{
 		"unknown field":        {task("unti: 'true'"), text, "unti"},
-		"no condition":         {task("seen: \"'x'\""), text, "one of until, saw and called"},
-		"two conditions":       {task("saw: 'true', called: 'true'"), text, "one of until, saw and called"},
+		"no condition":         {task("seen: \"'x'\""), text, "one of until, saw, called and suite"},
+		"two conditions":       {task("saw: 'true', called: 'true'"), text, "one of until, saw, called and suite"},
 		"a state without seen": {task("until: 'true'"), text, "want seen"},
 		"an unknown variable":  {task("saw: 'noodles.size() > 1'"), text, "undeclared reference"},
 		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},

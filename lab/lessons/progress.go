@@ -24,6 +24,8 @@ type Progress struct {
 	Current string `json:"current,omitempty"`
 	// Labs are those of the current lesson, by role; its own is "".
 	Labs map[string]string `json:"labs,omitempty"`
+	// Folder is where the learner writes a CCM of their own; "" until they do.
+	Folder string `json:"folder,omitempty"`
 	// Lessons are those that were ever started.
 	Lessons map[string]*LessonProgress `json:"lessons"`
 }
@@ -41,6 +43,8 @@ type LessonProgress struct {
 	Hints map[string]int `json:"hints,omitempty"`
 	// Solved are the tasks whose solution was asked for.
 	Solved map[string]bool `json:"solved,omitempty"`
+	// Verdicts are the suite's last, by task.
+	Verdicts map[string]Verdict `json:"verdicts,omitempty"`
 }
 
 // Done says of a task that it is.

@@ -24,6 +24,8 @@ const DefaultName = "lesson"
 
 // Seat is where somebody takes lessons, one at a time.
 type Seat struct {
+	// Tell is told what takes long. It may be replaced.
+	Tell   func(string)
 	name   string
 	record record
 }
@@ -31,7 +33,7 @@ type Seat struct {
 // Take takes the seat of a name, which its lab has.
 func Take(name string) (*Seat, error) {
 	r, err := recordOf(name)
-	return &Seat{name, r}, err
+	return &Seat{Tell: func(string) {}, name: name, record: r}, err
 }
 
 // Progress is what was done so far.
@@ -97,6 +99,9 @@ func (s *Seat) labs(l *Lesson) map[string]string {
 // lesson, or an earlier run of this one, has left is taken down first.
 func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := s.Stop(ctx, steps); err != nil {
+		return err
+	}
+	if err := s.prepare(l, steps); err != nil {
 		return err
 	}
 	names := s.labs(l)
@@ -226,8 +231,14 @@ func (s *Status) Current() *Task {
 }
 
 // Look sees which tasks of the current lesson are done, in their order, and takes
-// note of it.
-func (s *Seat) Look(ctx context.Context) (*Status, error) {
+// note of it. It has the suite judge the learner's CCM, if that has changed: that takes
+// minutes.
+func (s *Seat) Look(ctx context.Context) (*Status, error) { return s.look(ctx, true) }
+
+// Glance is Look without the suite: it goes by what that said last.
+func (s *Seat) Glance(ctx context.Context) (*Status, error) { return s.look(ctx, false) }
+
+func (s *Seat) look(ctx context.Context, judging bool) (*Status, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, err
@@ -236,7 +247,7 @@ func (s *Seat) Look(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen, problem := s.seen(ctx, l, p, lp)
+	seen, problem := s.seen(ctx, l, p, judging)
 	if len(seen) > 0 {
 		if err := s.record.change(func(now *Progress) error { return now.note(l, lp.Started, seen) }); err != nil {
 			return nil, err
@@ -246,8 +257,8 @@ func (s *Seat) Look(ctx context.Context) (*Status, error) {
 }
 
 // seen are the tasks that are done now and were not before.
-func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, lp *LessonProgress) (map[string]Done, error) {
-	seen := map[string]Done{}
+func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging bool) (map[string]Done, error) {
+	seen, lp := map[string]Done{}, p.of(l.ID)
 	var w *world
 	for _, t := range l.Tasks {
 		if _, done := lp.Done[t.ID]; done {
@@ -259,13 +270,28 @@ func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, lp *LessonProgr
 				return nil, err
 			}
 		}
-		what, done, err := t.look(w, lp.Started)
+		what, done, err := s.looks(ctx, w, l, t, p, judging)
 		if err != nil || !done {
 			return seen, err
 		}
 		seen[t.ID] = Done{At: time.Now(), Seen: what}
 	}
 	return seen, nil
+}
+
+// looks sees whether a task is done, by what there is in the labs, or by the suite.
+func (s *Seat) looks(ctx context.Context, w *world, l *Lesson, t *Task, p *Progress, judging bool) (seen string, done bool, err error) {
+	if len(t.tests) == 0 {
+		return t.look(w, p.of(l.ID).Started)
+	}
+	v, err := s.verdict(ctx, l, t, p, judging)
+	if err != nil {
+		return "", false, err
+	}
+	if !v.Passed {
+		return "", false, errors.New(v.Said)
+	}
+	return v.Said, true, nil
 }
 
 // note takes down what was seen of a lesson, unless it was started again meanwhile.
@@ -354,7 +380,7 @@ func told(e timeline.Entry) string {
 
 // Hint gives the next hint for the current task, from the last on always that.
 func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err error) {
-	st, err := s.Look(ctx)
+	st, err := s.Glance(ctx)
 	if err != nil {
 		return nil, "", 0, err
 	}
@@ -385,7 +411,7 @@ const solveBound = 4 * time.Minute
 // Solve types the solution of the current task, and waits until it is seen to be
 // done. say is told what the solution prints.
 func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error) {
-	st, err := s.Look(ctx)
+	st, err := s.Glance(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,17 +15,34 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
 // endBound is how long what a script started may go on after it was told to end.
 const endBound = 5 * time.Second
 
 // run types a script into bash, as somebody would whose shell speaks to the
-// lesson's lab; $ROLE is the name of the lab of that role. say may be nil.
+// lesson's lab; $ROLE is the name of the lab of that role. Where the learner writes a
+// CCM, $MY_CCM is its folder, and $SOLUTION one with this step done. say may be nil.
 func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line string)) error {
 	env, err := s.env(l)
 	if err != nil {
 		return err
+	}
+	if l.Step > 0 {
+		solution, err := os.MkdirTemp("", "ccm")
+		if err != nil {
+			return remedy.With(err)
+		}
+		defer func() { _ = os.RemoveAll(solution) }()
+		files, err := written(l.Step)
+		if err == nil {
+			err = writeAll(solution, files)
+		}
+		if err != nil {
+			return err
+		}
+		env = append(env, "SOLUTION="+solution)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Env, cmd.WaitDelay = env, endBound
@@ -59,6 +76,13 @@ func (s *Seat) env(l *Lesson) ([]string, error) {
 		if role != "" {
 			env = append(env, strings.ToUpper(role)+"="+name)
 		}
+	}
+	p, err := s.Progress()
+	if err != nil {
+		return nil, err
+	}
+	if p.Folder != "" {
+		env = append(env, "MY_CCM="+p.Folder)
 	}
 	opened, err := lab.Open(s.name)
 	if err != nil {

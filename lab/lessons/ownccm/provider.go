@@ -1,0 +1,90 @@
+package main
+
+// This file is finished, too: it says where the cloud is, and which of the things
+// that a cloud may have this one has.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	cloudprovider "k8s.io/cloud-provider"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const (
+	// providerName is what the provider is called.
+	providerName = "fakecloud"
+	// scheme is how its provider IDs begin: fakecloud://INSTANCE-ID.
+	scheme = providerName + "://"
+)
+
+// Tags by which we know what is ours in the cloud.
+const (
+	// tagCluster, on instances and balancers, names the cluster they belong to.
+	tagCluster = "kubernetes-cluster"
+	// tagServiceUID, on balancers, is the UID of the Service they are for.
+	tagServiceUID = "kubernetes-service-uid"
+	// tagService is its namespace and name, for people.
+	tagService = "kubernetes-service"
+)
+
+// provider is the cloud, as Kubernetes' controllers see it.
+type provider struct {
+	cloud *client.Client
+	// project is the name of the cloud's project that the cluster is in.
+	project string
+	// cluster is the cluster's name, --cluster-name.
+	cluster string
+}
+
+func newProvider(configFile, cluster string) (*provider, error) {
+	data, err := os.ReadFile(configFile)
+	if err != nil {
+		return nil, fmt.Errorf("--cloud-config: %w", err)
+	}
+	var config struct {
+		URL       string `json:"url"`
+		TokenFile string `json:"tokenFile"`
+		Project   string `json:"project"`
+		CAFile    string `json:"caFile"`
+	}
+	if err := yaml.UnmarshalStrict(data, &config); err != nil {
+		return nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	cloud, err := client.New(client.Config{URL: config.URL, TokenFile: config.TokenFile, CAFile: config.CAFile, UserAgent: "my-ccm"})
+	return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
+}
+
+// errNotWritten is what a method answers until you have written it. An error makes
+// nothing worse: the controllers try again later.
+var errNotWritten = errors.New("this is not written yet")
+
+// Initialize implements cloudprovider.Interface.
+func (p *provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
+
+// ProviderName implements cloudprovider.Interface.
+func (p *provider) ProviderName() string { return providerName }
+
+// HasClusterID implements cloudprovider.Interface.
+func (p *provider) HasClusterID() bool { return true }
+
+// InstancesV2 implements cloudprovider.Interface: see instances.go.
+func (p *provider) InstancesV2() (cloudprovider.InstancesV2, bool) { return p, true }
+
+// LoadBalancer implements cloudprovider.Interface: see balancers.go.
+func (p *provider) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return p, true }
+
+// Instances, Zones and Clusters are older interfaces that InstancesV2 has replaced.
+func (p *provider) Instances() (cloudprovider.Instances, bool) { return nil, false }
+
+// Zones implements cloudprovider.Interface.
+func (p *provider) Zones() (cloudprovider.Zones, bool) { return nil, false }
+
+// Clusters implements cloudprovider.Interface.
+func (p *provider) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
+
+// Routes implements cloudprovider.Interface: the pods' network is somebody else's.
+func (p *provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
