@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -75,9 +76,15 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 }
 
 // TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
-// this name for as long as that takes. said is what it came to, in a line for each test
-// that failed; tell is told of each that ends.
+// this name for as long as that takes; one that an earlier try has left goes first.
+// said is what it came to, in a line for each test that failed; tell is told of each
+// that ends.
 func TryCCM(ctx context.Context, name, program string, args, tests []string, tell func(string)) (passed bool, said string, err error) {
+	if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+		if _, err := Down(ctx, name); err != nil {
+			return false, "", err
+		}
+	}
 	var quoted []string
 	for _, id := range tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
@@ -91,13 +98,13 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, tel
 			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
 		},
 	}, ui.Discard())
-	if err != nil {
+	if report == nil {
 		return false, "", err
 	}
 	if report.Unfinished != "" {
-		return false, "", errors.New(report.Unfinished)
+		return false, "", errors.Join(errors.New(report.Unfinished), err)
 	}
-	return report.Passed(), summed(report), nil
+	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
 }
 
 // summed is a report in a few lines.

@@ -215,7 +215,7 @@ var ownArgs = []string{
 	"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--configure-cloud-routes=false",
 	"--node-monitor-period=1s", // Upstream's is 5 s: there is less to wait for.
-	"--leader-elect=false", // There is one: nobody waits for the last one's lease.
+	"--leader-elect=false",     // There is one: nobody waits for the last one's lease.
 }
 
 // Verdict is the suite's on a learner's CCM, for one task.
@@ -229,33 +229,37 @@ type Verdict struct {
 
 // prepare sees to the folder of a lesson's CCM. What a learner has written in the
 // steps before is what they go on with, if it was finished; else what is there is kept
-// beside it, and the folder has what this step begins with.
-func (s *Seat) prepare(l *Lesson, steps *ui.Steps) error {
+// beside it, and the folder has what this step begins with: then begun is the
+// fingerprint of that.
+func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
 	if l.Step == 0 {
-		return nil
+		return "", nil
 	}
 	p, err := s.Progress()
 	if err != nil {
-		return err
+		return "", err
 	}
 	folder := p.Folder
 	if folder == "" {
 		if folder, err = filepath.Abs(ownFolder); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if goesOn, err := p.goesOn(l, folder); err != nil || goesOn {
-		return err
+		return "", err
 	}
 	kept, err := begin(folder, l.Step)
 	if err != nil {
-		return err
+		return "", err
 	}
 	steps.Say("   Your CCM is to be written in %s.", folder)
 	if kept != "" {
 		steps.Say("   What was there is in %s.", kept)
 	}
-	return s.record.change(func(p *Progress) error {
+	if begun, err = fingerprint(folder); err != nil {
+		return "", err
+	}
+	return begun, s.record.change(func(p *Progress) error {
 		p.Folder = folder
 		return nil
 	})
@@ -289,6 +293,9 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 	}
 	if v, ok := p.of(l.ID).Verdicts[t.ID]; ok && v.Sources == sources {
 		return v, nil
+	}
+	if sources == p.of(l.ID).Begun && len(p.of(l.ID).Verdicts) == 0 {
+		return Verdict{Said: "nothing was written yet in " + p.Folder}, nil
 	}
 	if !judging {
 		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil

@@ -43,6 +43,9 @@ type LessonProgress struct {
 	Hints map[string]int `json:"hints,omitempty"`
 	// Solved are the tasks whose solution was asked for.
 	Solved map[string]bool `json:"solved,omitempty"`
+	// Begun is the fingerprint of the CCM that the lesson put there; "" where it begins
+	// with what the learner had written.
+	Begun string `json:"begun,omitempty"`
 	// Verdicts are the suite's last, by task.
 	Verdicts map[string]Verdict `json:"verdicts,omitempty"`
 }
@@ -68,8 +71,8 @@ func (p *Progress) of(lesson string) *LessonProgress {
 }
 
 // begin forgets what was done in a lesson, but not that it was finished once.
-func (p *LessonProgress) begin() {
-	*p = LessonProgress{Finished: p.Finished, Done: map[string]Done{}, Hints: map[string]int{}, Solved: map[string]bool{}}
+func (p *LessonProgress) begin(begun string) {
+	*p = LessonProgress{Finished: p.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}, Solved: map[string]bool{}}
 }
 
 // dir is where progress is kept: no lab can have this name.

@@ -69,7 +69,7 @@ func TestWhatIsNoted(t *testing.T) {
 	require.NoError(t, p.note(l, now, map[string]Done{"two": {Seen: "x"}}))
 	finished := p.of("l").Finished
 	assert.NotZero(t, finished)
-	p.of("l").begin()
+	p.of("l").begin("")
 	assert.Empty(t, p.of("l").Done)
 	assert.Equal(t, finished, p.of("l").Finished, "it was finished once")
 }

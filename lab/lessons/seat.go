@@ -101,13 +101,14 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := s.Stop(ctx, steps); err != nil {
 		return err
 	}
-	if err := s.prepare(l, steps); err != nil {
+	begun, err := s.prepare(l, steps)
+	if err != nil {
 		return err
 	}
 	names := s.labs(l)
 	if err := s.record.change(func(p *Progress) error {
 		p.Current, p.Labs = l.ID, names
-		p.of(l.ID).begin()
+		p.of(l.ID).begin(begun)
 		return nil
 	}); err != nil {
 		return err
@@ -233,12 +234,17 @@ func (s *Status) Current() *Task {
 // Look sees which tasks of the current lesson are done, in their order, and takes
 // note of it. It has the suite judge the learner's CCM, if that has changed: that takes
 // minutes.
-func (s *Seat) Look(ctx context.Context) (*Status, error) { return s.look(ctx, true) }
+func (s *Seat) Look(ctx context.Context) (*Status, error) {
+	return s.look(ctx, func(*Task) bool { return true })
+}
 
 // Glance is Look without the suite: it goes by what that said last.
-func (s *Seat) Glance(ctx context.Context) (*Status, error) { return s.look(ctx, false) }
+func (s *Seat) Glance(ctx context.Context) (*Status, error) {
+	return s.look(ctx, func(*Task) bool { return false })
+}
 
-func (s *Seat) look(ctx context.Context, judging bool) (*Status, error) {
+// look has the suite judge the tasks that judging says.
+func (s *Seat) look(ctx context.Context, judging func(*Task) bool) (*Status, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, err
@@ -257,7 +263,7 @@ func (s *Seat) look(ctx context.Context, judging bool) (*Status, error) {
 }
 
 // seen are the tasks that are done now and were not before.
-func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging bool) (map[string]Done, error) {
+func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging func(*Task) bool) (map[string]Done, error) {
 	seen, lp := map[string]Done{}, p.of(l.ID)
 	var w *world
 	for _, t := range l.Tasks {
@@ -270,7 +276,7 @@ func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging bool) (
 				return nil, err
 			}
 		}
-		what, done, err := s.looks(ctx, w, l, t, p, judging)
+		what, done, err := s.looks(ctx, w, l, t, p, judging(t))
 		if err != nil || !done {
 			return seen, err
 		}
@@ -435,7 +441,7 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 		return nil, fmt.Errorf("the solution of task %s: %w", t.ID, err)
 	}
 	err = cluster.PollEvery(ctx, lookEvery, "task "+t.ID+" to be seen done", func(ctx context.Context) error {
-		if st, err = s.Look(ctx); err != nil {
+		if st, err = s.look(ctx, func(other *Task) bool { return other == t }); err != nil {
 			return err
 		}
 		if !slices.Contains(st.Fresh, t) && st.Current() == t {
