@@ -1,0 +1,44 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// ofCCM is a cluster that has nothing but a CCM.
+type ofCCM struct {
+	cluster.Cluster
+	command cluster.CCMCommand
+	traits  cluster.Traits
+}
+
+func (c ofCCM) CCMCommand() cluster.CCMCommand { return c.command }
+func (c ofCCM) Traits() cluster.Traits         { return c.traits }
+
+func TestCCMCommand(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "cloud-config.yaml")
+	command := cluster.CCMCommand{Path: "/bin/ccm", Args: []string{"--secure-port=1"}, CloudConfig: config}
+	of := func(kind string, traits cluster.Traits) *Lab {
+		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
+	}
+	_, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
+	require.NoError(t, os.WriteFile(config, nil, 0o600))
+	words, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"env", "-i"}, words[:2])
+	assert.Equal(t, []string{"CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=ccm-by-hand", "/bin/ccm", "--secure-port=1"}, words[len(words)-4:])
+	_, err = of(Kind, cluster.Traits{}).CCMCommand()
+	require.ErrorContains(t, err, "runs in its cluster")
+	_, err = of(Embedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
+	require.ErrorContains(t, err, "without an external cloud provider")
+}
