@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// componentByHand marks a CCM that somebody runs: `down` ends it, and nothing else
-// of the lab takes it for its own.
+// componentByHand marks a CCM that somebody runs: `status` shows it while it is there,
+// `down` ends it, and nothing takes it for the lab's own.
 const componentByHand = "ccm-by-hand"
 
 // CCMCommand is the command line of the lab's CCM, in words, for somebody who runs

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,8 +21,9 @@ type ofCCM struct {
 	traits  cluster.Traits
 }
 
-func (c ofCCM) CCMCommand() cluster.CCMCommand { return c.command }
-func (c ofCCM) Traits() cluster.Traits         { return c.traits }
+func (c ofCCM) CCMCommand() cluster.CCMCommand                          { return c.command }
+func (c ofCCM) Traits() cluster.Traits                                  { return c.traits }
+func (c ofCCM) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
 
 func TestCCMCommand(t *testing.T) {
 	dir := t.TempDir()
@@ -41,4 +43,23 @@ func TestCCMCommand(t *testing.T) {
 	require.ErrorContains(t, err, "runs in its cluster")
 	_, err = of(Embedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
 	require.ErrorContains(t, err, "without an external cloud provider")
+}
+
+// It is shown while it runs, and no lab is incomplete without one.
+func TestByHandIsShown(t *testing.T) {
+	l := &Lab{State: &state.Lab{Name: "lab"}, host: process.Host{Lab: t.TempDir()}, Cluster: ofCCM{}}
+	shown := func() map[string]string {
+		all, err := l.components(t.Context())
+		require.NoError(t, err)
+		states := map[string]string{}
+		for _, c := range all {
+			states[c.Name] = c.State
+		}
+		return states
+	}
+	assert.NotContains(t, shown(), componentByHand)
+	p, err := l.host.Start(process.Spec{Component: componentByHand, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.host.Lab, "log")})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
+	assert.Equal(t, cluster.StateRunning, shown()[componentByHand])
 }
