@@ -108,7 +108,8 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 	return st, nil
 }
 
-// components are the cluster's, and the agent.
+// components are the cluster's, the agent, and a CCM that somebody runs beside the
+// lab's.
 func (l *Lab) components(ctx context.Context) ([]cluster.Component, error) {
 	running, err := l.host.Running()
 	if err != nil {
@@ -119,6 +120,9 @@ func (l *Lab) components(ctx context.Context) ([]cluster.Component, error) {
 		agent.PID, agent.State = p.PID, cluster.StateRunning
 	}
 	all, err := l.Cluster.Components(ctx)
+	if p := running[componentByHand]; p != nil {
+		all = append(all, cluster.Component{Name: componentByHand, PID: p.PID, State: cluster.StateRunning})
+	}
 	return append([]cluster.Component{agent}, all...), err
 }
 

@@ -140,7 +140,7 @@ func TestCompletion(t *testing.T) {
 		"up --cluster":        {"embedded", "kind", "external"},
 		"doctor --cluster":    {"embedded", "kind", "external"},
 		"up -o":               {"table", "json", "yaml"},
-		"ccm":                 {"start", "stop", "restart"},
+		"ccm":                 {"start", "stop", "restart", "command"},
 		"logs --name none":    nil,
 		"up --pod-network":    {"routes", "kindnet"},
 		"completion":          {"bash", "zsh", "fish", "powershell"},

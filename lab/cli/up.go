@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -252,7 +253,8 @@ func newCCM(o *options) *cobra.Command {
 		Short: "Start, stop or restart the cloud controller manager",
 		Example: `  lab up --without-ccm   # nodes stay tainted
   lab ccm start          # and are no longer
-  lab ccm restart`,
+  lab ccm restart
+  lab ccm command        # how it is run`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.Cluster.StopCCM(cmd.Context()) }
@@ -280,8 +282,49 @@ func newCCM(o *options) *cobra.Command {
 	add("start", "Start it, unless it runs", start)
 	add("stop", "Stop it; nodes and balancers stay as they are", stop)
 	add("restart", "Stop it, then start it", stop, start)
-	cmd.AddCommand(newCCMUse(o))
+	cmd.AddCommand(newCCMUse(o), newCCMCommand(o))
 	return cmd
+}
+
+func newCCMCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "command",
+		Short: "Print the command line of the lab's CCM, to run a second one by hand",
+		Long: `command prints how the lab runs its CCM, quoted for a shell. Whoever runs it has another
+CCM, with the same rights and the same token, in the terminal: a second replica, which
+waits for the lease, or one with other flags. Flags can be appended; of one that comes
+twice the last counts. The lab's own CCM has its port, so another needs --secure-port=0,
+or a port of its own. It is not kept running as the lab's is; lab down ends it, unless
+Ctrl-C did.`,
+		Example: `  eval "$(lab ccm command) --secure-port=0"
+  eval "$(lab ccm command) --secure-port=0 -v=4" 2> second.log &`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := o.open()
+			if err != nil {
+				return err
+			}
+			words, err := l.CCMCommand()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), commandLine(words))
+			return err
+		},
+	}
+}
+
+// plainWord needs no quotes in any shell.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// commandLine is for the shell, and quotes what has to be.
+func commandLine(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		if quoted[i] = w; !plainWord.MatchString(w) {
+			quoted[i] = quote(w)
+		}
+	}
+	return strings.Join(quoted, " ")
 }
 
 func newEnv(o *options) *cobra.Command {

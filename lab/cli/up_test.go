@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -100,4 +102,13 @@ func TestTryable(t *testing.T) {
 	}
 	assert.Equal(t, []string{"192.0.2.5", "192.0.2.1", "192.0.2.3"}, addresses)
 	assert.Empty(t, tryable(nil))
+}
+
+// What is printed, a shell reads as it was meant.
+func TestCommandLine(t *testing.T) {
+	words := []string{"--plain=/a/b:1,2", "two words", "it's", "$HOME", "", "a*"}
+	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, commandLine(words[:2]))
+	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+commandLine(words)).Output()
+	require.NoError(t, err)
+	assert.Equal(t, strings.Join(words, "\n")+"\n", string(said))
 }

@@ -72,7 +72,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
-	cmd.Env = append(slices.Concat(environment(), s.Env), envLab+"="+h.Lab, envComponent+"="+s.Component)
+	cmd.Env = h.env(s)
 	cmd.Dir = h.Lab
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
@@ -91,6 +91,17 @@ func (h Host) Start(s Spec) (*Process, error) {
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// env is a component's environment, with its marks.
+func (h Host) env(s Spec) []string {
+	return append(slices.Concat(environment(), s.Env), envLab+"="+h.Lab, envComponent+"="+s.Component)
+}
+
+// CommandLine has somebody start it from a shell as Start would: with this environment
+// and no other, and found among the lab's processes. It goes to that shell's terminal.
+func (h Host) CommandLine(s Spec) []string {
+	return slices.Concat([]string{"env", "-i"}, h.env(s), []string{s.Path}, s.Args)
 }
 
 // environment is what a component gets of the person's: nothing that could

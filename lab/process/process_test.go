@@ -104,6 +104,19 @@ func TestEnvironment(t *testing.T) {
 	assert.Equal(t, []string{"hello there 50 a none"}, lines)
 }
 
+// Typed into a shell that has something else in its environment, it is the same.
+func TestCommandLine(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	t.Setenv("FAKECLOUD_URL", "http://another.lab")
+	line := host.CommandLine(process.Spec{
+		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT $CCMLAB_STATE ${FAKECLOUD_URL-none}"`},
+		Env: []string{"GREETING=hello there"},
+	})
+	said, err := exec.CommandContext(t.Context(), line[0], line[1:]...).Output()
+	require.NoError(t, err)
+	assert.Equal(t, "hello there a "+host.Lab+" none\n", string(said))
+}
+
 func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	p := start(t, host, "broken", "echo the reason; exit 3")

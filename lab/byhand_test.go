@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+)
+
+// ofCCM is a cluster that has nothing but a CCM.
+type ofCCM struct {
+	cluster.Cluster
+	command cluster.CCMCommand
+	traits  cluster.Traits
+}
+
+func (c ofCCM) CCMCommand() cluster.CCMCommand                          { return c.command }
+func (c ofCCM) Traits() cluster.Traits                                  { return c.traits }
+func (c ofCCM) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
+
+func TestCCMCommand(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "cloud-config.yaml")
+	command := cluster.CCMCommand{Path: "/bin/ccm", Args: []string{"--secure-port=1"}, CloudConfig: config}
+	of := func(kind string, traits cluster.Traits) *Lab {
+		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
+	}
+	_, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
+	require.NoError(t, os.WriteFile(config, nil, 0o600))
+	words, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"env", "-i"}, words[:2])
+	assert.Equal(t, []string{"CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=ccm-by-hand", "/bin/ccm", "--secure-port=1"}, words[len(words)-4:])
+	_, err = of(Kind, cluster.Traits{}).CCMCommand()
+	require.ErrorContains(t, err, "runs in its cluster")
+	_, err = of(Embedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
+	require.ErrorContains(t, err, "without an external cloud provider")
+}
+
+// It is shown while it runs, and no lab is incomplete without one.
+func TestByHandIsShown(t *testing.T) {
+	l := &Lab{State: &state.Lab{Name: "lab"}, host: process.Host{Lab: t.TempDir()}, Cluster: ofCCM{}}
+	shown := func() map[string]string {
+		all, err := l.components(t.Context())
+		require.NoError(t, err)
+		states := map[string]string{}
+		for _, c := range all {
+			states[c.Name] = c.State
+		}
+		return states
+	}
+	assert.NotContains(t, shown(), componentByHand)
+	p, err := l.host.Start(process.Spec{Component: componentByHand, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.host.Lab, "log")})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
+	assert.Equal(t, cluster.StateRunning, shown()[componentByHand])
+}
