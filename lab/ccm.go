@@ -94,6 +94,9 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, tel
 		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
+			if t.Result == "" { // It begins.
+				return
+			}
 			ended++
 			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
 		},

@@ -411,8 +411,12 @@ func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err 
 // lookEvery is how long to wait before looking again: a look asks for much.
 const lookEvery = 300 * time.Millisecond
 
-// solveBound is how long a solution may take to show.
-const solveBound = 4 * time.Minute
+// solveBound is how long a solution may take to show; suiteBound, where the suite has
+// to see it.
+const (
+	solveBound = 4 * time.Minute
+	suiteBound = buildBound + 15*time.Minute
+)
 
 // Solve types the solution of the current task, and waits until it is seen to be
 // done. say is told what the solution prints.
@@ -435,7 +439,11 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 	}); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
+	bound := solveBound
+	if st.Lesson.Step > 0 {
+		bound = suiteBound
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
 	if err := s.run(ctx, st.Lesson, t.Solution, say); err != nil {
 		return nil, fmt.Errorf("the solution of task %s: %w", t.ID, err)
