@@ -84,7 +84,7 @@ lessons: build ## Type the solutions of every lesson, and see that each is what 
 
 .PHONY: mutants
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick|-beside -parallel N NAME…")
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/conformance/mutants $(MUTANTS)
+	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/mutants $(MUTANTS)
 
 .PHONY: fuzz
 fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s

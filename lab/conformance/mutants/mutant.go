@@ -1,22 +1,24 @@
-package main
+// Package mutants has CCMs with a mistake in them: our own, with one that a CCM's
+// author could make. The conformance suite must catch each; lessons have learners find
+// some.
+package mutants
 
-// What a mutant is, how its sources are made, and what the suite must say of it.
+// This file answers: what is a mutant, and how is it built?
 
 import (
+	"context"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/build"
 )
 
 // declarations are the mutants: each file is one, and has its name.
@@ -24,12 +26,12 @@ import (
 //go:embed *.yaml
 var declarations embed.FS
 
-// mutant is our CCM with a mistake that a CCM's author could make.
-type mutant struct {
-	name string
+// Mutant is our CCM with a mistake.
+type Mutant struct {
+	Name string `json:"-"`
 	// Wrong says what it does wrong, and whom that hurts.
 	Wrong string `json:"wrong"`
-	Edits []edit `json:"edits"`
+	Edits []Edit `json:"edits"`
 	// CaughtBy are the tests that are there for this mistake.
 	CaughtBy []string `json:"caughtBy"`
 	// AlsoFails are the other tests that fail, and why they do. A key with a * is a
@@ -40,15 +42,15 @@ type mutant struct {
 	Unsupported map[string]string `json:"unsupported"`
 }
 
-// edit replaces the only occurrence of Find in a file.
-type edit struct {
+// Edit replaces the only occurrence of Find in a file.
+type Edit struct {
 	File    string `json:"file"`
 	Find    string `json:"find"`
 	Replace string `json:"replace"`
 }
 
-// choose is all mutants when none is named.
-func choose(names []string) ([]mutant, error) {
+// Choose is all mutants when none is named.
+func Choose(names ...string) ([]Mutant, error) {
 	files, err := declarations.ReadDir(".")
 	if err != nil {
 		return nil, err
@@ -60,7 +62,7 @@ func choose(names []string) ([]mutant, error) {
 	if len(names) == 0 {
 		names = all
 	}
-	var chosen []mutant
+	var chosen []Mutant
 	for _, name := range names {
 		if !slices.Contains(all, name) {
 			return nil, fmt.Errorf("there is no mutant %q: choose from %s", name, strings.Join(all, ", "))
@@ -69,7 +71,7 @@ func choose(names []string) ([]mutant, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := mutant{name: name}
+		m := Mutant{Name: name}
 		if err := yaml.UnmarshalStrict(data, &m); err != nil {
 			return nil, fmt.Errorf("%s.yaml: %w", name, err)
 		}
@@ -78,9 +80,9 @@ func choose(names []string) ([]mutant, error) {
 	return chosen, nil
 }
 
-// sources are the files that the mutant changes, by their path below root, with
+// Sources are the files that the mutant changes, by their path below root, with
 // the changes made.
-func (m mutant) sources(root string) (map[string]string, error) {
+func (m Mutant) Sources(root string) (map[string]string, error) {
 	changed := map[string]string{}
 	for _, e := range m.Edits {
 		source, ok := changed[e.File]
@@ -92,7 +94,7 @@ func (m mutant) sources(root string) (map[string]string, error) {
 			source = string(data)
 		}
 		if n := strings.Count(source, e.Find); n != 1 {
-			return nil, fmt.Errorf("%s has this %d times, and mutant %s changes it once: the product has moved on, mend the mutant:\n%s", e.File, n, m.name, e.Find)
+			return nil, fmt.Errorf("%s has this %d times, and mutant %s changes it once: the product has moved on, mend the mutant:\n%s", e.File, n, m.Name, e.Find)
 		}
 		changed[e.File] = strings.Replace(source, e.Find, e.Replace, 1)
 	}
@@ -101,8 +103,8 @@ func (m mutant) sources(root string) (map[string]string, error) {
 
 // overlay writes the changed sources into dir, and for `go build -overlay` the
 // file that says what they stand for.
-func (m mutant) overlay(root, dir string) (file string, err error) {
-	changed, err := m.sources(root)
+func (m Mutant) overlay(root, dir string) (file string, err error) {
+	changed, err := m.Sources(root)
 	if err != nil {
 		return "", err
 	}
@@ -125,55 +127,18 @@ func (m mutant) overlay(root, dir string) (file string, err error) {
 	return file, os.WriteFile(file, data, 0o644)
 }
 
-// why is the reason that the declaration has for a test to fail, too, and the
-// key that it has it under; "" for none.
-func (m mutant) why(id string) (key, why string) {
-	if why, named := m.AlsoFails[id]; named {
-		return id, why
+// Build compiles the mutant of the clone at root into dir, which gets its changed
+// sources, too, and returns the program's path.
+func (m Mutant) Build(ctx context.Context, root, dir string, note func(string)) (program string, err error) {
+	overlay, err := m.overlay(root, dir)
+	if err != nil {
+		return "", err
 	}
-	for _, key := range slices.Sorted(maps.Keys(m.AlsoFails)) {
-		if matched, err := path.Match(key, id); err == nil && matched {
-			return key, m.AlsoFails[key]
-		}
+	module := build.Own(root) // With its flags, all but package ccm is compiled already.
+	module.Mains = map[string]string{"./cmd/ccm": "ccm"}
+	module.Flags = append(module.Flags, "-overlay="+overlay)
+	if _, err := module.Build(ctx, dir, note); err != nil {
+		return "", err
 	}
-	return "", ""
-}
-
-// judge holds a report against the declaration. It returns the tests meant for
-// the mutant that failed, others that failed as declared, with the reason, and
-// what is not as declared. some says that not all tests were run.
-func (m mutant) judge(r *conformance.Report, some bool) (caught, also []string, problems []error) {
-	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	seen := map[string]bool{}
-	for _, t := range r.Tests {
-		seen[t.ID] = true
-		failed := t.Result == conformance.Failed
-		key, why := m.why(t.ID)
-		switch meant := slices.Contains(m.CaughtBy, t.ID); {
-		case meant && failed && t.Required:
-			caught = append(caught, t.ID)
-		case meant:
-			problem("it survives %s, which is meant to fail: %s", t.ID, t.Result)
-		case key != "" && failed:
-			seen[key] = true
-			also = append(also, t.ID+" ("+why+")")
-		case key == t.ID:
-			problem("%s is declared to fail, too, and has not: %s", t.ID, t.Result)
-		case failed && t.Required:
-			problem("%s fails, too, and its declaration does not say why: %s", t.ID, strings.Join(t.Reasons, "; "))
-		}
-	}
-	for _, id := range slices.Concat(m.CaughtBy, slices.Sorted(maps.Keys(m.AlsoFails))) {
-		switch {
-		case seen[id] || some && m.AlsoFails[id] != "":
-		case strings.Contains(id, "*"):
-			problem("none of %s fails, which are declared to", id)
-		default:
-			problem("%s, which is to fail, was not run", id)
-		}
-	}
-	for _, c := range r.Crashes {
-		problem("it crashes, which is not its mistake:\n%s", c)
-	}
-	return caught, also, problems
+	return filepath.Abs(filepath.Join(dir, "ccm"))
 }

@@ -28,8 +28,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -65,12 +65,12 @@ type options struct {
 }
 
 // focus matches the tests that are run on these mutants; "" is all.
-func (o options) focus(all []conformance.Test, mutants ...mutant) string {
+func (o options) focus(all []conformance.Test, on ...mutants.Mutant) string {
 	if !o.quick && !o.beside {
 		return ""
 	}
 	meant := map[string]bool{}
-	for _, m := range mutants {
+	for _, m := range on {
 		for _, id := range m.CaughtBy {
 			meant[id] = true
 		}
@@ -98,7 +98,7 @@ type outcome struct {
 // run goes on with the next mutant when one cannot be judged: each takes
 // minutes.
 func run(names []string, o options) error {
-	mutants, err := choose(names)
+	chosen, err := mutants.Choose(names...)
 	if err != nil {
 		return err
 	}
@@ -106,13 +106,13 @@ func run(names []string, o options) error {
 	defer stop()
 	j := &judge{options: o, tests: profiles.All()}
 	steps, began := ui.New(os.Stderr, false), time.Now()
-	if err := steps.Do(title("unmutated"), func(note func(string)) (string, error) { return j.control(ctx, mutants, note) }); err != nil {
+	if err := steps.Do(title("unmutated"), func(note func(string)) (string, error) { return j.control(ctx, chosen, note) }); err != nil {
 		return err
 	}
-	outcomes := make([]outcome, len(mutants))
+	outcomes := make([]outcome, len(chosen))
 	slots := make(chan struct{}, o.parallel)
 	var running sync.WaitGroup
-	for n, m := range mutants {
+	for n, m := range chosen {
 		slots <- struct{}{}
 		if ctx.Err() != nil {
 			outcomes = outcomes[:n]
@@ -121,7 +121,7 @@ func run(names []string, o options) error {
 		running.Go(func() {
 			defer func() { <-slots }()
 			began := time.Now()
-			outcomes[n].err = steps.Do(title(m.name), func(note func(string)) (string, error) {
+			outcomes[n].err = steps.Do(title(m.Name), func(note func(string)) (string, error) {
 				var err error
 				outcomes[n].caught, outcomes[n].also, err = j.judge(ctx, m, note)
 				return "caught by " + strings.Join(outcomes[n].caught, ", "), err
@@ -130,11 +130,11 @@ func run(names []string, o options) error {
 		})
 	}
 	running.Wait()
-	show(os.Stdout, mutants, outcomes, time.Since(began))
+	show(os.Stdout, chosen, outcomes, time.Since(began))
 	var problems []error
 	for n, out := range outcomes {
 		if out.err != nil && ctx.Err() == nil {
-			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", mutants[n].name, out.err, folder(mutants[n].name)))
+			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", chosen[n].Name, out.err, folder(chosen[n].Name)))
 		}
 	}
 	if ctx.Err() != nil {
@@ -148,18 +148,18 @@ func title(name string) string { return fmt.Sprintf("%-32s", name) }
 func folder(name string) string { return filepath.Join(out, name) }
 
 // show prints the table, and what it comes to.
-func show(w io.Writer, mutants []mutant, outcomes []outcome, took time.Duration) {
+func show(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took time.Duration) {
 	results := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(results, "\nMUTANT\tCAUGHT BY\tSECONDS\tALSO FAILED")
 	caught, asDeclared := 0, 0
 	for n, o := range outcomes {
-		if len(o.caught) == len(mutants[n].CaughtBy) {
+		if len(o.caught) == len(judged[n].CaughtBy) {
 			caught++
 		}
 		if o.err == nil {
 			asDeclared++
 		}
-		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", mutants[n].name, cmp.Or(strings.Join(o.caught, ", "), "nothing meant for it"),
+		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", judged[n].Name, cmp.Or(strings.Join(o.caught, ", "), "nothing meant for it"),
 			o.took.Seconds(), strings.Join(o.also, "\n\t\t\t"))
 	}
 	_ = results.Flush()
@@ -180,7 +180,7 @@ type judge struct {
 
 // judge builds the mutant, runs the suite on it and holds the report against its
 // declaration.
-func (j *judge) judge(ctx context.Context, m mutant, note func(string)) (caught, also []string, err error) {
+func (j *judge) judge(ctx context.Context, m mutants.Mutant, note func(string)) (caught, also []string, err error) {
 	ccm, err := j.build(ctx, m, note)
 	if err != nil {
 		return nil, nil, err
@@ -194,43 +194,33 @@ func (j *judge) judge(ctx context.Context, m mutant, note func(string)) (caught,
 	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
 		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
 	}
-	report, err := suite(ctx, folder(m.name), focus, note, args...)
+	report, err := suite(ctx, folder(m.Name), focus, note, args...)
 	if err != nil {
 		return nil, nil, err
 	}
-	caught, also, wrong := m.judge(report, focus != "")
+	caught, also, wrong := verdict(m, report, focus != "")
 	return caught, also, errors.Join(wrong...)
 }
 
 // build makes the mutant's program.
-func (j *judge) build(ctx context.Context, m mutant, note func(string)) (ccm string, err error) {
+func (j *judge) build(ctx context.Context, m mutants.Mutant, note func(string)) (ccm string, err error) {
 	j.building.Lock()
 	defer j.building.Unlock()
-	dir := folder(m.name)
+	dir := folder(m.Name)
 	if err := os.RemoveAll(dir); err != nil { // A report of before would be believed.
 		return "", err
 	}
-	overlay, err := m.overlay(".", dir)
-	if err != nil {
-		return "", err
-	}
-	module := build.Own(".") // With its flags, all but package ccm is compiled already.
-	module.Mains = map[string]string{"./cmd/ccm": "ccm"}
-	module.Flags = append(module.Flags, "-overlay="+overlay)
-	if _, err := module.Build(ctx, dir, note); err != nil {
-		return "", err
-	}
-	return filepath.Abs(filepath.Join(dir, "ccm"))
+	return m.Build(ctx, ".", dir, note)
 }
 
 // control has the suite judge our CCM as it is, once for all mutants: a test
 // that fails on that, too, has caught nothing.
-func (j *judge) control(ctx context.Context, mutants []mutant, note func(string)) (string, error) {
+func (j *judge) control(ctx context.Context, on []mutants.Mutant, note func(string)) (string, error) {
 	dir := folder("unmutated")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return "", err
 	}
-	report, err := suite(ctx, dir, j.focus(j.tests, mutants...), note)
+	report, err := suite(ctx, dir, j.focus(j.tests, on...), note)
 	if err != nil {
 		return "", err
 	}
