@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 )
 
@@ -47,6 +48,8 @@ type Lesson struct {
 	Others map[string]Setting `json:"others,omitempty"`
 	// Step, unless 0, is that of the CCM that the learner writes in this lesson.
 	Step int `json:"step,omitempty"`
+	// Mutant is the CCM with a mistake that the lab has in place of its own.
+	Mutant string `json:"mutant,omitempty"`
 	// Setup is typed, as Solution is, before the lesson begins.
 	Setup string `json:"setup,omitempty"`
 	// Tasks are done in this order.
@@ -189,6 +192,10 @@ func (l *Lesson) check() error {
 	want(l.Title != "" && l.Summary != "" && l.Minutes > 0, "want a title, a summary and minutes")
 	want(slices.Contains([]string{"", lab.Embedded, lab.Kind}, l.Cluster), "cluster %q: want %s or %s", l.Cluster, lab.Embedded, lab.Kind)
 	want(len(l.Tasks) > 0, "want tasks")
+	if l.Mutant != "" {
+		_, err := mutants.Choose(l.Mutant)
+		want(err == nil && l.Lab.CCM, "mutant: %v; the lab wants a CCM", err)
+	}
 	for role, s := range l.Others {
 		want(nameRE.MatchString(role), "another lab's role %q: want lower-case letters", role)
 		want(s.CloudProvider == "" || slices.Contains(cluster.Providers, s.CloudProvider), "cloud provider %q: want one of %v", s.CloudProvider, cluster.Providers)

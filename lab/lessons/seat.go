@@ -121,6 +121,9 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 			return err
 		}
 	}
+	if err := s.accuse(ctx, l, steps); err != nil {
+		return err
+	}
 	if err := s.settle(ctx, names); err != nil {
 		return err
 	}
