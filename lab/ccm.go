@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
@@ -77,9 +78,9 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 
 // TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
 // this name for as long as that takes; one that an earlier try has left goes first.
-// said is what it came to, in a line for each test that failed; tell is told of each
-// that ends.
-func TryCCM(ctx context.Context, name, program string, args, tests []string, tell func(string)) (passed bool, said string, err error) {
+// bound is the longest that any test may take; 0 is what each allows. said is what it
+// came to, in a line for each test that failed; tell is told of each that ends.
+func TryCCM(ctx context.Context, name, program string, args, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 		if _, err := Down(ctx, name); err != nil {
 			return false, "", err
@@ -91,7 +92,7 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, tel
 	}
 	ended := 0
 	report, err := Conformance(ctx, ConformanceOptions{
-		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true,
+		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true, Bound: bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
 			if t.Result == "" { // It begins.

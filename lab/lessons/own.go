@@ -300,7 +300,7 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 	if !judging {
 		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil
 	}
-	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests, s.Tell)
+	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
 		return v, err
 	}
@@ -315,7 +315,7 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 }
 
 // judge has the suite run a task's tests on the CCM in a folder.
-func judge(ctx context.Context, name, folder string, tests []string, tell func(string)) (Verdict, error) {
+func judge(ctx context.Context, name, folder string, tests []string, bound time.Duration, tell func(string)) (Verdict, error) {
 	sources, err := fingerprint(folder)
 	if err != nil {
 		return Verdict{}, err
@@ -329,6 +329,6 @@ func judge(ctx context.Context, name, folder string, tests []string, tell func(s
 		return Verdict{}, err
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
-	passed, said, err := lab.TryCCM(ctx, name, program, ownArgs, tests, tell)
+	passed, said, err := lab.TryCCM(ctx, name, program, ownArgs, tests, bound, tell)
 	return Verdict{Sources: sources, Passed: passed, Said: said}, err
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/remedy"
@@ -117,6 +118,9 @@ func (s *Seat) verify(ctx context.Context, t *Task, note func(string)) (string, 
 	return "", fmt.Errorf("task %s is not done by its solution", t.ID)
 }
 
+// failsBound is how long a test waits for what a CCM that is not written does not do.
+const failsBound = 30 * time.Second
+
 // fails is an error if the suite finds nothing wrong with the CCM that a task begins
 // with. One test is enough to see that, and they wait long for what does not come.
 func (s *Seat) fails(ctx context.Context, t *Task, note func(string)) error {
@@ -127,7 +131,7 @@ func (s *Seat) fails(ctx context.Context, t *Task, note func(string)) error {
 	if err != nil {
 		return err
 	}
-	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests[:1], note)
+	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests[:1], failsBound, note)
 	if err == nil && v.Passed {
 		err = fmt.Errorf("task %s is done before anything was written: %s", t.ID, v.Said)
 	}
