@@ -19,7 +19,7 @@ registry: lab up --bundle FILE unpacks it once into the user's cache
 (XDG_CACHE_HOME, else ~/.cache), checks it, and runs from there.`,
 		Example: `  make build node-image && lab bundle ccmlab.tar.gz
   tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere`,
-		Args: arguments(1, 1),
+		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.steps().Do("bundle", func(note func(string)) (string, error) {
 				n, err := bundle.Write(cmd.Context(), binDir(), args[0], note)

@@ -30,7 +30,7 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 			if own {
 				return noArguments(cmd, args)
 			}
-			return arguments(1, 1)(cmd, args[:programs(cmd, args)])
+			return oneArgument(cmd, args[:programs(cmd, args)])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := state.Dir(o.name); err != nil {

@@ -107,7 +107,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 				args = args[:dash]
 			}
 			if len(args) != 1 {
-				return arguments(1, 1)(cmd, args)
+				return oneArgument(cmd, args)
 			}
 			return nil
 		},

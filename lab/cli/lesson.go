@@ -187,7 +187,7 @@ func newLessonStart(o *options) *cobra.Command {
 in seconds, and prints the lesson up to its first task. What was done in this lesson
 before is forgotten.`,
 		Example:           "  lab lesson start taint",
-		Args:              arguments(1, 1),
+		Args:              oneArgument,
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := seat(cmd, o)
@@ -551,7 +551,7 @@ func newLessonText() *cobra.Command {
 		Use:               "text ID",
 		Short:             "Print the whole text of a lesson, with its tasks",
 		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
-		Args:              arguments(1, 1),
+		Args:              oneArgument,
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := lessonArg(args[0])
@@ -580,7 +580,7 @@ func newLessonSite(o *options) *cobra.Command {
 them as a hand-out, and the trainer's notes. Its pages work from a file, and load nothing
 from elsewhere.`,
 		Example: "  lab lesson site lessons-site && xdg-open lessons-site/index.html",
-		Args:    arguments(1, 1),
+		Args:    oneArgument,
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, err := lessons.All()
 			if err != nil {

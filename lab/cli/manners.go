@@ -49,19 +49,17 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// arguments takes so many of what the command's usage line names.
-func arguments(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) >= least && len(args) <= most {
-			return nil
-		}
-		given := "nothing"
-		if len(args) > 0 {
-			given = fmt.Sprintf("%q", args)
-		}
-		_, wanted, _ := strings.Cut(cmd.Use, " ")
-		return usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
+// oneArgument is what the command's usage line names.
+func oneArgument(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
 	}
+	given := "nothing"
+	if len(args) > 0 {
+		given = fmt.Sprintf("%q", args)
+	}
+	_, wanted, _ := strings.Cut(cmd.Use, " ")
+	return usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
 }
 
 // kinds are what values of flags are called, by pflag's names of their types,

@@ -48,7 +48,7 @@ func newLanguage(roles []string) (*language, error) {
 		function("tainted", cel.BoolType, tainted, cel.DynType, cel.StringType),
 		function("address", cel.StringType, address, cel.DynType, cel.StringType),
 		cel.Function("ready", cel.Overload("ready_dyn", []*cel.Type{cel.DynType}, cel.BoolType,
-			cel.UnaryBinding(func(object ref.Val) ref.Val { return ready(object) }))),
+			cel.UnaryBinding(ready))),
 	}
 	for _, v := range variables {
 		options = append(options, cel.Variable(v, cel.DynType))

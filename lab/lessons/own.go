@@ -39,8 +39,10 @@ const ownFolder = "my-ccm"
 const ownModule = "github.com/ccmlab/ccmlab"
 
 // stepRE marks where the lines of a step begin. Before that step there are, in their
-// place, those between //before and //end, without their slashes.
-var stepRE = regexp.MustCompile(`^\s*//step (\d+)$`)
+// place, those between "// before" and "// end", without their slashes.
+var stepRE = regexp.MustCompile(`^\s*// step (\d+)$`)
+
+const beforeMark, endMark = "// before", "// end"
 
 // written are the CCM's sources with all steps up to this one, by file.
 func written(step int) (map[string][]byte, error) {
@@ -65,7 +67,7 @@ func written(step int) (map[string][]byte, error) {
 	return files, nil
 }
 
-// block is one that has begun: of which step, and whether it is past its //before.
+// block is one that has begun: of which step, and whether it is past its beforeMark.
 type block struct {
 	step   int
 	before bool
@@ -83,21 +85,21 @@ func upTo(text string, step int) (string, error) {
 		case m != nil:
 			n, _ := strconv.Atoi(m[1])
 			open = append(open, block{step: n})
-		case mark == "//before" && len(open) > 0:
+		case mark == beforeMark && len(open) > 0:
 			open[len(open)-1].before = true
-		case mark == "//end" && len(open) > 0:
+		case mark == endMark && len(open) > 0:
 			open = open[:len(open)-1]
-		case mark == "//before", mark == "//end":
-			return "", fmt.Errorf("%s without a //step", mark)
+		case mark == beforeMark, mark == endMark:
+			return "", fmt.Errorf("%s without a step", mark)
 		case slices.ContainsFunc(open, func(b block) bool { return b.before == (b.step <= step) }):
 		case len(open) > 0 && open[len(open)-1].before:
-			out.WriteString(strings.Replace(line, "//", "", 1))
+			out.WriteString(strings.Replace(line, "// ", "", 1))
 		default:
 			out.WriteString(line)
 		}
 	}
 	if len(open) > 0 {
-		return "", errors.New("//step without //end")
+		return "", errors.New("a step without " + endMark)
 	}
 	return out.String(), nil
 }
@@ -269,7 +271,7 @@ func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
 // finished the step before, and nothing of this one was begun.
 func (p *Progress) goesOn(l *Lesson, folder string) (bool, error) {
 	if _, err := fingerprint(folder); err != nil || p.Current == l.ID {
-		return false, nil
+		return false, nil //nolint:nilerr // Where there is no CCM, there is none to go on with.
 	}
 	all, err := All()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 )
 
-//step 3
+// step 3
 import (
 	"cmp"
 	"fmt"
@@ -24,7 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-//end
+// end
 
 // GetLoadBalancerName is the name of a Service's balancer. It never changes, and no
 // other Service has it, now or later.
@@ -35,22 +35,22 @@ func (p *provider) GetLoadBalancerName(_ context.Context, _ string, service *cor
 // GetLoadBalancer tells whether there is a balancer, and what the Service's status is
 // to say of it.
 func (p *provider) GetLoadBalancer(ctx context.Context, _ string, service *corev1.Service) (status *corev1.LoadBalancerStatus, exists bool, err error) {
-	//step 3
+	// step 3
 	lb, err := p.find(ctx, service)
 	if err != nil || lb == nil {
 		return nil, false, err
 	}
 	return statusOf(lb), true, nil
-	//before
-	//return nil, false, errNotWritten
-	//end
+	// before
+	// return nil, false, errNotWritten
+	// end
 }
 
 // EnsureLoadBalancer has the balancer be as the Service says, whether there is one
 // already or not. It is called again until there is no error, whenever the Service
 // changes, and when the CCM starts.
 func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-	//step 3
+	// step 3
 	listeners, err := listenersOf(service)
 	if err != nil {
 		return nil, err
@@ -65,11 +65,11 @@ func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *co
 			Name: p.GetLoadBalancerName(ctx, p.cluster, service), Listeners: listeners, Targets: &targets, Tags: &tags,
 		})
 	}
-	//step 4
+	// step 4
 	if err == nil {
 		lb, err = p.change(ctx, lb, listeners, targetsOf(nodes))
 	}
-	//end
+	// end
 	if err != nil {
 		return nil, err
 	}
@@ -77,31 +77,31 @@ func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *co
 		return nil, later(lb)
 	}
 	return statusOf(lb), nil
-	//before
-	//return nil, errNotWritten
-	//end
+	// before
+	// return nil, errNotWritten
+	// end
 }
 
 // UpdateLoadBalancer is called when the Nodes change. The Service has not, and may be
 // about to go: a balancer that is not there is not made.
 func (p *provider) UpdateLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) error {
-	//step 4
+	// step 4
 	lb, err := p.find(ctx, service)
 	if err != nil || lb == nil {
 		return err
 	}
 	_, err = p.change(ctx, lb, lb.Listeners, targetsOf(nodes))
 	return err
-	//before
-	//return errNotWritten
-	//end
+	// before
+	// return errNotWritten
+	// end
 }
 
 // EnsureLoadBalancerDeleted is called until there is no error, when the Service is
 // deleted or is no longer of type LoadBalancer. Then the Service's finalizer goes: who
 // says too early that all is well leaves a balancer that nobody will ever delete.
 func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, service *corev1.Service) error {
-	//step 3
+	// step 3
 	lb, err := p.find(ctx, service)
 	if err != nil || lb == nil {
 		return err
@@ -115,12 +115,12 @@ func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, serv
 		}
 	}
 	return later(lb)
-	//before
-	//return errNotWritten
-	//end
+	// before
+	// return errNotWritten
+	// end
 }
 
-//step 3
+// step 3
 
 // tags mark a balancer as that of this Service. A name can be anybody's; a UID is
 // never given twice.
@@ -182,9 +182,9 @@ func statusOf(lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: lb.Address, IPMode: &mode}}}
 }
 
-//end
+// end
 
-//step 4
+// step 4
 
 // change has the balancer be so, if it is not. A change that is not needed is a call
 // too many, at each sync of each Service.
@@ -218,4 +218,4 @@ func sameSet[T any](a, b []T, key func(T) string) bool {
 	return slices.Equal(keys(a), keys(b))
 }
 
-//end
+// end

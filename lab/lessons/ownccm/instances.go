@@ -10,7 +10,7 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 )
 
-//step 1
+// step 1
 import (
 	"fmt"
 	"strings"
@@ -19,18 +19,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-//end
+// end
 
-//step 2
+// step 2
 import "errors"
 
-//end
+// end
 
 // InstanceMetadata is asked about each Node with the taint
 // node.cloudprovider.kubernetes.io/uninitialized, again and again until there is no
 // error: then what it answers is written on the Node, and the taint goes.
 func (p *provider) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	//step 1
+	// step 1
 	i, err := p.instanceOf(ctx, node)
 	if err != nil {
 		return nil, err
@@ -46,41 +46,41 @@ func (p *provider) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cl
 		m.NodeAddresses = append(m.NodeAddresses, corev1.NodeAddress{Type: kind, Address: a.IP})
 	}
 	return m, nil
-	//before
-	//return nil, errNotWritten
-	//end
+	// before
+	// return nil, errNotWritten
+	// end
 }
 
 // InstanceExists is asked about each Node that is not Ready, every few seconds. If it
 // answers false, the Node is deleted, and with it what is known of its pods. So false
 // must be certain; an error keeps the Node.
 func (p *provider) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	//step 2
+	// step 2
 	_, err := p.instanceOf(ctx, node)
 	if errors.Is(err, cloudprovider.InstanceNotFound) {
 		return false, nil
 	}
 	return err == nil, err
-	//before
-	//return true, errNotWritten
-	//end
+	// before
+	// return true, errNotWritten
+	// end
 }
 
 // InstanceShutdown is asked about each Node that is not Ready and exists. If it
 // answers true, the Node gets the taint node.cloudprovider.kubernetes.io/shutdown.
 func (p *provider) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	//step 2
+	// step 2
 	i, err := p.instanceOf(ctx, node)
 	if err != nil {
 		return false, err
 	}
 	return i.State == api.InstanceStopped, nil
-	//before
-	//return false, errNotWritten
-	//end
+	// before
+	// return false, errNotWritten
+	// end
 }
 
-//step 1
+// step 1
 
 // instanceOf is the Node's instance: by its provider ID, if it has one, else by its
 // name. cloudprovider.InstanceNotFound means that it has ended; any other error that
@@ -94,7 +94,7 @@ func (p *provider) instanceOf(ctx context.Context, node *corev1.Node) (*api.Inst
 		return nil, fmt.Errorf("provider ID %s is another cloud's", node.Spec.ProviderID)
 	}
 	i, err := p.cloud.GetInstance(ctx, id)
-	//step 5
+	// step 5
 	if err == nil && i.ID != id {
 		return nil, fmt.Errorf("the cloud was asked for instance %s and answered %q", id, i.ID)
 	}
@@ -103,7 +103,7 @@ func (p *provider) instanceOf(ctx context.Context, node *corev1.Node) (*api.Inst
 			return nil, err
 		}
 	}
-	//end
+	// end
 	if client.IsNotFound(err) || err == nil && ended(i) {
 		return nil, fmt.Errorf("instance %s: %w", id, cloudprovider.InstanceNotFound)
 	}
@@ -138,9 +138,9 @@ func ended(i *api.Instance) bool {
 	return i.State == api.InstanceTerminating || i.State == api.InstanceTerminated
 }
 
-//end
+// end
 
-//step 5
+// step 5
 
 // ours is an error unless this is the ID of our project. Who looks in another project
 // finds none of our instances there, and that says nothing about them.
@@ -155,4 +155,4 @@ func (p *provider) ours(ctx context.Context, project string) error {
 	return nil
 }
 
-//end
+// end

@@ -4,7 +4,6 @@ package main
 // that a cloud may have this one has.
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -13,6 +12,11 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
+
+// step 4
+// before
+// import "errors"
+// end
 
 const (
 	// providerName is what the provider is called.
@@ -58,9 +62,12 @@ func newProvider(configFile, cluster string) (*provider, error) {
 	return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
 }
 
-// errNotWritten is what a method answers until you have written it. An error makes
-// nothing worse: the controllers try again later.
-var errNotWritten = errors.New("this is not written yet")
+// step 4
+// before
+// // errNotWritten is what a method answers until you have written it. An error makes
+// // nothing worse: the controllers try again later.
+// var errNotWritten = errors.New("this is not written yet")
+// end
 
 // Initialize implements cloudprovider.Interface.
 func (p *provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
