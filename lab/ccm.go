@@ -25,12 +25,7 @@ func (l *Lab) UseCCM(ctx context.Context, path string, args []string) error {
 	if err != nil {
 		return err
 	}
-	cloud := l.Cluster.Cloud()
-	p := &conformance.Program{Path: path, Args: args, Values: conformance.Values{
-		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
-		CloudURL: cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
-		Address: command.Address, Port: command.Port,
-	}}
+	p := &conformance.Program{Path: path, Args: args, Values: l.ccmValues(command)}
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -42,6 +37,16 @@ func (l *Lab) UseCCM(ctx context.Context, path string, args []string) error {
 		line = command.Args
 	}
 	return l.replaceCCM(ctx, host, &cluster.Program{Path: path, Args: line})
+}
+
+// ccmValues are what the templates of a CCM's command line can name in this lab.
+func (l *Lab) ccmValues(command cluster.CCMCommand) conformance.Values {
+	cloud := l.Cluster.Cloud()
+	return conformance.Values{
+		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
+		CloudURL: cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
+		Address: command.Address, Port: command.Port,
+	}
 }
 
 // UseOwnCCM has the lab's own CCM run again.

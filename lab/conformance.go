@@ -352,11 +352,8 @@ func (l *Lab) onFakecloud(o ConformanceOptions) (conformance.Implementation, fun
 		program = &conformance.Program{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
 		under.Name = program.Name()
 	}
-	program.Values = conformance.Values{
-		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
-		CloudURL: strings.TrimSuffix(u.String(), "/"), TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
-		Address: command.Address, Port: command.Port,
-	}
+	program.Values = l.ccmValues(command)
+	program.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
 	program.Host, program.LogFile = l.host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = program
 	theirs := l.State.Cluster == External

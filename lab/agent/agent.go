@@ -204,7 +204,7 @@ func (a *Agent) note(ev api.Event) {
 		}
 		a.known[i.ID] = i
 		// The cloud may be through with a reboot before its machine is looked at.
-		if wanted, allowed := runs(i); !wanted && !allowed {
+		if _, allowed := runs(i); !allowed {
 			a.down[i.ID] = true
 		}
 	case ev.Route != nil && a.ours(ev.Route.Tags):
@@ -254,7 +254,7 @@ func (a *Agent) converge(ctx context.Context, work *sync.WaitGroup) {
 const rebooting = "rebooting"
 
 // runs tells whether an instance is to have a machine that runs, and whether it
-// may keep one.
+// may keep one, which what is wanted always may.
 func runs(i api.Instance) (wanted, allowed bool) {
 	switch i.State {
 	case api.InstanceRunning:

@@ -23,6 +23,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // Module is a Go module, or a part of one, and the programs to make of it.
@@ -277,7 +279,7 @@ func (m Module) countStale(ctx context.Context) (int, error) {
 	cmd.Stderr = &stderr
 	list, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("go list in %s: %w\n%s", m.Dir, err, lastLines(stderr.String(), 10))
+		return 0, fmt.Errorf("go list in %s: %w\n%s", m.Dir, err, process.LastLines(stderr.String(), 10))
 	}
 	return len(strings.Fields(string(list))), nil
 }
@@ -305,7 +307,7 @@ func (m Module) compile(ctx context.Context, out string, stale int, note func(st
 		if ctx.Err() != nil {
 			return errors.New("interrupted; what is compiled stays in Go's cache")
 		}
-		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, lastLines(strings.Join(said, "\n"), 20))
+		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, process.LastLines(strings.Join(said, "\n"), 20))
 	}
 	return nil
 }
@@ -316,9 +318,4 @@ func progress(done, stale int, elapsed time.Duration) string {
 	}
 	left := time.Duration(float64(elapsed) / float64(done) * float64(stale-done))
 	return fmt.Sprintf("%d of %d packages compiled, about %s left", done, stale, max(left.Round(10*time.Second), 10*time.Second))
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

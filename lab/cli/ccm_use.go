@@ -7,7 +7,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 func newCCMUse(o *options) *cobra.Command {
@@ -33,15 +32,7 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 			return oneArgument(cmd, args[:programs(cmd, args)])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := state.Dir(o.name); err != nil {
-				return usageError{err}
-			}
-			l, err := lab.OpenLocked(o.name)
-			if err != nil {
-				return err
-			}
-			defer l.State.Unlock()
-			return o.steps().Do("ccm use", func(func(string)) (string, error) {
+			return o.onCCM("ccm use", func(l *lab.Lab) (string, error) {
 				if own {
 					return "the lab's own", l.UseOwnCCM(cmd.Context())
 				}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -48,10 +49,9 @@ at a time. They can be taken in any order; what was done is remembered.`,
 	return cmd
 }
 
-// seat is the one of --name. LAB_NAME, which a learner's shell may have for another
-// lab, does not count.
-func seat(cmd *cobra.Command, o *options) (*lessons.Seat, error) {
-	name := lessons.DefaultName
+// seat is the one of --name, or of the default. LAB_NAME, which a learner's shell may
+// have for another lab, does not count.
+func seat(cmd *cobra.Command, o *options, name string) (*lessons.Seat, error) {
 	if cmd.Flags().Changed("name") {
 		name = o.name
 	}
@@ -62,6 +62,17 @@ func seat(cmd *cobra.Command, o *options) (*lessons.Seat, error) {
 	steps := o.steps()
 	s.Tell = func(what string) { steps.Say("   %s", what) }
 	return s, nil
+}
+
+// atSeat is a command that is about what a learner does.
+func atSeat(o *options, run func(cmd *cobra.Command, s *lessons.Seat, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := seat(cmd, o, lessons.DefaultName)
+		if err != nil {
+			return err
+		}
+		return run(cmd, s, args)
+	}
 }
 
 // lessonArg finds the lesson of an argument.
@@ -115,11 +126,7 @@ func newLessonList(o *options) *cobra.Command {
 		Use:     "list",
 		Short:   "Print every lesson, and what was done of it",
 		Example: "  lab lesson list\n  lab lesson list -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			list, err := listLessons(s)
 			if err != nil {
 				return err
@@ -133,7 +140,7 @@ func newLessonList(o *options) *cobra.Command {
 				_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.progress())
 			}
 			return t.Flush()
-		},
+		}),
 	}
 	addOutput(cmd, "table", "json", "yaml")
 	return cmd
@@ -189,17 +196,13 @@ before is forgotten.`,
 		Example:           "  lab lesson start taint",
 		Args:              oneArgument,
 		ValidArgsFunction: completeLesson,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			l, err := lessonArg(args[0])
 			if err != nil {
 				return err
 			}
 			return startLesson(cmd, o, s, l)
-		},
+		}),
 	}
 }
 
@@ -241,15 +244,13 @@ func tellTask(w io.Writer, st *lessons.Status) error {
 func tellFresh(w io.Writer, st *lessons.Status) error {
 	var errs []error
 	for _, ts := range st.Tasks {
-		for _, fresh := range st.Fresh {
-			if fresh != ts.Task {
-				continue
-			}
-			_, err := fmt.Fprintf(w, "%s %s\n  %s\n", ui.Paint(ui.Colored(w), "32", "✓"), fresh.Title, ts.Done.Seen)
-			errs = append(errs, err)
-			if fresh.After != "" {
-				errs = append(errs, ui.Markdown(w, fresh.After))
-			}
+		if !slices.Contains(st.Fresh, ts.Task) {
+			continue
+		}
+		_, err := fmt.Fprintf(w, "%s %s\n  %s\n", ui.Paint(ui.Colored(w), "32", "✓"), ts.Title, ts.Done.Seen)
+		errs = append(errs, err)
+		if ts.After != "" {
+			errs = append(errs, ui.Markdown(w, ts.After))
 		}
 	}
 	return errors.Join(errs...)
@@ -295,11 +296,7 @@ func newLessonStatus(o *options) *cobra.Command {
 		Use:     "status",
 		Short:   "See which tasks are done, and print the one to do now",
 		Example: "  lab lesson status\n  lab lesson status -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			st, err := s.Look(cmd.Context())
 			if err != nil {
 				return err
@@ -308,7 +305,7 @@ func newLessonStatus(o *options) *cobra.Command {
 				return printAs(cmd.OutOrStdout(), format, shown(st))
 			}
 			return tellStatus(cmd.OutOrStdout(), st)
-		},
+		}),
 	}
 	addOutput(cmd, "table", "json", "yaml")
 	return cmd
@@ -349,11 +346,7 @@ func newLessonWatch(o *options) *cobra.Command {
 		Long: `watch looks once a second, and says what it saw of each task that is done. It ends when
 the lesson is finished, when another is started, or by Ctrl-C.`,
 		Example: "  lab lesson watch   # in a second terminal",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			st, err := s.Look(cmd.Context())
 			if err != nil {
 				return err
@@ -363,7 +356,7 @@ the lesson is finished, when another is started, or by Ctrl-C.`,
 				return err
 			}
 			return watchLesson(cmd.Context(), w, s, st)
-		},
+		}),
 	}
 }
 
@@ -419,11 +412,7 @@ func newLessonHint(o *options) *cobra.Command {
 		Use:     "hint",
 		Short:   "Give a hint for the current task; each time a plainer one",
 		Example: "  lab lesson hint",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			t, hint, number, err := s.Hint(cmd.Context())
 			if err != nil {
 				return err
@@ -436,7 +425,7 @@ func newLessonHint(o *options) *cobra.Command {
 				text += fmt.Sprintf("\nThat was the last; `%s lesson solve --print` shows the solution.\n", invocation())
 			}
 			return ui.Markdown(cmd.OutOrStdout(), text)
-		},
+		}),
 	}
 }
 
@@ -446,11 +435,7 @@ func newLessonSolve(o *options) *cobra.Command {
 		Use:     "solve",
 		Short:   "Type the solution of the current task, or print it",
 		Example: "  lab lesson solve\n  lab lesson solve --print\n  lab lesson solve --all",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			st, err := s.Glance(cmd.Context())
 			if err != nil {
 				return err
@@ -469,7 +454,7 @@ func newLessonSolve(o *options) *cobra.Command {
 				}
 			}
 			return tellTask(w, st)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "solve every task that is left")
 	cmd.Flags().BoolVar(&printed, "print", false, "print the solution, and type nothing")
@@ -482,11 +467,7 @@ func newLessonReset(o *options) *cobra.Command {
 		Use:     "reset",
 		Short:   "Begin the current lesson again, from exactly the state it began with",
 		Example: "  lab lesson reset",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			p, err := s.Progress()
 			if err != nil {
 				return err
@@ -499,7 +480,7 @@ func newLessonReset(o *options) *cobra.Command {
 				return err
 			}
 			return startLesson(cmd, o, s, l)
-		},
+		}),
 	}
 }
 
@@ -508,11 +489,7 @@ func newLessonNext(o *options) *cobra.Command {
 		Use:     "next",
 		Short:   "Start the next lesson that is not finished",
 		Example: "  lab lesson next",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			if _, _, err := s.Current(); err == nil { // What was done since the last look counts.
 				if _, err := s.Glance(cmd.Context()); err != nil {
 					return err
@@ -526,7 +503,7 @@ func newLessonNext(o *options) *cobra.Command {
 				return ui.Markdown(cmd.OutOrStdout(), "**Every lesson is finished.** `lab lesson start ID` begins any of them again.\n")
 			}
 			return startLesson(cmd, o, s, l)
-		},
+		}),
 	}
 }
 
@@ -535,13 +512,9 @@ func newLessonStop(o *options) *cobra.Command {
 		Use:     "stop",
 		Short:   "Take the lesson's lab down; what was done is remembered",
 		Example: "  lab lesson stop",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := seat(cmd, o)
-			if err != nil {
-				return err
-			}
+		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			return s.Stop(cmd.Context(), o.steps())
-		},
+		}),
 	}
 }
 

@@ -32,13 +32,9 @@ func verifyLessons(cmd *cobra.Command, o *options, ids []string) error {
 			chosen = append(chosen, l)
 		}
 	}
-	name := verifyName
-	if cmd.Flags().Changed("name") {
-		name = o.name
-	}
-	s, err := lessons.Take(name)
+	s, err := seat(cmd, o, verifyName)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	steps := o.steps()
 	var failed []error

@@ -261,15 +261,7 @@ func newCCM(o *options) *cobra.Command {
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
 		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := state.Dir(o.name); err != nil {
-				return usageError{err}
-			}
-			l, err := lab.OpenLocked(o.name)
-			if err != nil {
-				return err
-			}
-			defer l.State.Unlock()
-			return o.steps().Do("ccm "+use, func(func(string)) (string, error) {
+			return o.onCCM("ccm "+use, func(l *lab.Lab) (string, error) {
 				for _, action := range actions {
 					if err := action(cmd, l); err != nil {
 						return "", err
@@ -284,6 +276,20 @@ func newCCM(o *options) *cobra.Command {
 	add("restart", "Stop it, then start it", stop, start)
 	cmd.AddCommand(newCCMUse(o), newCCMCommand(o))
 	return cmd
+}
+
+// onCCM does something with the lab's CCM, in a step of its own, while no other command
+// changes the lab.
+func (o *options) onCCM(title string, do func(*lab.Lab) (string, error)) error {
+	if _, err := state.Dir(o.name); err != nil {
+		return usageError{err}
+	}
+	l, err := lab.OpenLocked(o.name)
+	if err != nil {
+		return err
+	}
+	defer l.State.Unlock()
+	return o.steps().Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
 func newCCMCommand(o *options) *cobra.Command {

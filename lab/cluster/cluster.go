@@ -234,8 +234,6 @@ type Replaceable interface {
 	// UseCCM has that program be the CCM from its next start on; nil is the lab's
 	// own again.
 	UseCCM(p *Program) error
-	// UsedCCM is that program; nil is the lab's own.
-	UsedCCM() (*Program, error)
 }
 
 // Flagged is a cluster whose components' command lines can be read.

@@ -302,10 +302,11 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 	if !judging {
 		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil
 	}
-	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests, 0, s.Tell)
+	passed, said, err := judge(ctx, s.name+"-suite", p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
-		return v, err
+		return Verdict{}, err
 	}
+	v := Verdict{Sources: sources, Passed: passed, Said: said}
 	return v, s.record.change(func(p *Progress) error {
 		lp := p.of(l.ID)
 		if lp.Verdicts == nil {
@@ -317,20 +318,15 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 }
 
 // judge has the suite run a task's tests on the CCM in a folder.
-func judge(ctx context.Context, name, folder string, tests []string, bound time.Duration, tell func(string)) (Verdict, error) {
-	sources, err := fingerprint(folder)
-	if err != nil {
-		return Verdict{}, err
-	}
+func judge(ctx context.Context, name, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	tell("compiling " + folder)
 	program, err := build(ctx, folder)
 	if err != nil && ctx.Err() == nil {
-		return Verdict{Sources: sources, Said: err.Error()}, nil
+		return false, err.Error(), nil
 	}
 	if err != nil {
-		return Verdict{}, err
+		return false, "", err
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
-	passed, said, err := lab.TryCCM(ctx, name, program, ownArgs, tests, bound, tell)
-	return Verdict{Sources: sources, Passed: passed, Said: said}, err
+	return lab.TryCCM(ctx, name, program, ownArgs, tests, bound, tell)
 }

@@ -41,8 +41,6 @@ type LessonProgress struct {
 	Done map[string]Done `json:"done,omitempty"`
 	// Hints is how many were asked for, by task.
 	Hints map[string]int `json:"hints,omitempty"`
-	// Solved are the tasks whose solution was asked for.
-	Solved map[string]bool `json:"solved,omitempty"`
 	// Begun is the fingerprint of the CCM that the lesson put there; "" where it begins
 	// with what the learner had written.
 	Begun string `json:"begun,omitempty"`
@@ -72,7 +70,7 @@ func (p *Progress) of(lesson string) *LessonProgress {
 
 // begin forgets what was done in a lesson, but not that it was finished once.
 func (p *LessonProgress) begin(begun string) {
-	*p = LessonProgress{Finished: p.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}, Solved: map[string]bool{}}
+	*p = LessonProgress{Finished: p.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}}
 }
 
 // dir is where progress is kept: no lab can have this name.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -65,7 +66,7 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 	_ = writer.Close()
 	<-told
 	if err != nil {
-		return fmt.Errorf("%w\n%s", cmp.Or(context.Cause(ctx), err), strings.TrimSpace(tail(last.String(), 20)))
+		return fmt.Errorf("%w\n%s", cmp.Or(context.Cause(ctx), err), process.LastLines(last.String(), 20))
 	}
 	return nil
 }
@@ -92,10 +93,4 @@ func (s *Seat) env(l *Lesson) ([]string, error) {
 		env = append(env, v.Name+"="+v.Join(os.Getenv(v.Name)))
 	}
 	return env, nil
-}
-
-// tail is the last n lines.
-func tail(text string, n int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -15,21 +15,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// Suspects are the mutants that lessons are about, and that a bundle therefore has.
-func Suspects() ([]string, error) {
-	all, err := All()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, l := range all {
-		if l.Mutant != "" {
-			names = append(names, l.Mutant)
-		}
-	}
-	return names, nil
-}
-
 // suspects is a folder beside the programs, with those that were built before.
 const suspects = "suspects"
 

@@ -131,9 +131,9 @@ func (s *Seat) fails(ctx context.Context, t *Task, note func(string)) error {
 	if err != nil {
 		return err
 	}
-	v, err := judge(ctx, s.name+"-suite", p.Folder, t.tests[:1], failsBound, note)
-	if err == nil && v.Passed {
-		err = fmt.Errorf("task %s is done before anything was written: %s", t.ID, v.Said)
+	passed, said, err := judge(ctx, s.name+"-suite", p.Folder, t.tests[:1], failsBound, note)
+	if err == nil && passed {
+		err = fmt.Errorf("task %s is done before anything was written: %s", t.ID, said)
 	}
 	return err
 }

@@ -286,6 +286,12 @@ func LogHint(file string) string {
 	return full + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
+// LastLines are the last n lines of what a program said.
+func LastLines(said string, n int) string {
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
 // Tail returns the last n lines of a file.
 func Tail(file string, n int) ([]string, error) {
 	f, err := os.Open(file)

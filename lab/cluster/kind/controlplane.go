@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/manifests"
 )
@@ -198,7 +199,7 @@ func (c *Cluster) provider(options ...kindcluster.ProviderOption) (*kindcluster.
 
 // explain adds to kind's error what the machine may lack.
 func (c *Cluster) explain(ctx context.Context, err error, log *logger) error {
-	err = fmt.Errorf("kind: %w\n%s", err, lastLines(strings.Join(log.said, "\n"), 15))
+	err = fmt.Errorf("kind: %w\n%s", err, process.LastLines(strings.Join(log.said, "\n"), 15))
 	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlane()).CombinedOutput()
 	err = fmt.Errorf("%w\nlast lines of its container:\n%s", err, said)
 	switch text := err.Error(); {

@@ -134,7 +134,7 @@ func (e engine) feed(ctx context.Context, stdin io.Reader, args ...string) (stri
 		if args[0] == "exec" {
 			said += stdout.String()
 		}
-		return "", &engineError{command: e.name + " " + args[0], err: err, said: lastLines(said, 10)}
+		return "", &engineError{command: e.name + " " + args[0], err: err, said: process.LastLines(said, 10)}
 	}
 	return strings.TrimSpace(stdout.String()), nil
 }
@@ -172,11 +172,6 @@ func absent(err error) bool {
 // absentRE is not content with "no such": without its socket, an engine's
 // client speaks of "no such file".
 var absentRE = regexp.MustCompile(`(?i)no such (container|image|network|object|volume)|(container|image|network|volume) \S+ not found|(network|image|volume) not (found|known)|no (container|network|volume) with name`)
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
 
 // container is what inspecting one tells, of what matters here.
 type container struct {
