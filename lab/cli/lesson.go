@@ -292,11 +292,15 @@ func shown(st *lessons.Status) shownStatus {
 }
 
 func newLessonStatus(o *options) *cobra.Command {
+	var fresh bool
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "See which tasks are done, and print the one to do now",
 		Example: "  lab lesson status\n  lab lesson status -o json",
 		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+			if fresh {
+				return tellNews(cmd, s)
+			}
 			st, err := s.Look(cmd.Context())
 			if err != nil {
 				return err
@@ -307,8 +311,18 @@ func newLessonStatus(o *options) *cobra.Command {
 			return tellStatus(cmd.OutOrStdout(), st)
 		}),
 	}
+	cmd.Flags().BoolVar(&fresh, "new", false, "print only the tasks that are done since you were last told, and the next; nothing if there are none (for a shell's prompt)")
 	addOutput(cmd, "table", "json", "yaml")
 	return cmd
+}
+
+// tellNews does not have the suite look at a CCM: that takes too long for a prompt.
+func tellNews(cmd *cobra.Command, s *lessons.Seat) error {
+	st, err := s.News(cmd.Context())
+	if err != nil || len(st.Fresh) == 0 {
+		return err
+	}
+	return errors.Join(tellFresh(cmd.OutOrStdout(), st), tellTask(cmd.OutOrStdout(), st))
 }
 
 func tellStatus(w io.Writer, st *lessons.Status) error {
@@ -443,7 +457,8 @@ func newLessonSolve(o *options) *cobra.Command {
 			w := cmd.OutOrStdout()
 			for st.Current() != nil {
 				t := st.Current()
-				if err := ui.Markdown(w, "The solution of *"+t.Title+"*:\n\n```sh\n"+t.Solution+"\n```\n"); err != nil || printed {
+				// As it is, for who copies it: a renderer would break its lines.
+				if _, err := fmt.Fprintf(w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n"); err != nil || printed {
 					return err
 				}
 				if st, err = s.Solve(cmd.Context(), func(line string) { _, _ = fmt.Fprintln(w, "  "+line) }); err != nil {

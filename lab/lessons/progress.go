@@ -53,6 +53,8 @@ type Done struct {
 	At time.Time `json:"at"`
 	// Seen is what was seen.
 	Seen string `json:"seen"`
+	// Told says that the learner knows: somebody else may have looked first.
+	Told bool `json:"told,omitempty"`
 }
 
 // of is the progress in a lesson.
@@ -79,13 +81,7 @@ const dir = ".lessons"
 // record is somebody's progress on disk.
 type record struct{ file string }
 
-func recordOf(name string) (record, error) {
-	if _, err := state.Dir(name); err != nil {
-		return record{}, err
-	}
-	root, err := state.Root()
-	return record{filepath.Join(root, dir, name+".json")}, err
-}
+func recordOf(root, name string) record { return record{filepath.Join(root, dir, name+".json")} }
 
 // read is what is recorded; nothing is no progress.
 func (r record) read() (*Progress, error) {

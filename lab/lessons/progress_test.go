@@ -60,13 +60,20 @@ func TestWhatIsNoted(t *testing.T) {
 	now := time.Now()
 	p := &Progress{Current: "l"}
 	p.of("l").Started = now
-	require.NoError(t, p.note(l, now.Add(-time.Hour), map[string]Done{"one": {Seen: "old"}}))
+	note := func(started time.Time, told bool, seen map[string]Done) {
+		require.NoError(t, p.note(statusOf(l, p.of("l"), seen, nil), started, told))
+	}
+	note(now.Add(-time.Hour), true, map[string]Done{"one": {Seen: "old"}})
 	assert.Empty(t, p.of("l").Done, "what was seen before the lesson was started again is not of this run")
-	require.NoError(t, p.note(l, now, map[string]Done{"one": {Seen: "first"}}))
-	require.NoError(t, p.note(l, now, map[string]Done{"one": {Seen: "again"}}))
-	assert.Equal(t, "first", p.of("l").Done["one"].Seen)
+	note(now, false, map[string]Done{"one": {Seen: "first"}})
+	note(now, false, map[string]Done{"one": {Seen: "again"}})
+	assert.Equal(t, Done{Seen: "first"}, p.of("l").Done["one"])
+	assert.Len(t, statusOf(l, p.of("l"), nil, nil).Fresh, 1, "somebody else has seen it: the learner was not told")
+	note(now, true, nil)
+	assert.Equal(t, Done{Seen: "first", Told: true}, p.of("l").Done["one"])
+	assert.Empty(t, statusOf(l, p.of("l"), nil, nil).Fresh)
 	assert.Zero(t, p.of("l").Finished)
-	require.NoError(t, p.note(l, now, map[string]Done{"two": {Seen: "x"}}))
+	note(now, true, map[string]Done{"two": {Seen: "x"}})
 	finished := p.of("l").Finished
 	assert.NotZero(t, finished)
 	p.of("l").begin("")

@@ -27,13 +27,23 @@ type Seat struct {
 	// Tell is told what takes long. It may be replaced.
 	Tell   func(string)
 	name   string
+	root   string // The folder of its labs.
 	record record
 }
 
 // Take takes the seat of a name, which its lab has.
 func Take(name string) (*Seat, error) {
-	r, err := recordOf(name)
-	return &Seat{Tell: func(string) {}, name: name, record: r}, err
+	if _, err := state.Dir(name); err != nil {
+		return nil, err
+	}
+	root, err := state.Root()
+	return At(root, name), err
+}
+
+// At is the seat of a name whose labs are in this folder. If that is not this process's
+// own, only Progress and Glance may be asked of it.
+func At(root, name string) *Seat {
+	return &Seat{Tell: func(string) {}, name: name, root: root, record: recordOf(root, name)}
 }
 
 // Progress is what was done so far.
@@ -144,7 +154,7 @@ func (s *Seat) settle(ctx context.Context, names map[string]string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
 	defer cancel()
 	return cluster.PollEvery(ctx, lookEvery, "the Nodes to settle", func(ctx context.Context) error {
-		w, err := look(ctx, names)
+		w, err := look(ctx, s.root, names)
 		if err != nil {
 			return err
 		}
@@ -213,7 +223,7 @@ type TaskStatus struct {
 type Status struct {
 	Lesson *Lesson
 	Tasks  []TaskStatus
-	// Fresh are the tasks that were found to be done just now.
+	// Fresh are the tasks that are done, and the learner was not told before.
 	Fresh []*Task
 	// Problem is why it cannot be told whether the current task is done.
 	Problem error
@@ -235,19 +245,25 @@ func (s *Status) Current() *Task {
 }
 
 // Look sees which tasks of the current lesson are done, in their order, and takes
-// note of it. It has the suite judge the learner's CCM, if that has changed: that takes
-// minutes.
+// note of it, and of that the learner is told. It has the suite judge the learner's CCM,
+// if that has changed: that takes minutes.
 func (s *Seat) Look(ctx context.Context) (*Status, error) {
-	return s.look(ctx, func(*Task) bool { return true })
+	return s.look(ctx, func(*Task) bool { return true }, true)
 }
 
-// Glance is Look without the suite: it goes by what that said last.
+// Glance is Look for a learner who is told nothing of it, and without the suite: it goes
+// by what that said last.
 func (s *Seat) Glance(ctx context.Context) (*Status, error) {
-	return s.look(ctx, func(*Task) bool { return false })
+	return s.look(ctx, func(*Task) bool { return false }, false)
+}
+
+// News is Glance for a learner who is told.
+func (s *Seat) News(ctx context.Context) (*Status, error) {
+	return s.look(ctx, func(*Task) bool { return false }, true)
 }
 
 // look has the suite judge the tasks that judging says.
-func (s *Seat) look(ctx context.Context, judging func(*Task) bool) (*Status, error) {
+func (s *Seat) look(ctx context.Context, judging func(*Task) bool, telling bool) (*Status, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, err
@@ -257,12 +273,13 @@ func (s *Seat) look(ctx context.Context, judging func(*Task) bool) (*Status, err
 		return nil, err
 	}
 	seen, problem := s.seen(ctx, l, p, judging)
-	if len(seen) > 0 {
-		if err := s.record.change(func(now *Progress) error { return now.note(l, lp.Started, seen) }); err != nil {
+	st := statusOf(l, lp, seen, problem)
+	if len(seen) > 0 || telling && len(st.Fresh) > 0 {
+		if err := s.record.change(func(now *Progress) error { return now.note(st, lp.Started, telling) }); err != nil {
 			return nil, err
 		}
 	}
-	return statusOf(l, lp, seen, problem), nil
+	return st, nil
 }
 
 // seen are the tasks that are done now and were not before.
@@ -275,7 +292,7 @@ func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging func(*T
 		}
 		if w == nil {
 			var err error
-			if w, err = look(ctx, p.Labs); err != nil {
+			if w, err = look(ctx, s.root, p.Labs); err != nil {
 				return nil, err
 			}
 		}
@@ -303,19 +320,22 @@ func (s *Seat) looks(ctx context.Context, w *world, l *Lesson, t *Task, p *Progr
 	return v.Said, true, nil
 }
 
-// note takes down what was seen of a lesson, unless it was started again meanwhile.
-func (p *Progress) note(l *Lesson, started time.Time, seen map[string]Done) error {
-	lp := p.of(l.ID)
+// note takes down what is done of a lesson, unless it was started again meanwhile.
+func (p *Progress) note(st *Status, started time.Time, told bool) error {
+	l, lp := st.Lesson, p.of(st.Lesson.ID)
 	if p.Current != l.ID || !lp.Started.Equal(started) {
 		return nil
 	}
 	if lp.Done == nil {
 		lp.Done = map[string]Done{}
 	}
-	for id, d := range seen {
-		if _, already := lp.Done[id]; !already {
-			lp.Done[id] = d
+	for _, t := range st.Fresh {
+		d, already := lp.Done[t.ID]
+		if !already {
+			d = *st.done(t)
 		}
+		d.Told = d.Told || told
+		lp.Done[t.ID] = d
 	}
 	if len(lp.Done) == len(l.Tasks) && lp.Finished.IsZero() {
 		lp.Finished = time.Now()
@@ -323,18 +343,28 @@ func (p *Progress) note(l *Lesson, started time.Time, seen map[string]Done) erro
 	return nil
 }
 
+// done is what was seen of a task; nil if it is not done.
+func (s *Status) done(t *Task) *Done {
+	i := slices.IndexFunc(s.Tasks, func(ts TaskStatus) bool { return ts.Task == t })
+	return s.Tasks[i].Done
+}
+
 func statusOf(l *Lesson, lp *LessonProgress, seen map[string]Done, problem error) *Status {
 	st := &Status{Lesson: l, Problem: problem}
 	current := true
 	for _, t := range l.Tasks {
 		ts := TaskStatus{Task: t}
-		if d, ok := lp.Done[t.ID]; ok {
+		d, done := lp.Done[t.ID]
+		if !done {
+			d, done = seen[t.ID]
+		}
+		if done {
 			ts.Done = &d
-		} else if d, ok := seen[t.ID]; ok {
-			ts.Done = &d
-			st.Fresh = append(st.Fresh, t)
 		} else {
 			ts.Current, current = current, false
+		}
+		if done && !d.Told {
+			st.Fresh = append(st.Fresh, t)
 		}
 		st.Tasks = append(st.Tasks, ts)
 	}
@@ -442,7 +472,7 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 		return nil, fmt.Errorf("the solution of task %s: %w", t.ID, err)
 	}
 	err = cluster.PollEvery(ctx, lookEvery, "task "+t.ID+" to be seen done", func(ctx context.Context) error {
-		if st, err = s.look(ctx, func(other *Task) bool { return other == t }); err != nil {
+		if st, err = s.look(ctx, func(other *Task) bool { return other == t }, true); err != nil {
 			return err
 		}
 		if !slices.Contains(st.Fresh, t) && st.Current() == t {

@@ -74,7 +74,7 @@ func (s *Seat) begun(ctx context.Context, l *Lesson) (map[string]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	w, err := look(ctx, p.Labs)
+	w, err := look(ctx, s.root, p.Labs)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (s *Seat) fails(ctx context.Context, t *Task, note func(string)) error {
 
 // isAgain is an error while things are other than they were.
 func (s *Seat) isAgain(ctx context.Context, l *Lesson, before map[string]string) error {
-	w, err := look(ctx, s.labs(l))
+	w, err := look(ctx, s.root, s.labs(l))
 	if err != nil {
 		return err
 	}

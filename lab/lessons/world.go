@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -51,11 +52,11 @@ type world struct {
 	have map[string]any
 }
 
-// look opens the labs, by role; that of the lesson itself is "".
-func look(ctx context.Context, names map[string]string) (*world, error) {
+// look opens the labs of a folder, by role; that of the lesson itself is "".
+func look(ctx context.Context, root string, names map[string]string) (*world, error) {
 	w := &world{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}}
 	for role, name := range names {
-		l, err := lab.Open(name)
+		l, err := lab.OpenDir(filepath.Join(root, name))
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,274 @@
+package classroom
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	gossh "golang.org/x/crypto/ssh"
+
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+)
+
+// newRoom is one without labs, in a folder of its own.
+func newRoom(t *testing.T, seats int) (*Room, []Card) {
+	t.Helper()
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	_, err := Open()
+	require.ErrorIs(t, err, ErrNone)
+	r, err := Enter()
+	require.NoError(t, err)
+	t.Cleanup(r.Leave)
+	r.Listen, r.PagePort, r.SSHPort = "127.0.0.1", local.FreePort("127.0.0.1", 0), local.FreePort("127.0.0.1", 0)
+	cards, err := r.Grow(seats)
+	require.NoError(t, err)
+	return r, cards
+}
+
+func TestSeats(t *testing.T) {
+	r, cards := newRoom(t, 2)
+	assert.Len(t, cards, 2)
+	_, err := Enter()
+	require.ErrorContains(t, err, "another command changes the classroom")
+	more, err := r.Grow(3)
+	require.NoError(t, err)
+	assert.Equal(t, "seat-03", more[0].Seat)
+	assert.Len(t, more, 1)
+	none, err := r.Grow(1)
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	again, err := Open()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"seat-01", "seat-02", "seat-03"}, again.Names(), "there are never fewer")
+	_, err = r.Renew("seat-04")
+	require.ErrorContains(t, err, "the seats are seat-01, seat-02, seat-03")
+
+	data, err := os.ReadFile(r.file())
+	require.NoError(t, err)
+	for _, c := range append(cards, more...) {
+		assert.Len(t, c.Password, 14)
+		assert.NotContains(t, string(data), c.Password, "a password is kept as a hash")
+	}
+	require.NoError(t, os.WriteFile(r.file(), []byte("{"), 0o600))
+	_, err = Open()
+	assert.ErrorContains(t, err, "is damaged")
+}
+
+// serve has the room's server run until the test ends.
+func serve(t *testing.T, r *Room) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, <-ended)
+	})
+	require.Eventually(t, func() bool { return r.answers(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	res, err := http.Get(url) //nolint:gosec,noctx // It is the test's own.
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode == http.StatusOK {
+		assert.Contains(t, res.Header.Get("Content-Security-Policy"), "default-src 'self'")
+	}
+	data, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, string(data)
+}
+
+func TestPage(t *testing.T) {
+	r, _ := newRoom(t, 2)
+	all, err := lessons.All()
+	require.NoError(t, err)
+	first := all[0]
+	now := time.Now()
+	record, err := json.Marshal(lessons.Progress{
+		Current: first.ID, Labs: map[string]string{"": lessons.DefaultName},
+		Lessons: map[string]*lessons.LessonProgress{
+			first.ID: {Started: now.Add(-time.Hour), Finished: now, Done: map[string]lessons.Done{first.Tasks[0].ID: {At: now, Seen: "<b>seen</b>"}}},
+		},
+	})
+	require.NoError(t, err)
+	file := filepath.Join(r.Home("seat-02"), ".lessons", lessons.DefaultName+".json")
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, record, 0o600))
+	serve(t, r)
+
+	code, page := get(t, r.Page())
+	assert.Equal(t, http.StatusOK, code)
+	for _, want := range []string{`id="seat-01"`, "no lesson was started", first.Title, "&lt;b&gt;seen&lt;/b&gt;", "the labs of its lesson are not up"} {
+		assert.Contains(t, page, want)
+	}
+	for path, want := range map[string]int{"page.js": 200, "page.css": 200, "lessons/" + first.ID + ".html": 200, "classroom.json": 404, "lessons/../classroom.json": 404} {
+		code, _ = get(t, r.Page()+path)
+		assert.Equal(t, want, code, path)
+	}
+	var v View
+	_, text := get(t, r.Page()+"progress.json")
+	require.NoError(t, json.Unmarshal([]byte(text), &v))
+	require.Len(t, v.Seats, 2)
+	assert.Nil(t, v.Seats[0].Lesson)
+	assert.Equal(t, 1, v.Seats[1].Lesson.Done())
+	assert.Equal(t, first.Tasks[1].ID, v.Seats[1].Lesson.Current().ID)
+	assert.Equal(t, []string{first.ID}, v.Seats[1].Finished)
+	assert.WithinDuration(t, now, v.Seats[1].Lesson.Since, 0)
+
+	added, err := r.Grow(3)
+	require.NoError(t, err)
+	assert.Eventually(t, func() bool {
+		_, page := get(t, r.Page())
+		return strings.Contains(page, `id="`+added[0].Seat+`"`)
+	}, time.Minute, 50*time.Millisecond, "a seat that came later is seen")
+}
+
+// come is somebody at the door.
+func come(r *Room, seat, password string) (*gossh.Client, error) {
+	key, err := r.hostKey()
+	if err != nil {
+		return nil, err
+	}
+	return gossh.Dial("tcp", net.JoinHostPort(r.Listen, strconv.Itoa(r.SSHPort)), &gossh.ClientConfig{
+		User: seat, Auth: []gossh.AuthMethod{gossh.Password(password)}, HostKeyCallback: gossh.FixedHostKey(key.PublicKey()), Timeout: time.Minute,
+	})
+}
+
+func enter(t *testing.T, r *Room, card Card) *gossh.Client {
+	t.Helper()
+	c, err := come(r, card.Seat, card.Password)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func session(t *testing.T, c *gossh.Client) *gossh.Session {
+	t.Helper()
+	s, err := c.NewSession()
+	require.NoError(t, err)
+	return s
+}
+
+func TestDoor(t *testing.T) {
+	r, cards := newRoom(t, 2)
+	serve(t, r)
+	for _, wrong := range []Card{{"seat-01", cards[1].Password}, {"seat-01", ""}, {"seat-09", cards[0].Password}, {"", ""}} {
+		_, err := come(r, wrong.Seat, wrong.Password)
+		assert.ErrorContains(t, err, "unable to authenticate", wrong)
+	}
+	c := enter(t, r, cards[0])
+	out, err := session(t, c).Output(`echo "$CCMLAB_SEAT $PWD $HOME $CCMLAB_HOME ${LAB_NAME-none}"`)
+	require.NoError(t, err)
+	work := r.work("seat-01")
+	assert.Equal(t, strings.Join([]string{"seat-01", work, work, r.Home("seat-01"), "none"}, " ")+"\n", string(out))
+
+	var exit *gossh.ExitError
+	require.ErrorAs(t, session(t, c).Run("exit 7"), &exit)
+	assert.Equal(t, 7, exit.ExitStatus())
+	_, err = c.Dial("tcp", net.JoinHostPort(r.Listen, strconv.Itoa(r.PagePort)))
+	require.Error(t, err, "nothing is forwarded")
+
+	renewed, err := r.Renew("seat-01")
+	require.NoError(t, err)
+	_, err = come(r, cards[0].Seat, cards[0].Password)
+	require.Error(t, err, "the old password")
+	enter(t, r, renewed[0])
+}
+
+func TestTerminal(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	serve(t, r)
+	c := enter(t, r, cards[0])
+	s := session(t, c)
+	require.NoError(t, s.RequestPty("xterm", 30, 100, nil))
+	in, err := s.StdinPipe()
+	require.NoError(t, err)
+	var out strings.Builder
+	s.Stdout = &out
+	require.NoError(t, s.Shell())
+	require.Eventually(t, func() bool { v := here(t, r); return v == 1 }, time.Minute, 50*time.Millisecond)
+	_, err = io.WriteString(in, "stty size; echo term is $TERM; exit 3\n")
+	require.NoError(t, err)
+	var exit *gossh.ExitError
+	require.ErrorAs(t, s.Wait(), &exit)
+	assert.Equal(t, 3, exit.ExitStatus())
+	for _, want := range []string{"This is seat-01.", "30 100", "term is xterm"} {
+		assert.Contains(t, out.String(), want)
+	}
+	assert.Eventually(t, func() bool { return here(t, r) == 0 }, time.Minute, 50*time.Millisecond)
+}
+
+// Who goes without a word has what they started ended.
+func TestGone(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	serve(t, r)
+	c := enter(t, r, cards[0])
+	s := session(t, c)
+	out, err := s.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, s.Start("echo begun; exec sleep 600"))
+	_, err = io.ReadFull(out, make([]byte, len("begun\n")))
+	require.NoError(t, err)
+	require.Equal(t, 1, here(t, r))
+	require.NoError(t, c.Close())
+	assert.Eventually(t, func() bool { return here(t, r) == 0 }, time.Minute, 50*time.Millisecond)
+}
+
+func TestTooMany(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	serve(t, r)
+	c := enter(t, r, cards[0])
+	for range maxHere {
+		s := session(t, c)
+		out, err := s.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, s.Start("echo begun; exec sleep 600"))
+		_, err = io.ReadFull(out, make([]byte, len("begun\n")))
+		require.NoError(t, err)
+	}
+	var said strings.Builder
+	s := session(t, c)
+	s.Stderr = &said
+	require.Error(t, s.Run("true"))
+	assert.Contains(t, said.String(), "are at seat-01 already")
+}
+
+// here is how many are at the first seat, as the page has it.
+func here(t *testing.T, r *Room) int {
+	t.Helper()
+	_, text := get(t, r.Page()+"progress.json")
+	var v View
+	require.NoError(t, json.Unmarshal([]byte(text), &v))
+	return v.Seats[0].Here
+}
+
+func TestEach(t *testing.T) {
+	r, _ := newRoom(t, 3)
+	said := map[string]string{}
+	err := r.Each(t.Context(), r.Names(), []string{"bash", "-c", `echo "$CCMLAB_SEAT $1"; test "$CCMLAB_SEAT" != seat-02`, "-", "$HOME `x`"}, func(did Did) {
+		said[did.Seat] = did.Output
+		assert.Equal(t, did.Seat == "seat-02", did.Err != nil, did.Seat)
+	})
+	require.EqualError(t, err, "bash: it failed at 1 of 3 seats: seat-02")
+	assert.Equal(t, map[string]string{"seat-01": "seat-01 $HOME `x`\n", "seat-02": "seat-02 $HOME `x`\n", "seat-03": "seat-03 $HOME `x`\n"}, said)
+	err = r.Each(t.Context(), []string{"seat-09"}, []string{"true"}, func(did Did) { assert.ErrorContains(t, did.Err, "there is no seat-09") })
+	require.Error(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = r.Each(ctx, r.Names(), []string{"true"}, func(did Did) { assert.True(t, errors.Is(did.Err, context.Canceled)) })
+	assert.ErrorIs(t, err, context.Canceled)
+}

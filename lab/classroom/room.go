@@ -1,0 +1,273 @@
+package classroom
+
+// This file answers: how does a room come up, and go? Each step looks at what there is,
+// so that the next command completes what was interrupted.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// component is the server's name among the room's processes.
+const component = "classroom"
+
+// host marks the room's processes. Its folder is not one of labs, where a folder that is
+// no lab's would be taken for what is left of one.
+func (r *Room) host() process.Host { return process.Host{Lab: filepath.Join(r.dir, ".server")} }
+
+// Log is the server's.
+func (r *Room) Log() string { return filepath.Join(r.host().Lab, "server.log") }
+
+// Serving tells whether the server runs.
+func (r *Room) Serving() (bool, error) {
+	running, err := r.host().Running()
+	return running[component] != nil, err
+}
+
+// StartServer has a server run that knows how the room is to be reached.
+func (r *Room) StartServer(ctx context.Context) error {
+	running, err := r.host().Running()
+	if err != nil {
+		return err
+	}
+	if p := running[component]; p != nil && r.answers(ctx) == nil {
+		return nil
+	}
+	if err := r.StopServer(ctx); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.host().Lab, 0o700); err != nil {
+		return err
+	}
+	p, err := r.host().Start(process.Spec{
+		Component: component, Path: self, Args: []string{"classroom", "serve"},
+		Env: append(process.Unmarked(), "CCMLAB_HOME="+filepath.Dir(r.dir)), LogFile: r.Log(),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, serveBound, fmt.Errorf("gave up after %s", serveBound))
+	defer cancel()
+	if err := p.Await(ctx, "the classroom's server", r.answers); err != nil {
+		return errors.Join(err, r.StopServer(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+const (
+	serveBound = 30 * time.Second
+	stopGrace  = 10 * time.Second
+)
+
+// answers is an error unless the page is there.
+func (r *Room) answers(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.Page(), nil)
+	if err != nil {
+		return err
+	}
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return err
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return errors.New(res.Status)
+	}
+	return nil
+}
+
+// StopServer ends it, and with it everybody's shells.
+func (r *Room) StopServer(ctx context.Context) error {
+	running, err := r.host().Running()
+	if err != nil || running[component] == nil {
+		return err
+	}
+	return process.Stop(ctx, stopGrace, running[component])
+}
+
+// Did is what came of something at a seat.
+type Did struct {
+	Seat string `json:"seat"`
+	// Output is what was said, Err why it failed.
+	Output string `json:"output"`
+	Err    error  `json:"-"`
+	Error  string `json:"error,omitempty"`
+}
+
+// Each runs a program at each of these seats, some at a time, and tells of each when it
+// has ended.
+func (r *Room) Each(ctx context.Context, seats []string, args []string, tell func(Did)) error {
+	var (
+		mu     sync.Mutex
+		failed []string
+		runs   errgroup.Group
+	)
+	runs.SetLimit(max(2, runtime.NumCPU()))
+	for _, seat := range seats {
+		runs.Go(func() error {
+			did := r.run(ctx, seat, args)
+			mu.Lock()
+			defer mu.Unlock()
+			if did.Err != nil {
+				failed = append(failed, seat)
+			}
+			tell(did)
+			return nil
+		})
+	}
+	_ = runs.Wait() // None returns an error.
+	if len(failed) > 0 {
+		slices.Sort(failed)
+		return errors.Join(fmt.Errorf("%s: it failed at %d of %d seats: %s", args[0], len(failed), len(seats), strings.Join(failed, ", ")), ctx.Err())
+	}
+	return nil
+}
+
+func (r *Room) run(ctx context.Context, seat string, args []string) Did {
+	if ctx.Err() != nil {
+		return Did{Seat: seat, Err: ctx.Err(), Error: "interrupted"}
+	}
+	cmd, err := r.Program(ctx, seat, args...)
+	var out bytes.Buffer
+	if err == nil {
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, stopGrace
+		err = cmd.Run()
+	}
+	did := Did{Seat: seat, Output: out.String(), Err: err}
+	if err != nil {
+		did.Error = err.Error()
+	}
+	return did
+}
+
+// Begin has every seat be in a lesson: the one that was begun there or, where none was,
+// this one. Where its labs are up nothing is done.
+func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error {
+	todo := map[string][]string{}
+	for _, seat := range r.Names() {
+		begun, there, err := r.begun(seat)
+		if err != nil {
+			return fmt.Errorf("%s: %w", seat, err)
+		}
+		if id := cmp.Or(begun, lesson); !there && id != "" {
+			todo[id] = append(todo[id], seat)
+		}
+	}
+	var errs []error
+	for id, seats := range todo {
+		errs = append(errs, steps.Do("lesson "+id, func(note func(string)) (string, error) {
+			ready := 0
+			var problems []error
+			err := r.Each(ctx, seats, []string{"lab", "lesson", "start", id, "--quiet"}, func(did Did) {
+				if did.Err == nil {
+					ready++
+				} else {
+					problems = append(problems, fmt.Errorf("%s: %w\n%s", did.Seat, did.Err, process.LastLines(did.Output, 5)))
+				}
+				note(fmt.Sprintf("%d of %d seats are ready", ready, len(seats)))
+			})
+			return fmt.Sprintf("begun at %d seats", ready), errors.Join(append(problems, err)...)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// Missing is at how many seats no lesson is under way.
+func (r *Room) Missing() (int, error) {
+	missing := 0
+	for _, seat := range r.Names() {
+		_, there, err := r.begun(seat)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", seat, err)
+		}
+		if !there {
+			missing++
+		}
+	}
+	return missing, nil
+}
+
+// begun is the lesson of a seat, and whether its labs are there.
+func (r *Room) begun(seat string) (lesson string, there bool, err error) {
+	p, err := r.lessons(seat).Progress()
+	if err != nil || p.Current == "" {
+		return "", false, err
+	}
+	if p.Lessons[p.Current] == nil || p.Lessons[p.Current].Started.IsZero() {
+		return p.Current, false, nil
+	}
+	for _, name := range p.Labs {
+		if _, err := state.OpenDir(filepath.Join(r.Home(seat), name)); err != nil {
+			return p.Current, false, nil //nolint:nilerr // It is brought up anew, which says what is wrong.
+		}
+	}
+	return p.Current, true, nil
+}
+
+// Labs is how many labs a lesson has at a time.
+func Labs(lesson string) (int, error) {
+	if lesson == "" {
+		return 1, nil
+	}
+	l, err := lessons.Find(lesson)
+	if err != nil {
+		return 0, err
+	}
+	return 1 + len(l.Others), nil
+}
+
+// Down ends every lab of every seat, and the server. How far learners are, and what they
+// wrote, stays unless deleting.
+func (r *Room) Down(ctx context.Context, deleting bool, steps *ui.Steps) error {
+	if err := steps.Do("door", func(func(string)) (string, error) { return "closed", r.StopServer(ctx) }); err != nil {
+		return err
+	}
+	homes, err := filepath.Glob(filepath.Join(r.dir, "seat-*")) // Also of a record that is gone.
+	if err != nil {
+		return err
+	}
+	r.Seats = nil
+	for _, home := range homes {
+		r.Seats = append(r.Seats, Seat{Name: filepath.Base(home)})
+	}
+	if err := steps.Do("labs", func(note func(string)) (string, error) {
+		ended := 0
+		var problems []error
+		err := r.Each(ctx, r.Names(), []string{"lab", "down", "--all", "--quiet"}, func(did Did) {
+			ended++
+			if did.Err != nil {
+				problems = append(problems, fmt.Errorf("%s: %s", did.Seat, process.LastLines(did.Output, 5)))
+			}
+			note(fmt.Sprintf("%d of %d seats", ended, len(homes)))
+		})
+		return fmt.Sprintf("down, at %d seats", ended), errors.Join(append(problems, err)...)
+	}); err != nil {
+		return err
+	}
+	if deleting {
+		return os.RemoveAll(r.dir)
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package cli
+
+// This file answers: how does a trainer run a class on one machine?
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/ccmlab/ccmlab/lab/classroom"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+)
+
+func newClassroom(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "classroom",
+		Short: "Run the lessons with a whole class: a seat for each, and a page that shows how far they are",
+		Long: `classroom gives each learner a seat on this machine: a folder of labs of their own,
+reached over SSH with a password of its own. Learners need nothing but an SSH client and a
+browser. A page, for the wall, shows how far each seat is, as it happens; the text of the
+lessons is beside it.
+
+All seats are this user's: they keep learners from each other's labs by mistake, not on
+purpose. For people who do not trust each other give each a machine, a container or a pod
+(manifests/classroom).`,
+		Example: `  lab classroom up --seats 20 --listen 0.0.0.0   # in the room's network
+  lab classroom status
+  lab classroom run -- lab lesson start taint    # everybody goes on
+  lab classroom shell seat-07                    # look over a shoulder
+  lab classroom down`,
+	}
+	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomServe())
+	return cmd
+}
+
+// classroomUp are what a room is asked to be.
+type classroomUp struct {
+	seats    int
+	lesson   string
+	listen   string
+	pagePort int
+	sshPort  int
+}
+
+const noLesson = "none"
+
+func newClassroomUp(o *options) *cobra.Command {
+	var c classroomUp
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Make the seats, begin a lesson at each, and let learners in",
+		Long: `up makes the seats that are missing, prints a card for each new one, begins a lesson at
+each seat where none was begun, and opens the door. It can be interrupted, and completes
+what there is: after down, or a restart of the machine, everybody is where they were, at
+the beginning of their lesson.
+
+It is reached from this machine alone unless --listen says otherwise. The page and the
+text are not secret and have no password; the seats have.`,
+		Example: `  lab classroom up --seats 20
+  lab classroom up --seats 20 --listen 0.0.0.0 --lesson taint
+  lab classroom up --seats 24    # four more`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
+	}
+	cmd.Flags().IntVar(&c.seats, "seats", 0, fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()))
+	cmd.Flags().StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
+	cmd.Flags().StringVar(&c.listen, "listen", "", "the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)")
+	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
+	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
+	addOutput(cmd, "table", "json", "yaml")
+	_ = cmd.RegisterFlagCompletionFunc("lesson", completeLesson)
+	return cmd
+}
+
+func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
+	lesson, err := c.first()
+	if err != nil {
+		return err
+	}
+	room, err := classroom.Enter()
+	if err != nil {
+		return err
+	}
+	defer room.Leave()
+	if err := c.settle(room); err != nil {
+		return err
+	}
+	steps := o.steps()
+	cards, err := room.Grow(c.seats)
+	if err != nil {
+		return err
+	}
+	if format := cmd.Flag("output").Value.String(); format == "table" {
+		err = printCards(cmd.OutOrStdout(), room, cards)
+	} else {
+		err = printAs(cmd.OutOrStdout(), format, cards)
+	}
+	if err != nil {
+		return err
+	}
+	if err := steps.Do("door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) }); err != nil {
+		return err
+	}
+	if err := warnOfMemory(o, room, lesson); err != nil {
+		return err
+	}
+	return room.Begin(cmd.Context(), lesson, steps)
+}
+
+// first is the lesson to begin with; "" is none.
+func (c *classroomUp) first() (string, error) {
+	if c.lesson == noLesson {
+		return "", nil
+	}
+	if c.lesson != "" {
+		l, err := lessonArg(c.lesson)
+		if err != nil {
+			return "", err
+		}
+		return l.ID, nil
+	}
+	all, err := lessons.All()
+	if err != nil {
+		return "", err
+	}
+	return all[0].ID, nil
+}
+
+// settle is what the room is to be, where it was not said as it was before.
+func (c *classroomUp) settle(room *classroom.Room) error {
+	switch {
+	case c.seats < 0 || c.seats > classroom.MaxSeats():
+		return usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
+	case c.seats > 0 && c.seats < len(room.Seats):
+		return usagef("--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all", c.seats, len(room.Seats))
+	case c.seats == 0 && len(room.Seats) == 0:
+		c.seats = 1
+	}
+	room.Listen = cmp.Or(c.listen, room.Listen, "127.0.0.1")
+	room.PagePort = cmp.Or(c.pagePort, room.PagePort, 8400)
+	room.SSHPort = cmp.Or(c.sshPort, room.SSHPort, 2222)
+	return nil
+}
+
+// labMemory is about what a lab takes of the machine's memory: README.md has how that
+// was measured.
+const labMemory = 350 << 20
+
+func warnOfMemory(o *options, room *classroom.Room, lesson string) error {
+	labs, err := classroom.Labs(lesson)
+	if err != nil {
+		return err
+	}
+	missing, err := room.Missing()
+	if err != nil {
+		return err
+	}
+	need := uint64(labs*missing) * labMemory //nolint:gosec // Neither is negative.
+	if m := classroom.ThisMachine(); m != nil && need > m.MemoryAvailable {
+		o.steps().Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
+			labs*missing, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
+	}
+	return nil
+}
+
+// printCards prints what is to be handed out: it is not known any more afterwards.
+func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error {
+	if len(cards) == 0 {
+		return nil
+	}
+	fingerprint, err := room.Fingerprint()
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "SEAT\tTO COME IN\tPASSWORD")
+	for _, c := range cards {
+		_, _ = fmt.Fprintf(t, "%s\tssh -p %d %[1]s@%[3]s\t%[4]s\n", c.Seat, room.SSHPort, room.Host(), c.Password)
+	}
+	_, _ = fmt.Fprintf(t, "\nThe lessons, and how far each seat is: %s\nThe door's key is %s.\nPasswords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n", room.Page(), fingerprint)
+	return t.Flush()
+}
+
+func newClassroomCards() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "cards SEAT...",
+		Short:             "Give seats new passwords, and print their cards",
+		Example:           "  lab classroom cards seat-03 seat-04",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeSeats,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			room, err := classroom.Enter()
+			if err != nil {
+				return err
+			}
+			defer room.Leave()
+			cards, err := room.Renew(args...)
+			if err != nil {
+				return usageError{err}
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				return printAs(cmd.OutOrStdout(), format, cards)
+			}
+			return printCards(cmd.OutOrStdout(), room, cards)
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// completeSeats completes the names of seats.
+func completeSeats(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	room, err := classroom.Open()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return room.Names(), cobra.ShellCompDirectiveNoFileComp
+}
+
+func newClassroomStatus() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Print how far each seat is",
+		Long:    "status looks at every seat, and prints what the page shows. It exits with 1 where the\npage is not there.",
+		Example: "  lab classroom status\n  lab classroom status -o json | jq -r '.seats[] | select(.lesson == null) | .name'",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			room, err := classroom.Open()
+			if err != nil {
+				return err
+			}
+			v, err := room.Look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			serving, err := room.Serving()
+			if err != nil {
+				return err
+			}
+			if format := cmd.Flag("output").Value.String(); format != "table" {
+				err = printAs(cmd.OutOrStdout(), format, v)
+			} else {
+				err = printView(cmd.OutOrStdout(), room, v)
+			}
+			if err == nil && !serving {
+				err = errors.New("the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it")
+			}
+			return err
+		},
+	}
+	addOutput(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+func printView(w io.Writer, room *classroom.Room, v *classroom.View) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "SEAT\tLESSON\tTASKS\tNOW AT\tFOR\tHINTS\tFINISHED")
+	for _, s := range v.Seats {
+		if l := s.Lesson; l != nil {
+			now := "all done"
+			if task := l.Current(); task != nil {
+				now = task.Title
+			}
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%d/%d\t%s\t%s\t%d\t%d/%d\n", s.Name, l.ID, l.Done(), len(l.Tasks), now, duration.HumanDuration(v.At.Sub(l.Since)), l.Hints(), len(s.Finished), v.Lessons)
+		} else {
+			_, _ = fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t%d/%d\n", s.Name, len(s.Finished), v.Lessons)
+		}
+	}
+	for _, s := range v.Seats {
+		if s.Problem != "" {
+			_, _ = fmt.Fprintf(t, "\nproblem: %s: %s\n", s.Name, s.Problem)
+		}
+	}
+	_, _ = fmt.Fprintf(t, "\nThe page: %s\n", room.Page())
+	return t.Flush()
+}
+
+func newClassroomRun() *cobra.Command {
+	var chosen []string
+	cmd := &cobra.Command{
+		Use:   "run [--seat SEAT]... -- COMMAND [ARGUMENT]...",
+		Short: "Run a program at every seat, as if it was typed there",
+		Long: `run runs a program at each seat, with the environment that a learner has there: kubectl,
+fakecloud and lab speak to the seat's lab. What it says is printed by seat. It exits with 1
+if it fails anywhere.`,
+		Example: `  lab classroom run -- lab lesson start taint
+  lab classroom run --seat seat-03 -- lab lesson reset
+  lab classroom run -- kubectl get nodes
+  lab classroom run -- bash -c 'fakecloud faults create --operation instances.get --status 503'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			room, err := classroom.Open()
+			if err != nil {
+				return err
+			}
+			return room.Each(cmd.Context(), orAll(chosen, room), args, func(did classroom.Did) {
+				tellSeat(cmd.OutOrStdout(), did)
+			})
+		},
+	}
+	cmd.Flags().StringSliceVar(&chosen, "seat", nil, "the `SEAT`s, instead of all")
+	_ = cmd.RegisterFlagCompletionFunc("seat", completeSeats)
+	return cmd
+}
+
+func orAll(chosen []string, room *classroom.Room) []string {
+	if len(chosen) > 0 {
+		return chosen
+	}
+	return room.Names()
+}
+
+func tellSeat(w io.Writer, did classroom.Did) {
+	for line := range strings.Lines(did.Output) {
+		_, _ = fmt.Fprintf(w, "%s │ %s\n", did.Seat, strings.TrimRight(line, "\n"))
+	}
+	if did.Err != nil {
+		_, _ = fmt.Fprintf(w, "%s │ failed: %v\n", did.Seat, did.Err)
+	}
+}
+
+func newClassroomShell() *cobra.Command {
+	return &cobra.Command{
+		Use:               "shell SEAT",
+		Short:             "Open a shell at a seat, as its learner has it",
+		Example:           "  lab classroom shell seat-07",
+		Args:              oneArgument,
+		ValidArgsFunction: completeSeats,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			room, err := classroom.Open()
+			if err != nil {
+				return err
+			}
+			shell, err := room.Shell(cmd.Context(), args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			shell.Stdin, shell.Stdout, shell.Stderr = os.Stdin, os.Stdout, os.Stderr
+			shell.Cancel = func() error { return nil } // Ctrl-C is the shell's.
+			err = shell.Run()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				return nil // How the last command there ended is nobody's error.
+			}
+			return err
+		},
+	}
+}
+
+func newClassroomDown(o *options) *cobra.Command {
+	var deleting bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Close the door and end every lab of every seat; what was written and done stays",
+		Long: `down ends the page, everybody's shells, and every lab. How far learners are, what they
+wrote and their passwords stay, and up goes on from there. --delete deletes that, too.`,
+		Example: "  lab classroom down\n  lab classroom down --delete",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			room, err := classroom.Enter()
+			if err != nil {
+				return err
+			}
+			defer room.Leave()
+			return room.Down(cmd.Context(), deleting, o.steps())
+		},
+	}
+	cmd.Flags().BoolVar(&deleting, "delete", false, "also delete the seats, with all that was written there")
+	return cmd
+}
+
+func newClassroomServe() *cobra.Command {
+	return &cobra.Command{
+		Use: "serve", Hidden: true, Short: "The classroom's server; up starts it",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			room, err := classroom.Open()
+			if err != nil {
+				return err
+			}
+			return room.Serve(cmd.Context())
+		},
+	}
+}
