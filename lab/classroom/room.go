@@ -180,6 +180,7 @@ func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error 
 		errs = append(errs, steps.Do("lesson "+id, func(note func(string)) (string, error) {
 			ready := 0
 			var problems []error
+			note(fmt.Sprintf("0 of %d seats are ready", len(seats)))
 			err := r.Each(ctx, seats, []string{"lab", "lesson", "start", id, "--quiet"}, func(did Did) {
 				if did.Err == nil {
 					ready++
@@ -188,7 +189,7 @@ func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error 
 				}
 				note(fmt.Sprintf("%d of %d seats are ready", ready, len(seats)))
 			})
-			return fmt.Sprintf("begun at %d seats", ready), errors.Join(append(problems, err)...)
+			return fmt.Sprintf("begun at %d of %d seats", ready, len(seats)), errors.Join(append(problems, err)...)
 		}))
 	}
 	return errors.Join(errs...)

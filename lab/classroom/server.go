@@ -126,7 +126,7 @@ func (s *server) text() (string, error) {
 	if err := os.RemoveAll(dir); err != nil { // Another version's.
 		return "", err
 	}
-	return dir, site.Write(dir, all)
+	return dir, site.Write(dir, "lab", all)
 }
 
 func (s *server) keepLooking(ctx context.Context) error {

@@ -574,7 +574,7 @@ from elsewhere.`,
 			if err != nil {
 				return err
 			}
-			if err := site.Write(args[0], all); err != nil {
+			if err := site.Write(args[0], invocation(), all); err != nil {
 				return err
 			}
 			o.steps().Say("%s", filepath.Join(args[0], "index.html"))

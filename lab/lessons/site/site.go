@@ -32,11 +32,15 @@ var pages string
 //go:embed site.css site.js
 var assets embed.FS
 
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"markdown": markdown,
-	"add":      func(a, b int) int { return a + b },
-	"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, lab.Embedded) },
-}).Parse(pages))
+// templates are the pages', for readers who call the lab's command by this name.
+func templates(command string) (*template.Template, error) {
+	return template.New("").Funcs(template.FuncMap{
+		"markdown": markdown,
+		"add":      func(a, b int) int { return a + b },
+		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, lab.Embedded) },
+		"lab":      func() string { return command },
+	}).Parse(pages)
+}
 
 // page is what a template is given.
 type page struct {
@@ -51,8 +55,13 @@ type page struct {
 }
 
 // Write writes the site of these lessons into a folder: index.html, a page for each
-// lesson, one with all of them for printing, and one with the trainer's notes.
-func Write(dir string, all []*lessons.Lesson) error {
+// lesson, one with all of them for printing, and one with the trainer's notes. command is
+// what its readers call the lab's: bin/lab in a clone.
+func Write(dir, command string, all []*lessons.Lesson) error {
+	t, err := templates(command)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -61,7 +70,7 @@ func Write(dir string, all []*lessons.Lesson) error {
 		data, err := assets.ReadFile(name)
 		errs = append(errs, err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
-	write := func(name string, p page) { errs = append(errs, p.write(filepath.Join(dir, name))) }
+	write := func(name string, p page) { errs = append(errs, p.write(t, filepath.Join(dir, name))) }
 	write("index.html", page{Title: "Lessons", Kind: "index", Lessons: all})
 	write("print.html", page{Title: "Hand-out", Kind: "print", Lessons: all})
 	write("trainer.html", page{Title: "Trainer's notes", Kind: "trainer", Lessons: all})
@@ -71,9 +80,9 @@ func Write(dir string, all []*lessons.Lesson) error {
 	return errors.Join(errs...)
 }
 
-func (p page) write(file string) error {
+func (p page) write(t *template.Template, file string) error {
 	var out bytes.Buffer
-	if err := templates.ExecuteTemplate(&out, "page", p); err != nil {
+	if err := t.ExecuteTemplate(&out, "page", p); err != nil {
 		return err
 	}
 	return os.WriteFile(file, out.Bytes(), 0o644)
