@@ -211,7 +211,7 @@ func (r *Room) lessons(seat string) *lessons.Seat {
 
 // Host is by which name others reach this machine.
 func (r *Room) Host() string {
-	if ip := net.ParseIP(r.Listen); ip != nil && !ip.IsUnspecified() {
+	if ip := net.ParseIP(r.Listen); ip == nil || !ip.IsUnspecified() {
 		return r.Listen
 	}
 	addresses, _ := net.InterfaceAddrs() // None is as good as an error.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -90,6 +91,23 @@ func get(t *testing.T, url string) (int, string) {
 	data, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	return res.StatusCode, string(data)
+}
+
+// A server that is there already is this room's only if it is reached as the room is to
+// be: one that is to be reached from this machine alone, and is from others, is another.
+func TestWhoseServer(t *testing.T) {
+	r, _ := newRoom(t, 1)
+	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer stranger.Close()
+	serve(t, r)
+	mine := r.PagePort
+	r.PagePort = stranger.Listener.Addr().(*net.TCPAddr).Port
+	require.ErrorContains(t, r.answers(t.Context()), "not this classroom's")
+	r.PagePort = mine
+	require.NoError(t, r.answers(t.Context()))
+	other := *r
+	other.Listen = "localhost"
+	assert.ErrorContains(t, other.answers(t.Context()), "not this classroom's")
 }
 
 func TestPage(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -81,7 +83,17 @@ const (
 	stopGrace  = 10 * time.Second
 )
 
-// answers is an error unless the page is there.
+// roomHeader says in an answer whose server it is from.
+const roomHeader = "Ccmlab-Classroom"
+
+// identity tells servers apart: this room's, at these addresses, from any other that
+// may be where it is looked for.
+func (r *Room) identity() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d", r.dir, r.Listen, r.PagePort, r.SSHPort))
+	return hex.EncodeToString(sum[:8])
+}
+
+// answers is an error unless the page is there, and this room's.
 func (r *Room) answers(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.Page(), nil)
 	if err != nil {
@@ -92,8 +104,8 @@ func (r *Room) answers(ctx context.Context) error {
 		return err
 	}
 	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return errors.New(res.Status)
+	if res.StatusCode != http.StatusOK || res.Header.Get(roomHeader) != r.identity() {
+		return fmt.Errorf("%s answers with %s, and is not this classroom's", r.Page(), res.Status)
 	}
 	return nil
 }

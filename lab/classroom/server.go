@@ -166,13 +166,14 @@ func (s *server) routes(text string) http.Handler {
 	for _, name := range []string{"page.css", "page.js"} {
 		router.Path("/" + name).Handler(http.FileServerFS(assets))
 	}
-	router.Use(guarded)
+	router.Use(s.guarded)
 	return router
 }
 
 // guarded has a browser load nothing from elsewhere, and no other site have it in a frame.
-func guarded(next http.Handler) http.Handler {
+func (s *server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(roomHeader, s.room.identity())
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		next.ServeHTTP(w, r)
