@@ -16,6 +16,20 @@ type Var struct {
 	Before string
 }
 
+// Environ is an environment, as os.Environ has it, with the variables in it.
+func Environ(env []string, vars []Var) []string {
+	for _, v := range vars {
+		had := ""
+		for _, other := range env { // The last counts.
+			if name, value, _ := strings.Cut(other, "="); name == v.Name {
+				had = value
+			}
+		}
+		env = append(env, v.Name+"="+v.Join(had))
+	}
+	return env
+}
+
 // Join is its value in an environment in which it had another.
 func (v Var) Join(had string) string {
 	if v.Before == "" || had == "" {

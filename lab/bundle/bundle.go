@@ -1,6 +1,7 @@
 // Package bundle packs all that a lab runs from into one archive, for a room
-// without internet: the programs, upstream's among them, and the images. A
-// list of checksums comes first; what is unpacked is checked against it.
+// without internet: the programs, upstream's among them, the images, and what
+// lessons need. A list of checksums comes first; what is unpacked is checked
+// against it.
 package bundle
 
 import (
@@ -15,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,22 +26,30 @@ import (
 const (
 	// sumsFile is the first file of a bundle, as sha256sum(1) writes it.
 	sumsFile = "SHA256SUMS"
-	// maxSums bounds what is read before anything can be trusted.
-	maxSums = 1 << 20
+	// maxSums bounds what is read before anything can be trusted. Ten thousand
+	// files, most of them Go's and the modules', take little more than 1 MB.
+	maxSums = 8 << 20
 )
 
 // wanted is what a bundle holds, of the folder of programs. The lab command is
 // first, so that a person can take it out without reading on.
 var wanted = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.tar", "node-image.tar*"}
 
-// Write packs the folder of programs into file, all or nothing.
-func Write(ctx context.Context, dir, file string, note func(string)) (packed int, err error) {
-	names, err := contents(dir)
+// entry is a file to pack, and its name in the bundle.
+type entry struct{ name, file string }
+
+// Write packs the folder of programs, and more files by their name in the bundle, into
+// file, all or nothing.
+func Write(ctx context.Context, dir string, more map[string]string, file string, note func(string)) (packed int, err error) {
+	entries, err := contents(dir)
 	if err != nil {
 		return 0, err
 	}
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		entries = append(entries, entry{name, more[name]})
+	}
 	note("computing checksums")
-	sums, err := checksums(ctx, dir, names)
+	sums, err := checksums(ctx, entries)
 	if err != nil {
 		return 0, err
 	}
@@ -48,23 +58,23 @@ func Write(ctx context.Context, dir, file string, note func(string)) (packed int
 		return 0, err
 	}
 	defer func() { _ = os.Remove(out.Name()) }() // Fails when all went well.
-	if err := errors.Join(pack(ctx, out, dir, names, sums, note), out.Chmod(0o644), out.Close()); err != nil {
+	if err := errors.Join(pack(ctx, out, entries, sums, note), out.Chmod(0o644), out.Close()); err != nil {
 		return 0, err
 	}
-	return len(names), os.Rename(out.Name(), file)
+	return len(entries), os.Rename(out.Name(), file)
 }
 
-// contents are the files to pack; a part that is missing altogether is an
-// error.
-func contents(dir string) ([]string, error) {
-	var names []string
+// contents are the files to pack of the folder of programs; a part that is missing
+// altogether is an error.
+func contents(dir string) ([]entry, error) {
+	var entries []entry
 	for _, pattern := range wanted {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return nil, err
 		}
 		slices.Sort(found)
-		n := len(names)
+		n := len(entries)
 		for _, file := range found {
 			info, err := os.Stat(file)
 			if err != nil {
@@ -75,23 +85,23 @@ func contents(dir string) ([]string, error) {
 				return nil, err
 			}
 			if info.Mode().IsRegular() && !strings.HasPrefix(filepath.Base(name), ".") {
-				names = append(names, filepath.ToSlash(name))
+				entries = append(entries, entry{filepath.ToSlash(name), file})
 			}
 		}
-		if len(names) == n {
+		if len(entries) == n {
 			return nil, fmt.Errorf("%s has no %s: `make build node-image` builds what a bundle holds", dir, pattern)
 		}
 	}
-	return names, nil
+	return entries, nil
 }
 
-func checksums(ctx context.Context, dir string, names []string) ([]byte, error) {
+func checksums(ctx context.Context, entries []entry) ([]byte, error) {
 	var sums bytes.Buffer
-	for _, name := range names {
+	for _, e := range entries {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		f, err := os.Open(filepath.Join(dir, name))
+		f, err := os.Open(e.file)
 		if err != nil {
 			return nil, err
 		}
@@ -100,12 +110,12 @@ func checksums(ctx context.Context, dir string, names []string) ([]byte, error) 
 		if err := errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
-		_, _ = fmt.Fprintf(&sums, "%x  %s\n", hash.Sum(nil), name)
+		_, _ = fmt.Fprintf(&sums, "%x  %s\n", hash.Sum(nil), e.name)
 	}
 	return sums.Bytes(), nil
 }
 
-func pack(ctx context.Context, out io.Writer, dir string, names []string, sums []byte, note func(string)) error {
+func pack(ctx context.Context, out io.Writer, entries []entry, sums []byte, note func(string)) error {
 	compressed, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
 	if err != nil {
 		return err
@@ -117,20 +127,20 @@ func pack(ctx context.Context, out io.Writer, dir string, names []string, sums [
 	if _, err := w.Write(sums); err != nil {
 		return err
 	}
-	for i, name := range names {
+	for i, e := range entries {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		note(fmt.Sprintf("%d of %d: %s", i+1, len(names), name))
-		if err := packFile(w, dir, name); err != nil {
+		note(fmt.Sprintf("%d of %d: %s", i+1, len(entries), e.name))
+		if err := packFile(w, e); err != nil {
 			return err
 		}
 	}
 	return errors.Join(w.Close(), compressed.Close())
 }
 
-func packFile(w *tar.Writer, dir, name string) error {
-	f, err := os.Open(filepath.Join(dir, name))
+func packFile(w *tar.Writer, e entry) error {
+	f, err := os.Open(e.file)
 	if err != nil {
 		return err
 	}
@@ -139,7 +149,7 @@ func packFile(w *tar.Writer, dir, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size()}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: e.name, Mode: int64(info.Mode().Perm()), Size: info.Size()}); err != nil {
 		return err
 	}
 	_, err = io.Copy(w, f)

@@ -1,8 +1,12 @@
 package bundle
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,15 +33,20 @@ func programs(t *testing.T) string {
 func TestWhatIsPackedComesOut(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	n, err := Write(t.Context(), programs(t), file, quiet)
+	from := filepath.Join(t.TempDir(), "made")
+	require.NoError(t, os.WriteFile(from, []byte("this is more"), 0o644))
+	n, err := Write(t.Context(), programs(t), map[string]string{"own/go.mod": from}, file, quiet)
 	require.NoError(t, err)
-	assert.Equal(t, 6, n)
+	assert.Equal(t, 7, n)
 
 	dir, err := Unpack(t.Context(), file, quiet)
 	require.NoError(t, err)
 	data, err := os.ReadFile(filepath.Join(dir, "kube", "kubectl"))
 	require.NoError(t, err)
 	assert.Equal(t, "this is kube/kubectl", string(data))
+	data, err = os.ReadFile(filepath.Join(dir, "own", "go.mod"))
+	require.NoError(t, err)
+	assert.Equal(t, "this is more", string(data))
 	info, err := os.Stat(filepath.Join(dir, "lab"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o755), info.Mode().Perm())
@@ -53,7 +62,7 @@ func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	_, err := Write(t.Context(), programs(t), file, quiet)
+	_, err := Write(t.Context(), programs(t), nil, file, quiet)
 	require.NoError(t, err)
 	whole, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -74,6 +83,27 @@ func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
 func TestABundleIsWhole(t *testing.T) {
 	dir := programs(t)
 	require.NoError(t, os.Remove(filepath.Join(dir, "node-image.tar")))
-	_, err := Write(t.Context(), dir, filepath.Join(t.TempDir(), "b"), quiet)
+	_, err := Write(t.Context(), dir, nil, filepath.Join(t.TempDir(), "b"), quiet)
 	assert.ErrorContains(t, err, "make build node-image")
+}
+
+// A bundle has some ten thousand files, with long names.
+func TestManyFiles(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o644))
+	more := map[string]string{}
+	for i := range 20_000 {
+		more[fmt.Sprintf("own/%s/%d", strings.Repeat("long", 10), i)] = empty
+	}
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	_, err := Write(t.Context(), programs(t), more, file, quiet)
+	require.NoError(t, err)
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	compressed, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	sums, _, err := readSums(tar.NewReader(compressed))
+	require.NoError(t, err)
+	assert.Len(t, sums, 20_006)
 }

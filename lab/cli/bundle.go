@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab/bundle"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
 func newBundle(o *options) *cobra.Command {
@@ -14,15 +20,21 @@ func newBundle(o *options) *cobra.Command {
 		Use:   "bundle FILE",
 		Short: "Pack all that a room without internet needs into one archive",
 		Long: `bundle packs the programs, upstream's among them, and the images, the nodes'
-among them, with a list of checksums. Who has the archive needs neither Go nor a
-registry: lab up --bundle FILE unpacks it once into the user's cache
-(XDG_CACHE_HOME, else ~/.cache), checks it, and runs from there.`,
+among them, with a list of checksums; and for lessons the CCMs that have a
+mistake, and a Go with the modules that a CCM is made of. Who has the archive
+needs neither Go nor a registry: lab up --bundle FILE and lab lesson --bundle FILE
+unpack it once into the user's cache (XDG_CACHE_HOME, else ~/.cache), check it,
+and run from there. Unpacked by tar into a folder that all may read, its lab
+serves everybody on a machine: nothing is written there.
+
+It is run in a clone, and packs the Go that the clone is built with.`,
 		Example: `  make build node-image && lab bundle ccmlab.tar.gz
-  tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere`,
+  tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere
+  ./lab lesson --bundle ccmlab.tar.gz list`,
 		Args: oneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.steps().Do("bundle", func(note func(string)) (string, error) {
-				n, err := bundle.Write(cmd.Context(), binDir(), args[0], note)
+				n, err := writeBundle(cmd.Context(), args[0], note)
 				if err != nil {
 					return "", err
 				}
@@ -34,4 +46,55 @@ registry: lab up --bundle FILE unpacks it once into the user's cache
 			})
 		},
 	}
+}
+
+func writeBundle(ctx context.Context, file string, note func(string)) (packed int, err error) {
+	scratch, err := os.MkdirTemp("", "bundle")
+	if err != nil {
+		return 0, remedy.With(err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	more, err := lessons.Pack(ctx, scratch, note)
+	if err != nil {
+		return 0, err
+	}
+	return bundle.Write(ctx, binDir(), more, file, note)
+}
+
+// addBundle gives a command, and all below it, the flag --bundle: the same command is
+// then run by the bundle's own lab, so that all of it runs beside the bundle's programs.
+func addBundle(cmd *cobra.Command, o *options) {
+	var file string
+	cmd.PersistentFlags().StringVar(&file, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, which is unpacked once")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // In place of the root's.
+		if err := o.speak(); err != nil || file == "" {
+			return err
+		}
+		var dir string
+		if err := o.steps().Do("bundle", func(note func(string)) (_ string, err error) {
+			dir, err = bundle.Unpack(cmd.Context(), file, note)
+			return "unpacked in " + dir, err
+		}); err != nil {
+			return err
+		}
+		self := filepath.Join(dir, "lab")
+		err := syscall.Exec(self, append([]string{self}, withoutBundle(os.Args[1:])...), os.Environ())
+		return fmt.Errorf("%s cannot be run (%w): a bundle is for machines like the one that packed it, and XDG_CACHE_HOME must be where programs may be run", self, err)
+	}
+}
+
+// withoutBundle are arguments without the flag --bundle.
+func withoutBundle(args []string) []string {
+	var left []string
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--":
+			return append(left, args[i:]...)
+		case args[i] == "--bundle":
+			i++ // Its value.
+		case !strings.HasPrefix(args[i], "--bundle="):
+			left = append(left, args[i])
+		}
+	}
+	return left
 }

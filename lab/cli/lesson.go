@@ -32,20 +32,25 @@ what to do. Nothing has to be handed in: a task is done when the lab says so, an
 that is seen by lesson watch as it happens, or by the next lesson status.
 
 Lessons take place in a lab of their own, named "lesson" (--name gives another), one
-at a time. They can be taken in any order; what was done is remembered.`,
+at a time. They can be taken in any order; what was done is remembered.
+
+With --bundle a lesson needs neither a clone nor Go nor the internet. It is wanted
+once: lab lesson start says what to type in a shell, which then has the bundle's lab.`,
 		Example: `  lab lesson list
   lab lesson start taint
   eval "$(lab env --name lesson)"   # kubectl, fakecloud and lab speak to the lesson's lab
   lab lesson watch                  # in a second terminal: says when a task is done
   lab lesson hint                   # more with each
   lab lesson solve                  # type the solution of the current task
-  lab lesson next`,
+  lab lesson next
+  ./lab lesson --bundle ccmlab-bundle.tar.gz start taint   # without internet`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonHint(o), newLessonSolve(o),
 		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonSite(o), newLessonVerify(o),
 	)
+	addBundle(cmd, o)
 	return cmd
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kind"
+	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -335,15 +336,25 @@ func commandLine(words []string) string {
 
 func newEnv(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:     "env",
-		Short:   "Print exports that make kubectl, fakecloud and lab speak to this lab",
+		Use:   "env",
+		Short: "Print exports that make kubectl, fakecloud and lab speak to this lab",
+		Long: `env prints exports for a shell: kubectl, fakecloud and lab speak to this lab. Where
+lessons take place, go compiles a CCM as the lab does; in a bundle that is its own Go.`,
 		Example: `  eval "$(lab env)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := o.open()
 			if err != nil {
 				return err
 			}
-			for _, v := range l.Env() {
+			seat, err := lessons.Take(l.State.Name)
+			if err != nil {
+				return err
+			}
+			tools, err := seat.Tools()
+			if err != nil {
+				return err
+			}
+			for _, v := range append(l.Env(), tools...) {
 				line := "export " + v.Name + "=" + quote(v.Value)
 				if v.Before != "" {
 					line += fmt.Sprintf("\"${%s:+%s$%[1]s}\"", v.Name, v.Before)

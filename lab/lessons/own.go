@@ -5,7 +5,6 @@ package lessons
 // to which step.
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -15,7 +14,6 @@ import (
 	"go/format"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -34,9 +32,6 @@ var ownCCM embed.FS
 
 // ownFolder is where a learner's CCM is written, and what its program is called.
 const ownFolder = "my-ccm"
-
-// ownModule is the module of the cloud's client.
-const ownModule = "github.com/ccmlab/ccmlab"
 
 // stepRE marks where the lines of a step begin. Before that step there are, in their
 // place, those between "// before" and "// end", without their slashes.
@@ -104,21 +99,17 @@ func upTo(text string, step int) (string, error) {
 	return out.String(), nil
 }
 
-// begin writes a folder that has everything up to the step before this one, and a
-// go.mod with which it compiles. What is there is kept beside it, and its new name
-// returned.
-func begin(folder string, step int) (kept string, err error) {
+// begin writes a folder that has everything up to the step before this one, and
+// compiles. What is there is kept beside it, and its new name returned.
+func (w *workshop) begin(folder string, step int) (kept string, err error) {
 	files, err := written(step - 1)
 	if err != nil {
-		return "", err
-	}
-	if files["go.mod"], files["go.sum"], err = ownMod(); err != nil {
 		return "", err
 	}
 	if kept, err = setAside(folder); err != nil {
 		return "", remedy.With(err)
 	}
-	return kept, writeAll(folder, files)
+	return kept, errors.Join(writeAll(folder, files), w.equip(folder))
 }
 
 func writeAll(folder string, files map[string][]byte) error {
@@ -140,55 +131,6 @@ func setAside(folder string) (name string, err error) {
 			return name, os.Rename(folder, name)
 		}
 	}
-}
-
-// ownMod is the go.mod of a CCM that is compiled with the same modules as the lab's
-// own, and with the cloud's client from the clone that this program was built in.
-func ownMod() (mod, sum []byte, err error) {
-	root, err := cloneOf()
-	if err != nil {
-		return nil, nil, err
-	}
-	if mod, err = os.ReadFile(filepath.Join(root, "go.mod")); err != nil {
-		return nil, nil, err
-	}
-	if sum, err = os.ReadFile(filepath.Join(root, "go.sum")); err != nil {
-		return nil, nil, err
-	}
-	text := strings.Replace(string(mod), "module "+ownModule, "module "+ownFolder, 1)
-	text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", ownModule, root)
-	return []byte(text), sum, nil
-}
-
-// cloneOf is the root of the clone whose bin holds this program.
-func cloneOf() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	root := filepath.Dir(filepath.Dir(self))
-	data, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil || !strings.HasPrefix(string(data), "module "+ownModule+"\n") {
-		return "", fmt.Errorf("a CCM is written with the sources of CCM Lab beside it: run bin/lab of a clone (%s is none)", root)
-	}
-	return root, nil
-}
-
-// buildBound is how long a learner's program may take to compile: the first time,
-// with all that it is made of.
-const buildBound = 15 * time.Minute
-
-// build compiles the CCM in a folder. An error says what the compiler says.
-func build(ctx context.Context, folder string) (program string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, buildBound, fmt.Errorf("gave up after %s", buildBound))
-	defer cancel()
-	program = filepath.Join(folder, ownFolder)
-	cmd := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-o", program, ".")
-	cmd.Dir = folder
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s does not compile: %w\n%s", folder, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)))
-	}
-	return program, nil
 }
 
 // fingerprint is another whenever a source in the folder is.
@@ -247,10 +189,17 @@ func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
 			return "", err
 		}
 	}
-	if goesOn, err := p.goesOn(l, folder); err != nil || goesOn {
+	w, err := workshopHere()
+	if err != nil {
 		return "", err
 	}
-	kept, err := begin(folder, l.Step)
+	if goesOn, err := p.goesOn(l, folder); err != nil || goesOn {
+		if err == nil && !w.equipped(folder) {
+			err = w.equip(folder)
+		}
+		return "", err
+	}
+	kept, err := w.begin(folder, l.Step)
 	if err != nil {
 		return "", err
 	}
@@ -320,7 +269,11 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 // judge has the suite run a task's tests on the CCM in a folder.
 func judge(ctx context.Context, name, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	tell("compiling " + folder)
-	program, err := build(ctx, folder)
+	w, err := workshopHere()
+	if err != nil {
+		return false, "", err
+	}
+	program, err := w.build(ctx, folder)
 	if err != nil && ctx.Err() == nil {
 		return false, err.Error(), nil
 	}

@@ -111,6 +111,10 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := s.Stop(ctx, steps); err != nil {
 		return err
 	}
+	wrong, err := suspectOf(ctx, l, steps)
+	if err != nil {
+		return err
+	}
 	begun, err := s.prepare(l, steps)
 	if err != nil {
 		return err
@@ -131,7 +135,7 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 			return err
 		}
 	}
-	if err := s.accuse(ctx, l, steps); err != nil {
+	if err := s.accuse(ctx, wrong, steps); err != nil {
 		return err
 	}
 	if err := s.settle(ctx, names); err != nil {

@@ -89,8 +89,6 @@ func (s *Seat) env(l *Lesson) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range opened.Env() {
-		env = append(env, v.Name+"="+v.Join(os.Getenv(v.Name)))
-	}
-	return env, nil
+	tools, err := s.Tools()
+	return lab.Environ(env, append(opened.Env(), tools...)), err
 }

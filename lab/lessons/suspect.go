@@ -4,9 +4,7 @@ package lessons
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -15,23 +13,24 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// suspects is a folder beside the programs, with those that were built before.
+// suspects is a folder beside the programs, with those that were built before: of a
+// bundle, all that lessons are about.
 const suspects = "suspects"
 
-// suspect is the program of a mutant: one that is there, or made from the clone.
+// suspect is the program of a mutant: made from the clone, or packed in the bundle.
 func suspect(ctx context.Context, mutant string, note func(string)) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
 	ready := filepath.Join(filepath.Dir(self), suspects, mutant)
-	program := filepath.Join(ready, "ccm")
-	root, err := cloneOf()
-	if err != nil {
-		if _, missing := os.Stat(program); !errors.Is(missing, fs.ErrNotExist) {
-			return program, missing
+	root, notClone := cloneOf()
+	if notClone != nil {
+		program := filepath.Join(ready, "ccm")
+		if _, err := os.Stat(program); err != nil {
+			return "", fmt.Errorf("there is no CCM with this lesson's mistake: `make bundle` packs it, for `lab lesson --bundle FILE`, and bin/lab of a clone compiles it (%w; %w)", err, notClone)
 		}
-		return "", err
+		return program, nil
 	}
 	chosen, err := mutants.Choose(mutant)
 	if err != nil {
@@ -40,16 +39,23 @@ func suspect(ctx context.Context, mutant string, note func(string)) (string, err
 	return chosen[0].Build(ctx, root, ready, note) // Quick when nothing has changed.
 }
 
-// accuse has the lab's CCM be the one with the mistake.
-func (s *Seat) accuse(ctx context.Context, l *Lesson, steps *ui.Steps) error {
+// suspectOf is the program of a lesson's mutant; "" where it has none.
+func suspectOf(ctx context.Context, l *Lesson, steps *ui.Steps) (program string, err error) {
 	if l.Mutant == "" {
+		return "", nil
+	}
+	return program, steps.Do("suspect", func(note func(string)) (string, error) {
+		program, err = suspect(ctx, l.Mutant, func(string) { note("it is being compiled") })
+		return "a CCM with a mistake is there", err
+	})
+}
+
+// accuse has the lab's CCM be the one with the mistake, if there is one.
+func (s *Seat) accuse(ctx context.Context, program string, steps *ui.Steps) error {
+	if program == "" {
 		return nil
 	}
-	return steps.Do("suspect", func(note func(string)) (string, error) {
-		program, err := suspect(ctx, l.Mutant, func(string) { note("it is being compiled") })
-		if err != nil {
-			return "", err
-		}
+	return steps.Do("ccm", func(func(string)) (string, error) {
 		opened, err := lab.OpenLocked(s.name)
 		if err != nil {
 			return "", err
@@ -58,6 +64,6 @@ func (s *Seat) accuse(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 		if err := opened.UseCCM(ctx, program, nil); err != nil {
 			return "", fmt.Errorf("having the CCM with a mistake run: %w", err)
 		}
-		return "a CCM with a mistake runs", nil
+		return "the one with a mistake runs", nil
 	})
 }

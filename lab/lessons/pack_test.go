@@ -1,0 +1,143 @@
+package lessons
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab"
+)
+
+// What is packed is enough for every step, where there is neither another Go nor a
+// network, and nothing may be written in the bundle. The Go in it compiles, finds what is
+// wrong, and says so; that a whole CCM compiles, CI sees.
+func TestAWorkshopOfABundle(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	files := map[string]string{}
+	require.NoError(t, packWorkshop(ctx, root, t.TempDir(), files, func(string) {}))
+	bundle := unpacked(t, files)
+	w, err := workshopIn(filepath.Join(bundle, workshopFolder))
+	require.NoError(t, err)
+	for name, data := range w.files {
+		assert.NotContains(t, string(data), root, name)
+	}
+	modules, err := os.ReadFile(filepath.Join(w.vendor, "modules.txt"))
+	require.NoError(t, err)
+	assert.NotContains(t, string(modules), root)
+
+	alone := []string{"PATH=/nowhere", "HOME=" + t.TempDir(), "GOCACHE=" + cacheOfGo(ctx, t), "GOFLAGS=", "GOPROXY="}
+	goRun := func(folder string, args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, w.goCommand, args...)
+		cmd.Dir, cmd.Env = folder, lab.Environ(alone, w.env)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for step := range lastStep + 1 {
+		folder := filepath.Join(t.TempDir(), ownFolder)
+		_, err := w.begin(folder, step+1)
+		require.NoError(t, err)
+		assert.True(t, w.equipped(folder))
+		out, err := goRun(folder, "list", "-deps", ".")
+		require.NoError(t, err, out)
+		assert.Contains(t, out, "k8s.io/cloud-provider/app")
+		assert.Contains(t, out, ownModule+"/fakecloud/client")
+	}
+	folder := t.TempDir()
+	require.NoError(t, w.equip(folder))
+	write := func(text string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(text), 0o644))
+	}
+	write("package main\n\nfunc main() { undefined() }\n")
+	_, err = w.build(ctx, folder)
+	require.ErrorContains(t, err, "main.go:3:15: undefined: undefined")
+	write("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Printf(\"%d\\n\", 1) }\n")
+	out, err := goRun(folder, "build")
+	require.NoError(t, err, out)
+	write("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Printf(\"%d\\n\", \"one\") }\n")
+	out, err = goRun(folder, "vet")
+	require.Error(t, err)
+	assert.Contains(t, out, "wrong type")
+}
+
+// unpacked is a folder with files as a bundle has them, which nobody may write to.
+func unpacked(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		to := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+		require.NoError(t, os.WriteFile(to, data, info.Mode().Perm()))
+	}
+	chmod := func(mode fs.FileMode) {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = os.Chmod(path, mode)
+			}
+			return err
+		}))
+	}
+	chmod(0o555)
+	t.Cleanup(func() { chmod(0o755) })
+	return dir
+}
+
+// cacheOfGo has what was compiled before: the flags are the same.
+func cacheOfGo(ctx context.Context, t *testing.T) string {
+	t.Helper()
+	out, err := goSays(ctx, "", "env", "GOCACHE")
+	require.NoError(t, err)
+	return string(out[:len(out)-1])
+}
+
+// A folder that was begun elsewhere is equipped anew, with the learner's sources in it;
+// one that was begun here keeps the go.mod that the learner has changed.
+func TestAFolderGoesOnElsewhere(t *testing.T) {
+	bundle := t.TempDir()
+	require.NoError(t, writeAll(bundle, map[string][]byte{"go.mod": []byte("module of-the-bundle")}))
+	w, err := workshopIn(bundle)
+	require.NoError(t, err)
+	clone, err := workshopOf(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	folder := filepath.Join(t.TempDir(), ownFolder)
+	_, err = clone.begin(folder, 1)
+	require.NoError(t, err)
+	assert.True(t, clone.equipped(folder))
+	for _, now := range []*workshop{w, clone, w} {
+		assert.False(t, now.equipped(folder))
+		require.NoError(t, now.equip(folder))
+		assert.True(t, now.equipped(folder))
+		data, err := os.ReadFile(filepath.Join(folder, "go.mod"))
+		require.NoError(t, err)
+		assert.Equal(t, now.files["go.mod"], data)
+		require.FileExists(t, filepath.Join(folder, "instances.go"))
+	}
+	require.NoError(t, os.Remove(filepath.Join(folder, "vendor")))
+	require.NoError(t, os.MkdirAll(filepath.Join(folder, "vendor", "learners-own"), 0o755))
+	require.ErrorContains(t, w.equip(folder), "move it away")
+}
+
+// Beside a test's program there is neither a clone nor a bundle.
+func TestWithoutAWorkshop(t *testing.T) {
+	_, err := workshopHere()
+	require.ErrorContains(t, err, "lab lesson --bundle FILE")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = suspect(t.Context(), "removed-ports-stay", nil)
+	require.ErrorContains(t, err, "`make bundle` packs it")
+	_, err = Pack(t.Context(), t.TempDir(), nil)
+	require.ErrorContains(t, err, "is no clone of CCM Lab")
+}
