@@ -20,7 +20,7 @@ func TestProgressIsKept(t *testing.T) {
 	assert.Empty(t, p.Lessons)
 	_, _, err = s.Current()
 	require.ErrorIs(t, err, ErrNone)
-	first, err := s.Next()
+	first, _, err := s.Next(t.Context())
 	require.NoError(t, err)
 	all, err := All()
 	require.NoError(t, err)
