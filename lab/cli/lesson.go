@@ -515,9 +515,15 @@ func newLessonNext(o *options) *cobra.Command {
 					return err
 				}
 			}
-			l, err := s.Next()
+			l, unfit, err := s.Next(cmd.Context())
 			if err != nil {
 				return err
+			}
+			for _, why := range unfit {
+				o.steps().Say("Passed over: %s", why)
+			}
+			if l == nil && len(unfit) > 0 {
+				return errors.New("every other lesson is finished; `lab lesson start ID` begins any of them again")
 			}
 			if l == nil {
 				return ui.Markdown(cmd.OutOrStdout(), "**Every lesson is finished.** `lab lesson start ID` begins any of them again.\n")

@@ -1,15 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -38,9 +36,11 @@ func verifyLessons(cmd *cobra.Command, o *options, ids []string) error {
 	}
 	steps := o.steps()
 	var failed []error
+	var left []string
 	for _, l := range chosen {
-		if why := without(cmd.Context(), l); why != "" && len(ids) == 0 {
-			steps.Say("Lesson %s is left out: %s", l.ID, why)
+		if why := l.Fits(cmd.Context()); why != nil && len(ids) == 0 {
+			steps.Say("Left out: %s", why)
+			left = append(left, l.ID)
 			continue
 		}
 		steps.Say("Lesson %s", l.ID)
@@ -55,16 +55,12 @@ func verifyLessons(cmd *cobra.Command, o *options, ids []string) error {
 		}
 	}
 	down := s.Stop(context.WithoutCancel(cmd.Context()), steps)
+	tried := len(chosen) - len(left)
 	if len(failed) > 0 {
-		failed = append(failed, fmt.Errorf("%d of %d lessons do not work", len(failed), len(chosen)))
+		failed = append(failed, fmt.Errorf("%d of %d lessons do not work", len(failed), tried))
+	} else if len(left) > 0 { // --quiet or not: nobody shall take that for all of them.
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", tried, strings.Join(left, ", "))
+		failed = append(failed, err)
 	}
 	return errors.Join(append(failed, down, s.Forget())...)
-}
-
-// without says why a lesson cannot be taken on this machine.
-func without(ctx context.Context, l *lessons.Lesson) string {
-	if cmp.Or(l.Cluster, lab.Embedded) == lab.Kind && kind.Available(ctx) == "" {
-		return "it wants a kind cluster, and there is no container engine"
-	}
-	return ""
 }

@@ -119,7 +119,7 @@ func alternative(ctx context.Context, o lab.Options) string {
 	if _, err := state.Open(o.Name); o.Cluster != "" || !errors.Is(err, state.ErrNone) {
 		return ""
 	}
-	if why := kind.Available(ctx); why != "" {
+	if why, err := kind.Available(ctx); err == nil {
 		return fmt.Sprintf("   An embedded cluster; %s, so --cluster kind is there too, with real kubelets.", why)
 	}
 	return ""

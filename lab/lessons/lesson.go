@@ -7,6 +7,7 @@ package lessons
 
 import (
 	"cmp"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
@@ -297,6 +299,17 @@ func (l *Lesson) compile() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Fits is an error that says what this machine lacks for a lesson.
+func (l *Lesson) Fits(ctx context.Context) error {
+	if l.Cluster != lab.Kind {
+		return nil
+	}
+	if _, err := kind.Available(ctx); err != nil {
+		return fmt.Errorf("lesson %s needs a container engine, which the lessons on an embedded cluster do not (`lab lesson list` tells them apart): %w", l.ID, err)
+	}
+	return nil
 }
 
 // options are those that bring up a setting.

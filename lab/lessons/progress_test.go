@@ -3,12 +3,16 @@ package lessons
 import (
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 func TestProgressIsKept(t *testing.T) {
@@ -20,7 +24,7 @@ func TestProgressIsKept(t *testing.T) {
 	assert.Empty(t, p.Lessons)
 	_, _, err = s.Current()
 	require.ErrorIs(t, err, ErrNone)
-	first, err := s.Next()
+	first, _, err := s.Next(t.Context())
 	require.NoError(t, err)
 	all, err := All()
 	require.NoError(t, err)
@@ -79,4 +83,33 @@ func TestWhatIsNoted(t *testing.T) {
 	p.of("l").begin("")
 	assert.Empty(t, p.of("l").Done)
 	assert.Equal(t, finished, p.of("l").Finished, "it was finished once")
+}
+
+// Where there is no container engine, a lesson that needs one says so before it takes
+// anything down, and the next is another.
+func TestWithoutAnEngine(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
+	all, err := All()
+	require.NoError(t, err)
+	at := slices.IndexFunc(all, func(l *Lesson) bool { return l.Cluster == lab.Kind })
+	require.Positive(t, at, "a lesson on kind, and not the first")
+	s, err := Take("someone")
+	require.NoError(t, err)
+	require.NoError(t, s.record.change(func(p *Progress) error {
+		p.Current = all[at-1].ID
+		return nil
+	}))
+
+	err = s.Start(t.Context(), all[at], ui.Discard())
+	require.ErrorContains(t, err, "lesson "+all[at].ID+" needs a container engine")
+	require.ErrorContains(t, err, "install one")
+	p, err := s.Progress()
+	require.NoError(t, err)
+	assert.Equal(t, all[at-1].ID, p.Current)
+	next, unfit, err := s.Next(t.Context())
+	require.NoError(t, err)
+	assert.Same(t, all[at+1], next)
+	assert.Len(t, unfit, 1)
 }

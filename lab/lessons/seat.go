@@ -77,23 +77,29 @@ func (s *Seat) current(p *Progress) (*Lesson, *LessonProgress, error) {
 }
 
 // Next is the first lesson after the current one that is not finished, from the
-// beginning again after the last; nil if all are.
-func (s *Seat) Next() (*Lesson, error) {
+// beginning again after the last; nil if all are. One that this machine does not fit
+// is passed over: unfit has why.
+func (s *Seat) Next(ctx context.Context) (next *Lesson, unfit []error, err error) {
 	all, err := All()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p, err := s.Progress()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	at := slices.IndexFunc(all, func(l *Lesson) bool { return l.ID == p.Current }) + 1
 	for _, l := range slices.Concat(all[at:], all[:at]) {
-		if lp := p.Lessons[l.ID]; lp == nil || lp.Finished.IsZero() {
-			return l, nil
+		if lp := p.Lessons[l.ID]; lp != nil && !lp.Finished.IsZero() {
+			continue
 		}
+		why := l.Fits(ctx)
+		if why == nil {
+			return l, unfit, nil
+		}
+		unfit = append(unfit, why)
 	}
-	return nil, nil
+	return nil, unfit, nil
 }
 
 // labs are the names of a lesson's labs, by role.
@@ -106,8 +112,12 @@ func (s *Seat) labs(l *Lesson) map[string]string {
 }
 
 // Start brings everything into the state that the lesson begins with. What another
-// lesson, or an earlier run of this one, has left is taken down first.
+// lesson, or an earlier run of this one, has left is taken down first, unless the
+// lesson cannot be taken on this machine.
 func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
+	if err := l.Fits(ctx); err != nil {
+		return err
+	}
 	if err := s.Stop(ctx, steps); err != nil {
 		return err
 	}

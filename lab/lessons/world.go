@@ -274,8 +274,8 @@ const newestCalls = 2000
 func (w *world) entries(calls bool, since time.Time) ([]timeline.Entry, error) {
 	l := w.labs[""]
 	all, err := l.Timeline().Read()
-	if calls {
-		all, err = w.calls(l)
+	if err == nil && calls {
+		all, err = w.calls(l, all)
 	}
 	if err != nil {
 		return nil, &fetchError{"the timeline", err}
@@ -283,7 +283,9 @@ func (w *world) entries(calls bool, since time.Time) ([]timeline.Entry, error) {
 	return slices.DeleteFunc(all, func(e timeline.Entry) bool { return e.Time.Before(since) }), nil
 }
 
-func (w *world) calls(l *lab.Lab) ([]timeline.Entry, error) {
+// calls have their subjects by name, as `lab watch` prints them: what is recorded tells
+// the names.
+func (w *world) calls(l *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, fetchBound)
 	defer cancel()
 	cloud, err := l.Cloud()
@@ -294,12 +296,12 @@ func (w *world) calls(l *lab.Lab) ([]timeline.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.Reverse(newest)
-	out := make([]timeline.Entry, len(newest))
-	for i, a := range newest {
-		out[i] = l.Timeline().Call(a)
+	var merge timeline.Merge
+	merge.Add(time.Now(), recorded...)
+	for _, a := range slices.Backward(newest) {
+		merge.Add(time.Now(), l.Timeline().Call(a))
 	}
-	return out, nil
+	return slices.DeleteFunc(merge.All(), func(e timeline.Entry) bool { return e.Source != timeline.SourceCall }), nil
 }
 
 // of is the world with an entry to speak of.

@@ -31,9 +31,6 @@ var hostVariables = map[string]string{"docker": "DOCKER_HOST", "podman": "CONTAI
 // contextVariable would win over DOCKER_HOST.
 const contextVariable = "DOCKER_CONTEXT"
 
-// instead is what to do without a container engine.
-const instead = "the embedded cluster needs none: leave --cluster kind out"
-
 // detectBound is how long an engine may take to say that it is there.
 const detectBound = 10 * time.Second
 
@@ -43,7 +40,7 @@ func detect(ctx context.Context) (engine, error) {
 	names := []string{"docker", "podman"}
 	if chosen := os.Getenv("KIND_EXPERIMENTAL_PROVIDER"); chosen != "" {
 		if hostVariables[chosen] == "" {
-			return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s: want docker or podman; unset it, and what runs is found; or: %s", chosen, instead)
+			return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s: want docker or podman; unset it, and what runs is found", chosen)
 		}
 		names = []string{chosen}
 	}
@@ -66,9 +63,9 @@ func detect(ctx context.Context) (engine, error) {
 	case len(errs) > 0:
 		return engine{}, errors.Join(errs...)
 	case len(names) == 1:
-		return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that; or: %s", names[0], names[0], instead)
+		return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that", names[0], names[0])
 	}
-	return engine{}, fmt.Errorf("kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install); or: %s", instead)
+	return engine{}, errors.New("kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install)")
 }
 
 // locate finds out where the engine is, so that whatever a later shell's
@@ -81,7 +78,7 @@ func (e *engine) locate(ctx context.Context) error {
 		}
 	}
 	if e.host != "" && !strings.HasPrefix(e.host, "unix://") {
-		return fmt.Errorf("%s is on another machine (%s), and its networks cannot be reached from here; use one on this machine (unset %s, or docker context use default); or: %s", e.name, e.host, hostVariables[e.name], instead)
+		return fmt.Errorf("%s is on another machine (%s), and its networks cannot be reached from here; use one on this machine (unset %s, or docker context use default)", e.name, e.host, hostVariables[e.name])
 	}
 	return nil
 }
@@ -94,11 +91,11 @@ func (e engine) answers(ctx context.Context) error {
 	security, err := e.run(ctx, "info", "--format", map[string]string{"docker": "{{.SecurityOptions}}", "podman": "{{.Host.Security.Rootless}}"}[e.name])
 	switch {
 	case err != nil && strings.Contains(strings.ToLower(err.Error()), "permission denied"):
-		return fmt.Errorf("%s runs, but you may not use it: %w; join its group (sudo usermod -aG docker $USER, then log in again); or: %s", e.name, err, instead)
+		return fmt.Errorf("%s runs, but you may not use it: %w; join its group (sudo usermod -aG docker $USER, then log in again)", e.name, err)
 	case err != nil:
-		return fmt.Errorf("%s is installed but does not answer: %w; start it (sudo systemctl start %s); or: %s", e.name, err, e.name, instead)
+		return fmt.Errorf("%s is installed but does not answer: %w; start it (sudo systemctl start %s)", e.name, err, e.name)
 	case strings.Contains(security, "rootless") || security == "true":
-		return fmt.Errorf("%s runs rootless, and its networks cannot be reached from here: nothing could ask the load balancers; use one that runs as root; or: %s", e.name, instead)
+		return fmt.Errorf("%s runs rootless, and its networks cannot be reached from here: nothing could ask the load balancers; use one that runs as root", e.name)
 	}
 	return nil
 }

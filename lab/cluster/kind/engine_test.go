@@ -66,11 +66,14 @@ func TestEngineErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeEngines(t, tc.engines)
 			t.Setenv("KIND_EXPERIMENTAL_PROVIDER", tc.chosen)
-			_, err := detect(t.Context())
+			_, err := Choose(t.Context(), "", "", "")
 			for _, want := range append(tc.want, "the embedded cluster needs none") {
 				assert.ErrorContains(t, err, want)
 			}
-			assert.Empty(t, Available(t.Context()))
+			_, err = Available(t.Context())
+			for _, want := range tc.want {
+				assert.ErrorContains(t, err, want)
+			}
 		})
 	}
 }
@@ -93,7 +96,9 @@ func TestEngineIsChosen(t *testing.T) {
 			e, err := detect(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, e.name)
-			assert.Equal(t, tc.want+" runs", Available(t.Context()))
+			why, err := Available(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, tc.want+" runs", why)
 		})
 	}
 }
@@ -141,7 +146,7 @@ func TestChoose(t *testing.T) {
 func TestCheckNamesWhatIsMissing(t *testing.T) {
 	c := newCluster(t, isDown)
 	err := c.Check(t.Context())
-	for _, want := range []string{"images/fakecloud.tar", "images/ccm.tar", "images/hello.tar", "`make build` builds it", "does not answer", "the embedded cluster"} {
+	for _, want := range []string{"images/fakecloud.tar", "images/ccm.tar", "images/hello.tar", "`make build` builds it", "does not answer"} {
 		assert.ErrorContains(t, err, want)
 	}
 	c.lab.Kind = nil

@@ -70,7 +70,7 @@ var (
 func Choose(ctx context.Context, image, podNetwork, bin string) (*state.Kind, error) {
 	e, err := detect(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; or: the embedded cluster needs none: leave --cluster kind out", err)
 	}
 	k := &state.Kind{Engine: e.name, Host: e.host, Image: image, PodNetwork: podNetwork}
 	if k.PodNetwork == "" {
@@ -86,13 +86,14 @@ func Choose(ctx context.Context, image, podNetwork, bin string) (*state.Kind, er
 	return k, nil
 }
 
-// Available says in a few words why kind could be used here, or "".
-func Available(ctx context.Context) string {
+// Available says in a few words why kind could be used here; an error says why it
+// cannot, and what to do.
+func Available(ctx context.Context) (why string, err error) {
 	e, err := detect(ctx)
 	if err != nil {
-		return ""
+		return "", err
 	}
-	return e.name + " runs"
+	return e.name + " runs", nil
 }
 
 // New describes the cluster; nothing is started.
