@@ -79,7 +79,7 @@ test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors
 	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)
 
 .PHONY: lessons
-lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS=ID...)
+lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--parallel 3 ID...")
 	@bin/lab lesson verify $(LESSONS)
 
 .PHONY: mutants

@@ -593,20 +593,3 @@ from elsewhere.`,
 		},
 	}
 }
-
-func newLessonVerify(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "verify [ID...]",
-		Short: "Type every solution and see that each lesson works, on this machine",
-		Long: `verify starts each lesson, sees that none of its tasks is done yet, types the solutions,
-sees every task done, starts it again and sees that all is as it was. A trainer runs it
-before a class. What a learner has done is not touched, with another --name than theirs
-(default verify). Without an ID it is all lessons whose kind of cluster this machine has.`,
-		Example:           "  lab lesson verify\n  lab lesson verify taint",
-		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: completeLesson,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return verifyLessons(cmd, o, args)
-		},
-	}
-}
