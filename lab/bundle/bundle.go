@@ -189,7 +189,9 @@ func Unpack(ctx context.Context, file string, note func(string)) (dir string, er
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := unpack(ctx, r, tmp, sums, note); err != nil {
+	if err := unpack(ctx, r, tmp, sums, note); errors.Is(err, io.ErrUnexpectedEOF) {
+		return "", fmt.Errorf("--bundle %s is cut short: copy it here again", file)
+	} else if err != nil {
 		return "", fmt.Errorf("--bundle %s: %w", file, err)
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {

@@ -71,7 +71,8 @@ func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
 	for name, data := range map[string][]byte{"cut short": whole[:len(whole)*2/3], "a flipped bit": flipped, "something else": []byte("hello"), "empty": nil} {
 		require.NoError(t, os.WriteFile(file, data, 0o644))
 		_, err := Unpack(t.Context(), file, quiet)
-		require.Error(t, err, name)
+		require.ErrorContains(t, err, file, name)
+		assert.Equal(t, name == "cut short", strings.Contains(err.Error(), "is cut short: copy it here again"), err)
 		left, err := filepath.Glob(filepath.Join(cache, "ccmlab", "bundles", "*"))
 		require.NoError(t, err)
 		assert.Empty(t, left, name)

@@ -93,11 +93,11 @@ func workshopIn(folder string) (*workshop, error) {
 	}, nil
 }
 
-// compileFlags are those of the lab's own programs, as GOFLAGS has them, but for the
-// linker's: a learner may want symbols.
+// compileFlags are those of the lab's own programs, as GOFLAGS has them. Of the linker's
+// it is one: it takes half as long without what debuggers read.
 func compileFlags() string {
-	flags := build.Own("").Flags
-	return strings.Join(slices.DeleteFunc(flags, func(f string) bool { return strings.HasPrefix(f, "-ldflags=") }), " ")
+	flags := slices.DeleteFunc(build.Own("").Flags, func(f string) bool { return strings.HasPrefix(f, "-ldflags=") })
+	return strings.Join(append(flags, "-ldflags=-s"), " ")
 }
 
 // cloneOf is the root of the clone whose bin holds this program.
@@ -155,11 +155,15 @@ func (s *Seat) Tools() ([]lab.Var, error) {
 // with all that it is made of.
 const buildBound = 15 * time.Minute
 
-// build compiles the CCM in a folder. An error says what the compiler says.
+// judged is the program that the suite judges. The learner's own is left as it is: the
+// lab's agent may start it anew at any time, and the learner says when it changes.
+const judged = "." + ownFolder
+
+// build compiles the CCM in a folder, to be judged. An error says what the compiler says.
 func (w *workshop) build(ctx context.Context, folder string) (program string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildBound, fmt.Errorf("gave up after %s", buildBound))
 	defer cancel()
-	program = filepath.Join(folder, ownFolder)
+	program = filepath.Join(folder, judged)
 	cmd := exec.CommandContext(ctx, w.goCommand, "build", "-o", program, ".")
 	cmd.Dir, cmd.Env = folder, lab.Environ(os.Environ(), w.env)
 	if out, err := cmd.CombinedOutput(); err != nil {
