@@ -151,13 +151,21 @@ func (r *Room) Grow(seats int) ([]Card, error) {
 // of the kubelets' sockets are to be.
 var seatName = regexp.MustCompile(`^[a-z][-a-z0-9]{0,19}-[0-9]{1,4}$`)
 
+// CheckName is an error for what no seat can be called.
+func CheckName(name string) error {
+	if !seatName.MatchString(name) {
+		return fmt.Errorf("%.40q: want small letters, digits and hyphens, 20 at most, then a hyphen and a number, such as seat-3", name)
+	}
+	return nil
+}
+
 // Add sees to it that there are seats of these names, and returns the cards of those
 // that are new.
 func (r *Room) Add(names ...string) ([]Card, error) {
 	var cards []Card
 	for _, name := range names {
-		if !seatName.MatchString(name) {
-			return nil, fmt.Errorf("%q is no name of a seat: want letters, digits and hyphens, with a number at the end, such as seat-3; 25 characters are the most", name)
+		if err := CheckName(name); err != nil {
+			return nil, err
 		}
 		if slices.Contains(r.Names(), name) {
 			continue

@@ -217,8 +217,8 @@ func ask(ctx context.Context, where *url.URL) ([]SeatView, error) {
 		return nil, fmt.Errorf("what %s says is no classroom: %w", req.URL, err)
 	}
 	for _, s := range v.Seats {
-		if !seatName.MatchString(s.Name) {
-			return nil, fmt.Errorf("what %s says is no classroom: a seat is called %.40q", req.URL, s.Name)
+		if err := CheckName(s.Name); err != nil {
+			return nil, fmt.Errorf("what %s says is no classroom: a seat is called %w", req.URL, err)
 		}
 	}
 	return v.Seats, nil

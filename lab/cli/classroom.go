@@ -156,11 +156,8 @@ func (c *classroomUp) grow(room *classroom.Room, password string) ([]classroom.C
 		return room.Grow(c.seats)
 	}
 	cards, err := room.Add(c.seat)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	if password == "" {
-		return cards, nil
+	if err != nil || password == "" {
+		return cards, err
 	}
 	if err := room.Admit(c.seat, password); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.password, err)
@@ -208,6 +205,9 @@ func (c *classroomUp) first() (string, error) {
 
 // settle is what the room is to be, where it was not said as it was before.
 func (c *classroomUp) settle(room *classroom.Room) error {
+	if err := classroom.CheckName(c.seat); err != nil && c.seat != "" {
+		return usagef("--seat %w", err)
+	}
 	switch {
 	case c.seat != "" && c.seats != 0:
 		return usagef("--seat and --seats: want one of them")
