@@ -44,6 +44,10 @@ images: ## Build the images of fakecloud, ccm and hello, FROM scratch and offlin
 lab-image: ## Build the image of a whole embedded lab into bin/lab-image.tar, for a container on any system; says how to run it
 	@$(GO) run ./scripts/build lab-image
 
+.PHONY: seat-image
+seat-image: ## Build the image of a classroom's seat into bin/seat-image.tar, for a cluster (manifests/classroom); no image registry is needed
+	@$(GO) run ./scripts/build seat-image
+
 .PHONY: node-image
 node-image: ## Build the image of kind nodes into bin/node-image.tar; no image registry is needed
 	@$(GO) run ./scripts/node-image

@@ -3,11 +3,15 @@ package lab_test
 // A classroom, as its trainer and its learners have it.
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +21,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/classroom"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 func TestClassroom(t *testing.T) {
@@ -65,6 +70,62 @@ func TestClassroom(t *testing.T) {
 	data, err := os.ReadFile(f.home + "/.class/seat-01/.work/work")
 	require.NoError(t, err)
 	assert.Equal(t, "mine\n", string(data))
+}
+
+// What a pod runs: a seat of its name, and all of it ends with it.
+func TestClassroomInTheForeground(t *testing.T) {
+	f := newFixture(t)
+	page, door := local.FreePort("127.0.0.1", 0), local.FreePort("127.0.0.1", 0)
+	secret := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(secret, []byte("of the Secret"), 0o600))
+	var said bytes.Buffer
+	begin := func(args ...string) (cmd *exec.Cmd, ended chan error) {
+		said.Reset()
+		cmd = f.command("lab", append([]string{
+			"classroom", "up", "--foreground", "--seat", "seat-3", "--password-file", secret,
+			"--page-port", strconv.Itoa(page), "--ssh-port", strconv.Itoa(door),
+		}, args...)...)
+		cmd.Stdout, cmd.Stderr, ended = &said, &said, make(chan error, 1)
+		require.NoError(t, cmd.Start())
+		go func() { ended <- cmd.Wait() }()
+		return cmd, ended
+	}
+	t.Cleanup(func() { f.lab("classroom", "down", "--delete") })
+	serves := func() bool {
+		_, err := fetch("http://127.0.0.1:" + strconv.Itoa(page) + "/progress.json")
+		return err == nil
+	}
+	cmd, ended := begin("--lesson", "taint")
+	require.Eventually(t, func() bool { return serves() && f.seats()[0].Lesson != nil }, bound, 100*time.Millisecond)
+	assert.Equal(t, "seat-3", f.seats()[0].Name)
+	client, err := ssh.Dial("tcp", "127.0.0.1:"+strconv.Itoa(door), &ssh.ClientConfig{
+		User: "seat-3", Auth: []ssh.AuthMethod{ssh.Password("of the Secret")}, HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: bound, //nolint:gosec // It is this test's own.
+	})
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-ended, "%s", &said)
+	assert.NotContains(t, said.String(), "PASSWORD", "who has the Secret needs no card")
+	assert.False(t, serves())
+	home := f.home + "/.class/seat-3"
+	assert.NoDirExists(t, home+"/lesson", "its lab has ended")
+	assert.FileExists(t, home+"/.lessons/lesson.json", "what was done stays")
+
+	// A server that ends by itself is a failure, which a container's end tells.
+	_, ended = begin("--lesson", "none")
+	require.Eventually(t, serves, bound, 100*time.Millisecond)
+	var server map[string]*process.Process
+	require.Eventually(t, func() bool {
+		server, err = process.Host{Lab: f.home + "/.class/.server"}.Running()
+		return err == nil && len(server) == 1
+	}, bound, 100*time.Millisecond)
+	for _, p := range server {
+		require.NoError(t, p.Signal(syscall.SIGKILL))
+	}
+	var exit *exec.ExitError
+	require.ErrorAs(t, <-ended, &exit)
+	assert.Equal(t, 1, exit.ExitCode())
+	assert.Contains(t, said.String(), "the classroom's server has ended")
 }
 
 // seats are as `lab classroom status` has them.

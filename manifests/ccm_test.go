@@ -31,21 +31,21 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// kustomize is what `kubectl kustomize` prints for a folder of ccm/. It speaks
+// kustomize is what `kubectl kustomize` prints for a folder of ccm/ or classroom/. It speaks
 // to nobody.
-func kustomize(t *testing.T, dir string) []byte {
+func kustomize(t *testing.T, of, dir string) []byte {
 	t.Helper()
 	kubectl, err := filepath.Abs(filepath.Join(cmp.Or(os.Getenv("LAB_KUBE_BIN"), filepath.Join("..", "bin", "kube")), "kubectl"))
 	require.NoError(t, err)
 	require.FileExists(t, kubectl, "`make build` makes it")
 	// What only kubectl reads, `go test` would not notice to have changed.
-	require.NoError(t, fs.WalkDir(os.DirFS("ccm"), ".", func(file string, d fs.DirEntry, err error) error {
+	require.NoError(t, fs.WalkDir(os.DirFS(of), ".", func(file string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			_, err = os.ReadFile(filepath.Join("ccm", file))
+			_, err = os.ReadFile(filepath.Join(of, file))
 		}
 		return err
 	}))
-	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", filepath.Join("ccm", dir))
+	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", filepath.Join(of, dir))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -91,8 +91,8 @@ func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 
 // What labs apply is what a person gets from the base.
 func TestLabsApplyTheBase(t *testing.T) {
-	assert.ElementsMatch(t, decode(t, kustomize(t, "base")), decode(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget))
-	assert.ElementsMatch(t, decode(t, kustomize(t, "overlays/outside")), decode(t, manifests.CCM, manifests.CCMUser))
+	assert.ElementsMatch(t, decode(t, kustomize(t, "ccm", "base")), decode(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget))
+	assert.ElementsMatch(t, decode(t, kustomize(t, "ccm", "overlays/outside")), decode(t, manifests.CCM, manifests.CCMUser))
 }
 
 // A user outside has what the service account has.
@@ -129,7 +129,7 @@ func TestOverlays(t *testing.T) {
 		"overlays/dev":     {replicas: 1, routes: "false", cidrs: "false"},
 	} {
 		t.Run(path.Base(dir), func(t *testing.T) {
-			objects := decode(t, kustomize(t, dir))
+			objects := decode(t, kustomize(t, "ccm", dir))
 			d := only[*appsv1.Deployment](t, objects)
 			assert.Equal(t, tc.replicas, *d.Spec.Replicas)
 			pod := d.Spec.Template.Spec

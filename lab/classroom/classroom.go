@@ -6,6 +6,7 @@ package classroom
 // This file answers: which seats are there, and where is what belongs to each?
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +44,8 @@ type Room struct {
 	// PagePort is the port of the page, SSHPort that of the seats.
 	PagePort int `json:"pagePort"`
 	SSHPort  int `json:"sshPort"`
+	// PageURL is where learners have the page, if not here.
+	PageURL string `json:"pageURL,omitempty"`
 	// Seats are in the order of their names.
 	Seats []Seat `json:"seats"`
 }
@@ -134,9 +138,39 @@ type Card struct {
 // Grow sees to it that there are so many seats, and returns the cards of those that
 // are new. There are never fewer than before: somebody may sit there.
 func (r *Room) Grow(seats int) ([]Card, error) {
+	names := r.Names()
+	for n := 1; len(names) < seats; n++ {
+		if name := fmt.Sprintf("seat-%02d", n); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return r.Add(names...)
+}
+
+// seatName is a name that nothing else in the room's folder has, and short, as the paths
+// of the kubelets' sockets are to be.
+var seatName = regexp.MustCompile(`^[a-z][-a-z0-9]{0,19}-[0-9]{1,4}$`)
+
+// CheckName is an error for what no seat can be called.
+func CheckName(name string) error {
+	if !seatName.MatchString(name) {
+		return fmt.Errorf("%.40q: want small letters, digits and hyphens, 20 at most, then a hyphen and a number, such as seat-3", name)
+	}
+	return nil
+}
+
+// Add sees to it that there are seats of these names, and returns the cards of those
+// that are new.
+func (r *Room) Add(names ...string) ([]Card, error) {
 	var cards []Card
-	for n := len(r.Seats) + 1; n <= seats; n++ {
-		s := Seat{Name: fmt.Sprintf("seat-%02d", n)}
+	for _, name := range names {
+		if err := CheckName(name); err != nil {
+			return nil, err
+		}
+		if slices.Contains(r.Names(), name) {
+			continue
+		}
+		s := Seat{Name: name}
 		card, err := s.renew()
 		if err != nil {
 			return nil, err
@@ -147,6 +181,35 @@ func (r *Room) Grow(seats int) ([]Card, error) {
 		r.Seats, cards = append(r.Seats, s), append(cards, card)
 	}
 	return cards, r.save()
+}
+
+// MinPassword is how many characters a password has to have that a person chooses.
+const MinPassword = 8
+
+// CheckPassword is an error for one that is too short, or longer than is looked at.
+func CheckPassword(password string) error {
+	switch {
+	case len(password) < MinPassword:
+		return fmt.Errorf("a password of %d characters; %d are the least", len(password), MinPassword)
+	case len(password) > maxPassword:
+		return fmt.Errorf("a password of %d bytes; %d are the most", len(password), maxPassword)
+	}
+	return nil
+}
+
+// maxPassword is bcrypt's.
+const maxPassword = 72
+
+// Admit gives a seat a password that is known elsewhere: no card says it.
+func (r *Room) Admit(name, password string) error {
+	s, err := r.seat(name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(CheckPassword(password), s.set(password)); err != nil {
+		return err
+	}
+	return r.save()
 }
 
 // Renew gives seats new passwords. Who is in stays in.
@@ -175,9 +238,14 @@ func (s *Seat) renew() (Card, error) {
 	}
 	text := base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding).EncodeToString(random[:])
 	password := strings.Join([]string{text[:4], text[4:8], text[8:12]}, "-")
+	return Card{Seat: s.Name, Password: password}, s.set(password)
+}
+
+// set keeps a password as a hash.
+func (s *Seat) set(password string) error {
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
 	s.Hash = string(hash)
-	return Card{Seat: s.Name, Password: password}, err
+	return err
 }
 
 func (r *Room) seat(name string) (*Seat, error) {
@@ -223,7 +291,10 @@ func (r *Room) Host() string {
 	return "localhost"
 }
 
-// Page is where the page is.
-func (r *Room) Page() string {
+// Page is where learners have the page.
+func (r *Room) Page() string { return cmp.Or(r.PageURL, r.page()) }
+
+// page is where the room's own is.
+func (r *Room) page() string {
 	return "http://" + net.JoinHostPort(r.Host(), strconv.Itoa(r.PagePort)) + "/"
 }

@@ -67,6 +67,71 @@ func TestSeats(t *testing.T) {
 	assert.ErrorContains(t, err, "is damaged")
 }
 
+func TestSeatOfAName(t *testing.T) {
+	r, _ := newRoom(t, 0)
+	cards, err := r.Add("alice-3")
+	require.NoError(t, err)
+	assert.Equal(t, "alice-3", cards[0].Seat)
+	again, err := r.Add("alice-3")
+	require.NoError(t, err)
+	assert.Empty(t, again)
+	more, err := r.Grow(3)
+	require.NoError(t, err)
+	assert.Len(t, more, 2)
+	assert.Equal(t, []string{"alice-3", "seat-01", "seat-02"}, r.Names())
+	for _, wrong := range []string{"", "seat", "Seat-1", "site", ".server", "../seat-1", "seat-1/x", "-1", "a-very-long-name-of-a-seat-1", "seat-12345"} {
+		_, err := r.Add(wrong)
+		assert.ErrorContains(t, err, "such as seat-3", wrong)
+	}
+}
+
+func TestPasswordThatIsKnown(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	serve(t, r)
+	require.ErrorContains(t, r.Admit("seat-01", "seven77"), "8 are the least")
+	require.ErrorContains(t, r.Admit("seat-01", strings.Repeat("x", 73)), "72 are the most")
+	require.NoError(t, r.Admit("seat-01", "of the Secret"))
+	enter(t, r, Card{"seat-01", "of the Secret"})
+	_, err := come(r, "seat-01", cards[0].Password)
+	require.ErrorContains(t, err, "unable to authenticate")
+	data, err := os.ReadFile(r.file())
+	require.NoError(t, err)
+	assert.NotContains(t, string(data), "of the Secret")
+}
+
+// A room may be known by another name than it has itself.
+func TestPageElsewhere(t *testing.T) {
+	r, cards := newRoom(t, 1)
+	r.PageURL = "http://classroom.example.com/"
+	require.NoError(t, r.save())
+	serve(t, r)
+	out, err := session(t, enter(t, r, cards[0])).Output(`echo "$CCMLAB_PAGE"`)
+	require.NoError(t, err)
+	assert.Equal(t, r.PageURL+"\n", string(out))
+	code, _ := get(t, r.page())
+	assert.Equal(t, http.StatusOK, code)
+}
+
+// What was ended with its machine is no lab that is there.
+func TestLabOfAMachineThatEnded(t *testing.T) {
+	r, _ := newRoom(t, 1)
+	all, err := lessons.All()
+	require.NoError(t, err)
+	record, err := json.Marshal(lessons.Progress{
+		Current: all[0].ID, Labs: map[string]string{"": lessons.DefaultName},
+		Lessons: map[string]*lessons.LessonProgress{all[0].ID: {Started: time.Now()}},
+	})
+	require.NoError(t, err)
+	for file, text := range map[string]string{".lessons/lesson.json": string(record), "lesson/lab.json": `{"name": "lesson", "slot": 30}`} {
+		file = filepath.Join(r.Home("seat-01"), file)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	missing, err := r.Missing()
+	require.NoError(t, err)
+	assert.Equal(t, 1, missing)
+}
+
 // serve has the room's server run until the test ends.
 func serve(t *testing.T, r *Room) {
 	t.Helper()

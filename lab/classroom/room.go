@@ -95,7 +95,7 @@ func (r *Room) identity() string {
 
 // answers is an error unless the page is there, and this room's.
 func (r *Room) answers(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.Page(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.page(), nil)
 	if err != nil {
 		return err
 	}
@@ -117,6 +117,21 @@ func (r *Room) StopServer(ctx context.Context) error {
 		return err
 	}
 	return process.Stop(ctx, stopGrace, running[component])
+}
+
+// Stay returns when ctx ends, or with an error when the server does.
+func (r *Room) Stay(ctx context.Context) error {
+	running, err := r.host().Running()
+	if err != nil {
+		return err
+	}
+	if p := running[component]; p != nil {
+		err = p.Wait(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(err, errors.New("the classroom's server has ended; `lab classroom up` starts another, `lab classroom down` ends the labs\n"+process.LogHint(r.Log())))
 }
 
 // Did is what came of something at a seat.
@@ -232,7 +247,13 @@ func (r *Room) begun(seat string) (lesson string, there bool, err error) {
 		return p.Current, false, nil
 	}
 	for _, name := range p.Labs {
-		if _, err := state.OpenDir(filepath.Join(r.Home(seat), name)); err != nil {
+		dir := filepath.Join(r.Home(seat), name)
+		running, err := process.Host{Lab: dir}.Running()
+		if err != nil {
+			return p.Current, false, err
+		}
+		// A machine, or a container, that was ended leaves the record of a lab.
+		if l, err := state.OpenDir(dir); err != nil || l.Slot != 0 && len(running) == 0 {
 			return p.Current, false, nil //nolint:nilerr // It is brought up anew, which says what is wrong.
 		}
 	}
@@ -257,13 +278,13 @@ func (r *Room) Down(ctx context.Context, deleting bool, steps *ui.Steps) error {
 	if err := steps.Do("door", func(func(string)) (string, error) { return "closed", r.StopServer(ctx) }); err != nil {
 		return err
 	}
-	homes, err := filepath.Glob(filepath.Join(r.dir, "seat-*")) // Also of a record that is gone.
+	seats, err := filepath.Glob(r.work("*")) // Also of a record that is gone.
 	if err != nil {
 		return err
 	}
 	r.Seats = nil
-	for _, home := range homes {
-		r.Seats = append(r.Seats, Seat{Name: filepath.Base(home)})
+	for _, work := range seats {
+		r.Seats = append(r.Seats, Seat{Name: filepath.Base(filepath.Dir(work))})
 	}
 	if err := steps.Do("labs", func(note func(string)) (string, error) {
 		ended := 0
@@ -273,7 +294,7 @@ func (r *Room) Down(ctx context.Context, deleting bool, steps *ui.Steps) error {
 			if did.Err != nil {
 				problems = append(problems, fmt.Errorf("%s: %s", did.Seat, process.LastLines(did.Output, 5)))
 			}
-			note(fmt.Sprintf("%d of %d seats", ended, len(homes)))
+			note(fmt.Sprintf("%d of %d seats", ended, len(seats)))
 		})
 		return fmt.Sprintf("down, at %d seats", ended), errors.Join(append(problems, err)...)
 	}); err != nil {

@@ -4,12 +4,14 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -37,17 +39,21 @@ purpose. For people who do not trust each other give each a machine, a container
   lab classroom shell seat-07                    # look over a shoulder
   lab classroom down`,
 	}
-	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomServe())
+	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomPage(), newClassroomServe())
 	return cmd
 }
 
 // classroomUp are what a room is asked to be.
 type classroomUp struct {
 	seats    int
+	seat     string
+	password string // The file that has it.
 	lesson   string
 	listen   string
 	pagePort int
 	sshPort  int
+	pageURL  string
+	stay     bool
 }
 
 const noLesson = "none"
@@ -63,15 +69,23 @@ what there is: after down, or a restart of the machine, everybody is where they 
 the beginning of their lesson.
 
 It is reached from this machine alone unless --listen says otherwise. The page and the
-text are not secret and have no password; the seats have.`,
+text are not secret and have no password; the seats have.
+
+In a container, --foreground stays until it is told to end, and --seat names the one seat
+that is there.`,
 		Example: `  lab classroom up --seats 20
   lab classroom up --seats 20 --listen 0.0.0.0 --lesson taint
-  lab classroom up --seats 24    # four more`,
+  lab classroom up --seats 24    # four more
+  lab classroom up --foreground --listen 0.0.0.0 --seat seat-3 --password-file FILE   # a pod's`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
 	cmd.Flags().IntVar(&c.seats, "seats", 0, fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()))
 	cmd.Flags().StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
 	cmd.Flags().StringVar(&c.listen, "listen", "", "the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)")
+	cmd.Flags().StringVar(&c.seat, "seat", "", "a seat of this `NAME` is to be there, such as seat-3, in place of a number of them")
+	cmd.Flags().StringVar(&c.password, "password-file", "", fmt.Sprintf("the `FILE` that has the password of --seat, %d characters or more, and is read each time (default: a random one, printed once); of a folder, which is what Kubernetes mounts where a Secret has no such key, nothing is read", classroom.MinPassword))
+	cmd.Flags().BoolVar(&c.stay, "foreground", false, "stay, and end what down ends at the end (Ctrl-C, SIGTERM)")
+	cmd.Flags().StringVar(&c.pageURL, "page-url", "", "the `URL` that learners are told for the page and the text, where those are reached by another name than this machine's")
 	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
 	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
 	addOutput(cmd, "table", "json", "yaml")
@@ -84,16 +98,36 @@ func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
 	if err != nil {
 		return err
 	}
+	password, err := c.known()
+	if err != nil {
+		return err
+	}
 	room, err := classroom.Enter()
 	if err != nil {
 		return err
 	}
-	defer room.Leave()
 	if err := c.settle(room); err != nil {
+		room.Leave()
 		return err
 	}
-	steps := o.steps()
-	cards, err := room.Grow(c.seats)
+	err = c.open(cmd, o, room, lesson, password)
+	room.Leave() // Who stays lets others give new cards.
+	if !c.stay {
+		return err
+	}
+	ctx := cmd.Context()
+	if err == nil {
+		err = room.Stay(ctx)
+	}
+	if ctx.Err() == nil {
+		return err // What there is, up completes.
+	}
+	return errors.Join(err, closeRoom(context.WithoutCancel(ctx), o, false))
+}
+
+// open has the room be as it was asked for.
+func (c *classroomUp) open(cmd *cobra.Command, o *options, room *classroom.Room, lesson, password string) error {
+	cards, err := c.grow(room, password)
 	if err != nil {
 		return err
 	}
@@ -105,6 +139,7 @@ func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
 	if err != nil {
 		return err
 	}
+	steps := o.steps()
 	if err := steps.Do("door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) }); err != nil {
 		return err
 	}
@@ -112,6 +147,41 @@ func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
 		return err
 	}
 	return room.Begin(cmd.Context(), lesson, steps)
+}
+
+// grow makes the seats that are missing, and returns the cards to hand out: a password
+// that is known elsewhere is on none.
+func (c *classroomUp) grow(room *classroom.Room, password string) ([]classroom.Card, error) {
+	if c.seat == "" {
+		return room.Grow(c.seats)
+	}
+	cards, err := room.Add(c.seat)
+	if err != nil || password == "" {
+		return cards, err
+	}
+	if err := room.Admit(c.seat, password); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.password, err)
+	}
+	return nil, nil
+}
+
+// known is the password in the file; "" is none.
+func (c *classroomUp) known() (string, error) {
+	if c.password == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(c.password)
+	if errors.Is(err, syscall.EISDIR) {
+		return "", nil
+	}
+	if err != nil {
+		return "", usagef("--password-file: %w", err)
+	}
+	password := strings.TrimRight(string(data), "\r\n")
+	if err := classroom.CheckPassword(password); err != nil {
+		return "", usagef("--password-file %s: %w", c.password, err)
+	}
+	return password, nil
 }
 
 // first is the lesson to begin with; "" is none.
@@ -135,15 +205,23 @@ func (c *classroomUp) first() (string, error) {
 
 // settle is what the room is to be, where it was not said as it was before.
 func (c *classroomUp) settle(room *classroom.Room) error {
+	if err := classroom.CheckName(c.seat); err != nil && c.seat != "" {
+		return usagef("--seat %w", err)
+	}
 	switch {
+	case c.seat != "" && c.seats != 0:
+		return usagef("--seat and --seats: want one of them")
+	case c.password != "" && c.seat == "":
+		return usagef("--password-file: say with --seat which seat's it is")
 	case c.seats < 0 || c.seats > classroom.MaxSeats():
 		return usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
 	case c.seats > 0 && c.seats < len(room.Seats):
 		return usagef("--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all", c.seats, len(room.Seats))
-	case c.seats == 0 && len(room.Seats) == 0:
+	case c.seats == 0 && c.seat == "" && len(room.Seats) == 0:
 		c.seats = 1
 	}
 	room.Listen = cmp.Or(c.listen, room.Listen, "127.0.0.1")
+	room.PageURL = cmp.Or(c.pageURL, room.PageURL)
 	room.PagePort = cmp.Or(c.pagePort, room.PagePort, 8400)
 	room.SSHPort = cmp.Or(c.sshPort, room.SSHPort, 2222)
 	return nil
@@ -362,16 +440,20 @@ func newClassroomDown(o *options) *cobra.Command {
 wrote and their passwords stay, and up goes on from there. --delete deletes that, too.`,
 		Example: "  lab classroom down\n  lab classroom down --delete",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			room, err := classroom.Enter()
-			if err != nil {
-				return err
-			}
-			defer room.Leave()
-			return room.Down(cmd.Context(), deleting, o.steps())
+			return closeRoom(cmd.Context(), o, deleting)
 		},
 	}
 	cmd.Flags().BoolVar(&deleting, "delete", false, "also delete the seats, with all that was written there")
 	return cmd
+}
+
+func closeRoom(ctx context.Context, o *options, deleting bool) error {
+	room, err := classroom.Enter()
+	if err != nil {
+		return err
+	}
+	defer room.Leave()
+	return room.Down(ctx, deleting, o.steps())
 }
 
 func newClassroomServe() *cobra.Command {

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
 	"github.com/ccmlab/ccmlab/lab/image"
@@ -30,15 +32,15 @@ const (
 func labImage(steps *ui.Steps, bin, kube string, out io.Writer) error {
 	archive := filepath.Join(bin, "lab-image.tar")
 	err := steps.Do("lab image", func(func(string)) (string, error) {
-		sources := labPrograms(bin, kube)
-		stale, err := older(archive, sources)
+		programs := labPrograms(bin, kube)
+		stale, err := older(archive, sources(programs))
 		if err != nil {
 			return "", err
 		}
 		if !stale {
 			return archive + " is up to date", nil
 		}
-		spec, err := labSpec(sources)
+		spec, err := labSpec(programs)
 		if err == nil {
 			err = image.WriteFile(archive, spec)
 		}
@@ -68,7 +70,9 @@ func labPrograms(bin, kube string) map[string]string {
 	return files
 }
 
-func older(archive string, sources map[string]string) (bool, error) {
+func sources(programs map[string]string) []string { return slices.Collect(maps.Values(programs)) }
+
+func older(archive string, sources []string) (bool, error) {
 	have, err := os.Stat(archive)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -89,27 +93,38 @@ func older(archive string, sources map[string]string) (bool, error) {
 // the first slot and its usual ports, so that kubectl and fakecloud need not be
 // told where it is.
 func labSpec(programs map[string]string) (image.Spec, error) {
-	tree := image.Tree{}
-	var errs []error
-	for name, source := range programs {
-		errs = append(errs, tree.File(name, source, 0o755))
+	spec := image.Spec{
+		Names: []string{imageName("lab")}, Tree: image.Tree{},
+		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
+		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
+		Env:        []string{"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token"},
 	}
+	return spec, settle(&spec, programs, "/")
+}
+
+// settle puts the programs into an image, and the user who runs them there.
+func settle(spec *image.Spec, programs map[string]string, shell string) error {
 	const anybodys = 0o777 | fs.ModeSticky
-	errs = append(errs,
+	tree := spec.Tree
+	errs := []error{
 		tree.Link(path.Join(programsDir, "kubectl"), "kube/kubectl"),
 		tree.Dir("tmp", anybodys), tree.Dir(labHome[1:], anybodys),
 		// The kubelet looks for a user of its own name, and fails where it cannot look.
-		tree.Text("etc/passwd", "lab:x:65532:65532::"+labHome+":/\n", 0o644),
-		tree.Text("etc/group", "lab:x:65532:\n", 0o644),
-	)
-	return image.Spec{
-		Names: []string{imageName("lab")}, Tree: tree, User: "65532:65532",
-		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
-		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
-		Env: []string{
-			"HOME=" + labHome, "CCMLAB_HOME=" + labHome,
-			"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml",
-			"FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token",
-		},
-	}, errors.Join(errs...)
+		extend(tree, "etc/passwd", "lab:x:65532:65532::"+labHome+":"+shell+"\n"),
+		extend(tree, "etc/group", "lab:x:65532:\n"),
+	}
+	for name, source := range programs {
+		errs = append(errs, tree.File(name, source, 0o755))
+	}
+	spec.User, spec.Env = "65532:65532", append(spec.Env, "HOME="+labHome, "CCMLAB_HOME="+labHome)
+	return errors.Join(errs...)
+}
+
+// extend adds a line to a file, which it makes where there is none.
+func extend(tree image.Tree, name, line string) error {
+	have, err := tree.Read(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return tree.Text(name, string(have)+line, 0o644)
 }

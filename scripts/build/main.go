@@ -4,7 +4,7 @@
 // LAB_KUBE_BIN names a folder that has upstream's already; then only the
 // project's own are made. With the word "images" (`make images`) it makes those
 // alone and says which they are; with "lab-image" (`make lab-image`) it also
-// makes the image of a whole lab.
+// makes the image of a whole lab, with "seat-image" that of a classroom's seat.
 package main
 
 import (
@@ -56,8 +56,11 @@ func run() error {
 			return err
 		}
 	}
-	if word == "lab-image" {
+	switch word {
+	case "lab-image":
 		return labImage(steps, "bin", kube, os.Stdout)
+	case "seat-image":
+		return seatImage(ctx, steps, "bin", kube)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/image/debian"
 )
 
 func assemble(ctx context.Context, tree image.Tree, version, name, store string) error {
@@ -37,10 +38,11 @@ func assemble(ctx context.Context, tree image.Tree, version, name, store string)
 
 // prune takes away what only a machine that boots, or installs packages, needs.
 func prune(tree image.Tree) error {
+	if err := debian.Prune(tree); err != nil {
+		return err
+	}
 	units := "usr/lib/systemd/system/"
-	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
-		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*", // perl-base stays.
-		"etc/systemd/system/*.wants/*",
+	return tree.Remove("etc/systemd/system/*.wants/*",
 		units+"sysinit.target.wants/systemd-tmpfiles-setup.service", units+"multi-user.target.wants/*",
 		units+"local-fs.target.wants/*", units+"basic.target.wants/*",
 		units+"sockets.target.wants/*udev*", units+"sockets.target.wants/*initctl*")

@@ -13,7 +13,7 @@ import (
 )
 
 // A root file system in little.
-func debian(t *testing.T) image.Tree {
+func smallRoot(t *testing.T) image.Tree {
 	t.Helper()
 	tree := image.Tree{}
 	for name, text := range map[string]string{
@@ -32,7 +32,7 @@ func debian(t *testing.T) image.Tree {
 }
 
 func TestNodeHasWhatKindLooksFor(t *testing.T) {
-	tree := debian(t)
+	tree := smallRoot(t)
 	require.NoError(t, prune(tree))
 	require.NoError(t, addKind(t.Context(), tree, "v1.2.3"))
 	version, err := tree.Read("kind/version")
@@ -68,7 +68,7 @@ func TestNodeHasWhatKindLooksFor(t *testing.T) {
 }
 
 func TestPacketFilterNeedsItsPlugins(t *testing.T) {
-	require.ErrorContains(t, packetFilter(image.Tree{}, debian(t)), "plug-ins of iptables")
+	require.ErrorContains(t, packetFilter(image.Tree{}, smallRoot(t)), "plug-ins of iptables")
 }
 
 func TestStampKnowsItsParts(t *testing.T) {

@@ -20,14 +20,21 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/image/debian"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 const (
 	work    = "bin/node"
 	kubeBin = "bin/kube"
+	rootTar = work + "/rootfs.tar"
 	archive = "bin/node-image.tar"
 )
+
+// packages are those of kind's base image, runc, and what an ordinary image has
+// at hand: hostname, find and ping.
+var packages = strings.Fields(`systemd conntrack iptables nftables iproute2 ethtool util-linux mount kmod
+	libseccomp2 pigz e2fsprogs bash ca-certificates curl jq procps runc hostname findutils iputils-ping`)
 
 func main() {
 	if err := run(); err != nil {
@@ -49,7 +56,7 @@ func run() error {
 		return err
 	}
 	if err := steps.Do("root file system", func(note func(string)) (string, error) {
-		built, err := rootFS(ctx, rootTar, note)
+		built, err := debian.RootFS(ctx, rootTar, packages, note)
 		return detail(rootTar, built), err
 	}); err != nil {
 		return err

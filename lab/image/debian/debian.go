@@ -1,6 +1,6 @@
-package main
-
-// This file makes the node's root file system from Debian packages.
+// Package debian makes root file systems of Debian packages, which images are made
+// of: without root, and without any registry.
+package debian
 
 import (
 	"bufio"
@@ -16,20 +16,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/image"
 )
 
-const (
-	rootTar = work + "/rootfs.tar"
-	// suite is the last whose systemd still drives cgroup v1.
-	suite = "bookworm"
-)
+// suite is the last whose systemd still drives cgroup v1.
+const suite = "bookworm"
 
-// packages are those of kind's base image, runc, and what an ordinary image has
-// at hand: hostname, find and ping.
-var packages = strings.Fields(`systemd conntrack iptables nftables iproute2 ethtool util-linux mount kmod
-	libseccomp2 pigz e2fsprogs bash ca-certificates curl jq procps runc hostname findutils iputils-ping`)
-
-func rootFS(ctx context.Context, out string, note func(string)) (built bool, err error) {
+// RootFS writes an archive with these packages and what they need, unless that is what is
+// there.
+func RootFS(ctx context.Context, out string, packages []string, note func(string)) (built bool, err error) {
 	args := []string{"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","), `--aptopt=APT::Install-Recommends "false"`}
 	for _, dir := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
@@ -43,6 +39,9 @@ func rootFS(ctx context.Context, out string, note func(string)) (built bool, err
 		}
 	}
 	if err := canDebootstrap(); err != nil {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return false, err
 	}
 	tmp := out + ".tmp"
@@ -125,4 +124,10 @@ func mmdebstrap(ctx context.Context, args []string, note func(string)) error {
 		return fmt.Errorf("mmdebstrap: %w\n%s", err, strings.Join(said[max(0, len(said)-15):], "\n"))
 	}
 	return nil
+}
+
+// Prune takes away what only a machine that boots, or installs packages, needs.
+func Prune(tree image.Tree) error {
+	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
+		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*") // perl-base stays.
 }

@@ -1,0 +1,75 @@
+package main
+
+// This file answers how a seat of a classroom becomes an image: a whole lab, and
+// beside it what a learner's shell needs.
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/image/debian"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// seatPackages are a shell, editors, what lessons ask with, and tini: the first process
+// of a container is everybody's parent in the end, and lab is not one.
+var seatPackages = strings.Fields("bash bash-completion ca-certificates curl jq less nano procps tini vim-tiny")
+
+// seatImage makes bin/seat-image.tar, where a part of it is newer.
+func seatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
+	root := filepath.Join(bin, "seat", "rootfs.tar")
+	if err := steps.Do("root file system", func(note func(string)) (string, error) {
+		built, err := debian.RootFS(ctx, root, seatPackages, note)
+		if err == nil && !built {
+			return root + " is up to date", nil
+		}
+		return root, err
+	}); err != nil {
+		return err
+	}
+	archive := filepath.Join(bin, "seat-image.tar")
+	return steps.Do("seat image", func(func(string)) (string, error) {
+		programs := labPrograms(bin, kube)
+		stale, err := older(archive, append(sources(programs), root))
+		if err != nil {
+			return "", err
+		}
+		if !stale {
+			return imageName("seat") + ": " + archive + " is up to date", nil
+		}
+		return imageName("seat") + ": " + archive, writeSeat(archive, root, programs)
+	})
+}
+
+func writeSeat(archive, root string, programs map[string]string) error {
+	file, err := os.Open(root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	tree, err := image.ReadTree(file)
+	if err != nil {
+		return err
+	}
+	spec, err := seatSpec(tree, programs)
+	if err != nil {
+		return err
+	}
+	return image.WriteFile(archive, spec)
+}
+
+func seatSpec(tree image.Tree, programs map[string]string) (image.Spec, error) {
+	if err := debian.Prune(tree); err != nil {
+		return image.Spec{}, err
+	}
+	spec := image.Spec{
+		Names: []string{imageName("seat")}, Tree: tree,
+		Entrypoint: []string{"/usr/bin/tini", "--", "/" + programsDir + "/lab"},
+		Cmd:        []string{"classroom", "up", "--foreground", "--listen", "0.0.0.0"},
+		Env:        []string{"LANG=C.UTF-8", "EDITOR=nano"}, // The latter is kubectl's.
+	}
+	return spec, settle(&spec, programs, "/bin/bash")
+}
