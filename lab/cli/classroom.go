@@ -37,9 +37,11 @@ purpose. For people who do not trust each other give each a machine, a container
   lab classroom status
   lab classroom run -- lab lesson start taint    # everybody goes on
   lab classroom shell seat-07                    # look over a shoulder
-  lab classroom down`,
+  lab classroom down
+  ./lab classroom --bundle ccmlab-bundle.tar.gz up --seats 20   # without internet`,
 	}
 	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomPage(), newClassroomServe())
+	addBundle(cmd, o)
 	return cmd
 }
 
