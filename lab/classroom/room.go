@@ -129,7 +129,7 @@ func (r *Room) Stay(ctx context.Context) error {
 		err = p.Wait(ctx)
 	}
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // It was told to.
 	}
 	return errors.Join(err, errors.New("the classroom's server has ended; `lab classroom up` starts another, `lab classroom down` ends the labs\n"+process.LogHint(r.Log())))
 }
