@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -57,6 +58,9 @@ func (v *verification) run(cmd *cobra.Command, ids []string) error {
 	fit, left, err := v.choose(cmd.Context(), ids)
 	if err != nil {
 		return err
+	}
+	if v.parallel > 1 { // Those that the suite judges take longest, the later the longer.
+		slices.SortStableFunc(fit, func(a, b *lessons.Lesson) int { return b.Step - a.Step })
 	}
 	queue := make(chan *lessons.Lesson, len(fit))
 	for _, l := range fit {
