@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +61,63 @@ func writeBundle(ctx context.Context, file string, note func(string)) (packed in
 		return 0, err
 	}
 	return bundle.Write(ctx, binDir(), more, file, note)
+}
+
+// newLessonParts is for the image of a seat.
+func newLessonParts(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "lesson-parts FOLDER", Hidden: true, Args: oneArgument,
+		Short: "Write what lessons need beside the programs into a new folder; make seat-image runs it",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.steps().Do("lessons' parts", func(note func(string)) (string, error) {
+				return args[0], writeLessonParts(cmd.Context(), args[0], note)
+			})
+		},
+	}
+}
+
+func writeLessonParts(ctx context.Context, folder string, note func(string)) error {
+	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+		return remedy.With(err)
+	}
+	scratch, err := os.MkdirTemp(filepath.Dir(folder), ".parts-*")
+	if err != nil {
+		return remedy.With(err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	files, err := lessons.Pack(ctx, filepath.Join(scratch, "made"), note)
+	if err != nil {
+		return err
+	}
+	note("copying")
+	whole := filepath.Join(scratch, "whole")
+	for name, source := range files {
+		if err := copyFile(filepath.Join(whole, filepath.FromSlash(name)), source); err != nil {
+			return err
+		}
+	}
+	return os.Rename(whole, folder)
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm()|0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
 
 // addBundle gives a command, and all below it, the flag --bundle: the same command is

@@ -144,6 +144,7 @@ never printed.`,
 		newLesson(o),
 		newClassroom(o),
 		newBundle(o),
+		newLessonParts(o),
 		newVersion(o),
 		newAgent(),
 	)

@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -30,21 +32,40 @@ func seatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
 	}); err != nil {
 		return err
 	}
+	parts := filepath.Join(bin, "seat", "lessons")
+	if err := lessonParts(ctx, filepath.Join(bin, "lab"), parts); err != nil {
+		return err
+	}
 	archive := filepath.Join(bin, "seat-image.tar")
 	return steps.Do("seat image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
-		stale, err := older(archive, append(sources(programs), root))
+		stale, err := older(archive, append(sources(programs), root, parts))
 		if err != nil {
 			return "", err
 		}
 		if !stale {
 			return imageName("seat") + ": " + archive + " is up to date", nil
 		}
-		return imageName("seat") + ": " + archive, writeSeat(archive, root, programs)
+		return imageName("seat") + ": " + archive, writeSeat(archive, root, parts, programs)
 	})
 }
 
-func writeSeat(archive, root string, programs map[string]string) error {
+// lessonParts has a folder hold what lessons need beside the programs, as this lab has
+// it: CCMs with a mistake, and what compiles a learner's own.
+func lessonParts(ctx context.Context, lab, folder string) error {
+	stale, err := older(folder, []string{lab})
+	if err != nil || !stale {
+		return err
+	}
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, lab, "lesson-parts", folder)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
+}
+
+func writeSeat(archive, root, parts string, programs map[string]string) error {
 	file, err := os.Open(root)
 	if err != nil {
 		return err
@@ -54,15 +75,19 @@ func writeSeat(archive, root string, programs map[string]string) error {
 	if err != nil {
 		return err
 	}
-	spec, err := seatSpec(tree, programs)
+	spec, err := seatSpec(tree, parts, programs)
 	if err != nil {
 		return err
 	}
 	return image.WriteFile(archive, spec)
 }
 
-func seatSpec(tree image.Tree, programs map[string]string) (image.Spec, error) {
-	if err := debian.Prune(tree); err != nil {
+func seatSpec(tree image.Tree, parts string, programs map[string]string) (image.Spec, error) {
+	executable := func(name string) bool {
+		info, err := os.Stat(filepath.Join(parts, strings.TrimPrefix(name, programsDir+"/")))
+		return err == nil && info.Mode()&0o100 != 0
+	}
+	if err := errors.Join(debian.Prune(tree), tree.Folder(programsDir, parts, executable)); err != nil {
 		return image.Spec{}, err
 	}
 	spec := image.Spec{
