@@ -89,6 +89,9 @@ type Task struct {
 	// Suite are tests of the conformance suite that the learner's CCM must pass. A name
 	// that ends with * is that of all that begin so.
 	Suite []string `json:"suite,omitempty"`
+	// Fails is one of them that the CCM which the task begins with does not pass; ""
+	// where that may pass all.
+	Fails string `json:"fails,omitempty"`
 	// Times is how many of them; 0 is one.
 	Times int `json:"times,omitempty"`
 	// Seen is what is said when it is done, an expression too. Without one an entry
@@ -216,6 +219,7 @@ func (l *Lesson) check() error {
 		want(len(t.Suite) == 0 || l.Step > 0, "task %s: suite is for lessons with a step", t.ID)
 		unknown := t.findTests()
 		want(len(unknown) == 0, "task %s: the suite has no tests %v", t.ID, unknown)
+		want(t.Fails == "" || slices.Contains(t.tests, t.Fails), "task %s: fails: %s is no test of its suite", t.ID, t.Fails)
 		want(t.Title != "" && t.Do != "" && t.Solution != "", "task %s: want a title, what to do, and a solution", t.ID)
 		want(len(t.Hints) > 0, "task %s: want hints", t.ID)
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)

@@ -69,6 +69,7 @@ func TestMistakesInALesson(t *testing.T) {
 		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},
 		"a task not in text":   {task("saw: 'true'"), "Nothing.\n", "lesson.md has the tasks"},
 		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
+		"another test fails":   {task("suite: [lb-created], fails: lb-deleted"), text, "lb-deleted is no test of its suite"},
 		"of two in one":        {soundYAML + "  - {id: two, title: T, do: D, saw: 'true', hints: [h], solution: x}\n", soundText + "::task two\n", "no other has"},
 	} {
 		_, err := load(lessonIn(c.yaml, c.text), "content")
