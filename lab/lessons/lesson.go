@@ -274,7 +274,7 @@ func (l *Lesson) read(text string) error {
 		if i == 0 {
 			l.Opening = strings.TrimSpace(text[:m[0]])
 		}
-		l.Tasks[i].After = strings.TrimSpace(text[m[1]:end])
+		l.Tasks[i].After = strings.Trim(text[m[1]:end], "\n") // it may open with an indented block
 	}
 	return nil
 }
