@@ -169,7 +169,10 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 		if what == "provisioned" && deref(ev.From) == string(api.LoadBalancerUpdating) {
 			what = "updated"
 		}
-		detail := fmt.Sprintf("%s at %s for service %s", ev.ID, ev.LoadBalancer.Address, ev.LoadBalancer.Tags[serviceTag])
+		detail := ev.ID + " at " + ev.LoadBalancer.Address
+		if service := ev.LoadBalancer.Tags[serviceTag]; service != "" { // A stranger's has none.
+			detail += " for service " + service
+		}
 		if r := deref(ev.LoadBalancer.StateReason); r != "" {
 			detail += ": " + r
 		}

@@ -96,7 +96,11 @@ func TestCloudEvents(t *testing.T) {
 		ev := api.Event{LoadBalancer: lb, From: &states[0], To: &states[1], Type: api.EventUpdated}
 		assert.Equal(t, []string{want}, whats(timeline.Cloud(ev, "tag")))
 	}
-	assert.Equal(t, []string{"gone"}, whats(timeline.Cloud(api.Event{LoadBalancer: lb, Type: api.EventDeleted}, "tag")))
+	gone := api.Event{ID: "lb-1", LoadBalancer: lb, Type: api.EventDeleted}
+	assert.Equal(t, []string{"gone"}, whats(timeline.Cloud(gone, "tag")))
+	assert.Equal(t, "lb-1 at 192.0.2.1", timeline.Cloud(gone, "tag")[0].Detail, "a stranger's balancer")
+	lb.Tags = map[string]string{"tag": "default/web"}
+	assert.Equal(t, "lb-1 at 192.0.2.1 for service default/web", timeline.Cloud(gone, "tag")[0].Detail)
 }
 
 func TestRouteEvents(t *testing.T) {
