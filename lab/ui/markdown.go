@@ -5,6 +5,7 @@ package ui
 import (
 	"io"
 	"os"
+	"regexp"
 
 	"charm.land/glamour/v2"
 	"charm.land/glamour/v2/styles"
@@ -38,8 +39,15 @@ func Markdown(w io.Writer, text string) error {
 		return err
 	}
 	out, err := r.Render(text)
-	if err == nil {
-		_, err = io.WriteString(w, out)
+	if err != nil {
+		return err
 	}
+	if !Colored(w) { // Paper cannot follow a link, whose address is printed as well.
+		out = hyperlink.ReplaceAllString(out, "")
+	}
+	_, err = io.WriteString(w, out)
 	return err
 }
+
+// hyperlink begins or ends one, on terminals that have them (OSC 8).
+var hyperlink = regexp.MustCompile("\x1b]8;[^\x07\x1b]*(?:\x07|\x1b\\\\)")
