@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/gliderlabs/ssh"
 	"golang.org/x/sync/errgroup"
@@ -28,6 +31,8 @@ type server struct {
 
 // Serve has the room's page and seats be reached until ctx ends.
 func (r *Room) Serve(ctx context.Context) error {
+	// Under nohup a learner's shell would inherit that it cannot be hung up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	s := &server{room: r, here: map[string]int{}}
 	if err := s.look(ctx); err != nil {
 		return err
