@@ -13,7 +13,20 @@ func TestMarkdownForPaper(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, Markdown(&out, "See [the docs](https://kubernetes.io/docs/).\n\n    kubectl get nodes\n"))
 	assert.NotContains(t, out.String(), "\x1b")
+	assert.NotContains(t, out.String(), " \n")
 	for _, want := range []string{"the docs", "https://kubernetes.io/docs/", "kubectl get nodes"} {
 		assert.Contains(t, out.String(), want)
+	}
+}
+
+// A command that is broken at a hyphen is another.
+func TestMarkdownWraps(t *testing.T) {
+	for pad := range mostColumns {
+		var out strings.Builder
+		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", mostColumns)+"\n"))
+		for _, want := range []string{"--leader-elect=false", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
+			assert.Contains(t, out.String(), want)
+		}
+		assert.NotContains(t, out.String(), "*")
 	}
 }
