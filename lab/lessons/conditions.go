@@ -88,7 +88,7 @@ func (x *expression) holds(in cel.Activation) (bool, error) {
 	case missing(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("%s: %w", x.source, unwrapped(err))
+		return false, x.failed(err)
 	}
 	holds, ok := out.Value().(bool)
 	if !ok {
@@ -101,7 +101,7 @@ func (x *expression) holds(in cel.Activation) (bool, error) {
 func (x *expression) text(in cel.Activation) (string, error) {
 	out, _, err := x.program.Eval(in)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", x.source, unwrapped(err))
+		return "", x.failed(err)
 	}
 	return fmt.Sprint(out.Value()), nil
 }
@@ -112,13 +112,14 @@ func missing(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "no such key") || strings.Contains(err.Error(), "index out of bounds"))
 }
 
-// unwrapped is the error behind CEL's, if there is one: that of a fetch.
-func unwrapped(err error) error {
+// failed says why an expression has no value. Where something did not answer, its
+// source is left out: the learner has no use for it, and may guess the task's solution.
+func (x *expression) failed(err error) error {
 	var failed *fetchError
 	if errors.As(err, &failed) {
 		return failed
 	}
-	return err
+	return fmt.Errorf("%s: %w", x.source, err)
 }
 
 // tainted tells whether a Node has a taint of this key.

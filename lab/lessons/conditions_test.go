@@ -56,6 +56,7 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 	_, err = x.holds(world)
 	require.ErrorIs(t, err, down.err, "what cannot be looked at is neither so nor not so")
+	assert.NotContains(t, err.Error(), x.source, "a learner is not to read the task's answer")
 	x, err = speaks.expression("1 + 1")
 	require.NoError(t, err)
 	_, err = x.holds(world)

@@ -33,7 +33,7 @@ tasks:
   - {id: one, title: One, do: Do it., until: "'n' in nodes", seen: "'n is there'", hints: [h], solution: "true"}
   - {id: two, title: Two, do: Do it., saw: "e.what == 'x'", hints: [h], solution: "true"}
 `
-	soundText = "Opening.\n\n::task one\n\nAfter one.\n\n::task two\n"
+	soundText = "Opening.\n\n::task one\n\n    kubectl get nodes\n\nAfter one.\n\n::task two\n"
 )
 
 func lessonIn(yaml, text string) fstest.MapFS {
@@ -50,7 +50,7 @@ func TestTextIsCutAtItsTasks(t *testing.T) {
 	l := all[0]
 	assert.Equal(t, "a", l.ID)
 	assert.Equal(t, "Opening.", l.Opening)
-	assert.Equal(t, "After one.", l.Task("one").After)
+	assert.Equal(t, "    kubectl get nodes\n\nAfter one.", l.Task("one").After, "what is indented is code")
 	assert.Empty(t, l.Task("two").After)
 	assert.Nil(t, l.Task("three"))
 }
