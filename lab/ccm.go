@@ -67,9 +67,12 @@ func (l *Lab) replaceable() (cluster.Replaceable, cluster.CCMCommand, error) {
 	return host, process.CCMCommand(), l.wantsCCM()
 }
 
+// CCMWanted tells whether the lab keeps a CCM running: not so after `lab ccm stop`.
+func (l *Lab) CCMWanted() bool { return local.Site{Lab: l.State}.CCMWanted() }
+
 // replaceCCM ends the one that runs, so that what comes after it is the other.
 func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *cluster.Program) error {
-	wanted := local.Site{Lab: l.State}.CCMWanted()
+	wanted := l.CCMWanted()
 	if wanted {
 		if err := l.Cluster.StopCCM(ctx); err != nil {
 			return err
@@ -84,7 +87,8 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 // TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
 // this name for as long as that takes; one that an earlier try has left goes first.
 // bound is the longest that any test may take; 0 is what each allows. said is what it
-// came to, in a line for each test that failed; tell is told of each that ends.
+// came to, in a line for each test that failed; tell is told of each that ends, and of
+// one that takes long.
 func TryCCM(ctx context.Context, name, program string, args, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 		if _, err := Down(ctx, name); err != nil {
@@ -95,14 +99,17 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 	for _, id := range tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
 	}
-	ended := 0
+	ended, runs := 0, slow(tell)
+	defer runs("")
 	report, err := Conformance(ctx, ConformanceOptions{
 		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true, Bound: bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
 			if t.Result == "" { // It begins.
+				runs(t.ID)
 				return
 			}
+			runs("")
 			ended++
 			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
 		},
@@ -114,6 +121,37 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 		return false, "", errors.Join(errors.New(report.Unfinished), err)
 	}
 	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
+}
+
+// slowTest is when a test's silence would look like a hang.
+const slowTest = 20 * time.Second
+
+// slow is told which test runs, or that none does, and tells of one that takes long.
+func slow(tell func(string)) (runs func(test string)) {
+	var ended chan struct{}
+	return func(test string) {
+		if ended != nil {
+			close(ended)
+			ended = nil
+		}
+		if test != "" {
+			ended = make(chan struct{})
+			go tellSlow(test, ended, tell)
+		}
+	}
+}
+
+func tellSlow(test string, ended <-chan struct{}, tell func(string)) {
+	began, tick := time.Now(), time.NewTicker(slowTest)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			tell(fmt.Sprintf("%s is still running (%s)", test, time.Since(began).Round(time.Second)))
+		}
+	}
 }
 
 // summed is a report in a few lines.

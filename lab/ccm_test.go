@@ -25,7 +25,7 @@ func TestAnotherProgramIsTheCCM(t *testing.T) {
 		return path
 	}
 
-	f.lab("ccm", "use", other)
+	assert.Contains(t, f.lab("ccm", "use", other), "none runs before")
 	assert.Nil(t, f.component("ccm"), "one that was not wanted is not for that")
 	f.lab("ccm", "start")
 	assert.Equal(t, other, runs())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -33,14 +34,18 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.onCCM("ccm use", func(l *lab.Lab) (string, error) {
-				if own {
-					return "the lab's own", l.UseOwnCCM(cmd.Context())
+				which, use := "the lab's own", l.UseOwnCCM
+				if !own {
+					path, err := filepath.Abs(args[0])
+					if err != nil {
+						return "", err
+					}
+					which, use = path, func(ctx context.Context) error { return l.UseCCM(ctx, path, args[1:]) }
 				}
-				path, err := filepath.Abs(args[0])
-				if err != nil {
-					return "", err
+				if !l.CCMWanted() {
+					which += "; none runs before " + invocation() + " ccm start"
 				}
-				return path, l.UseCCM(cmd.Context(), path, args[1:])
+				return which, use(cmd.Context())
 			})
 		},
 	}
