@@ -58,11 +58,12 @@ func Markdown(w io.Writer, text string) error {
 	return err
 }
 
-// onPaper is the style without colours. Marks around what is emphasised would be torn
-// apart where it is wrapped.
+// onPaper is the style without colours. Names and commands are marked; marks around
+// what is emphasised would be torn apart where it is wrapped.
 func onPaper() ansi.StyleConfig {
 	style := styles.NoTTYStyleConfig
 	style.Emph, style.Strong = ansi.StylePrimitive{}, ansi.StylePrimitive{}
+	style.Code.Prefix, style.Code.Suffix = "`", "`"
 	return style
 }
 

@@ -24,7 +24,7 @@ func TestMarkdownWraps(t *testing.T) {
 	for pad := range mostColumns {
 		var out strings.Builder
 		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", mostColumns)+"\n"))
-		for _, want := range []string{"--leader-elect=false", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
+		for _, want := range []string{"`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
 			assert.Contains(t, out.String(), want)
 		}
 		assert.NotContains(t, out.String(), "*")
