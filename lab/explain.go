@@ -46,7 +46,7 @@ func (l *Lab) Explainable(ctx context.Context, kind string) ([]string, error) {
 }
 
 func (l *Lab) explainSource(ctx context.Context) (explain.Source, error) {
-	source := explain.Source{LabName: l.State.Name}
+	source := explain.Source{LabName: l.State.Name, NoProvider: l.Cluster.Traits().NoCloudProvider}
 	var err error
 	bounded, cancel := context.WithTimeout(ctx, processesBound)
 	defer cancel()

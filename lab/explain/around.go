@@ -32,7 +32,9 @@ const (
 type Around struct {
 	// LabName is the lab's, for commands.
 	LabName string
-	Now     time.Time
+	// NoProvider tells that the cluster has no external cloud provider, so no CCM.
+	NoProvider bool
+	Now        time.Time
 	// Project is the ID of the lab's project in the cloud, "" if unknown.
 	Project string
 	// Components are the lab's processes. What the lab does not run itself, as
@@ -150,6 +152,10 @@ func (a Around) unanswered() *finding {
 func (a Around) idleCCM() *finding {
 	c := a.component(componentCCM)
 	switch {
+	case a.NoProvider:
+		return found(NotReady, "this cluster has no cloud controller manager").
+			fact(Lab, "the lab was brought up with --cloud-provider none").
+			step("bring up another lab, that has one", "lab up --name with-ccm")
 	case a.Processes[componentCCM].Paused:
 		return a.down(found(NotReady, "the cloud controller manager is stopped by a signal"), componentCCM)
 	case c == nil || c.State == cluster.StateRunning:

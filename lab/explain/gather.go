@@ -53,6 +53,7 @@ type CloudReader interface {
 // Source is whom to ask. Nothing is changed.
 type Source struct {
 	LabName    string
+	NoProvider bool
 	Components []cluster.Component
 	Processes  map[string]Process
 	Kube       kubernetes.Interface
@@ -99,7 +100,7 @@ func (a *Around) clusterSaid(err error) {
 }
 
 func (s Source) begin(a *Around) *asking {
-	*a = Around{LabName: s.LabName, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
+	*a = Around{LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
 	return &asking{around: a}
 }
 

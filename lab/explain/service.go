@@ -15,7 +15,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// finalizer keeps a Service until its balancer is gone (KEP-980).
+// finalizer keeps a Service until the cloud has accepted its balancer's deletion
+// (KEP-980).
 const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // ServiceFacts are what is known of one Service.
@@ -123,7 +124,7 @@ func (f ServiceFacts) deleting() *finding {
 		return f.lost(d)
 	case f.Balancer != nil && f.Balancer.State == api.LoadBalancerDeleting:
 		d.what += "; its load balancer is on its way out"
-		return f.lifeCycle(d, f.about()).due("wait; the CCM takes the finalizer off once the balancer is gone")
+		return f.lifeCycle(d, f.about()).due("wait; the CCM takes the finalizer off once the cloud has accepted the deletion")
 	}
 	if e := f.standing(f.Events); e != nil {
 		d.what += ", and the CCM cannot delete its load balancer: " + e.Reason
@@ -303,12 +304,22 @@ func (f ServiceFacts) tell(to *finding, e *corev1.Event) *finding {
 // outstanding is a change of a Service that has an address, which the CCM could
 // not carry out.
 func (f ServiceFacts) outstanding() *finding {
-	e := f.standing(f.Events)
-	done := newestOf(f.Events, "EnsuredLoadBalancer")
-	if !f.addressed() || !f.theCCMs() || e == nil || e.Reason == "LoadBalancerDegraded" || done != nil && !eventTime(e).After(eventTime(done)) {
+	e := f.refusal()
+	if !f.addressed() || !f.theCCMs() || e == nil {
 		return nil
 	}
 	return f.tell(found(Degraded, "keeps the load balancer that it had, as the latest change could not be made"), e)
+}
+
+// refusal is the Event that says why the latest change was not made; nil if it was, or
+// is about to be.
+func (f ServiceFacts) refusal() *corev1.Event {
+	e := f.standing(f.Events)
+	done := newestOf(f.Events, "EnsuredLoadBalancer")
+	if e == nil || e.Reason == "LoadBalancerDegraded" || done != nil && !eventTime(e).After(eventTime(done)) {
+		return nil
+	}
+	return e
 }
 
 // balancer is one that does not do what the Service's status says.
@@ -338,6 +349,9 @@ func (f ServiceFacts) repair(to *finding) *finding {
 	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
 		to.what += ", and " + trouble.what
 		return to.with(trouble)
+	}
+	if e := f.refusal(); e != nil {
+		return f.tell(to, e)
 	}
 	return to.due("wait; the CCM sees it, and makes a new one").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
 }

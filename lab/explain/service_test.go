@@ -328,6 +328,19 @@ func TestServices(t *testing.T) {
 			},
 			saidCase{NotReady, "Service web does not answer on 9090/UDP: its load balancer does not have that port as the Service has, and no cloud controller manager runs.", nil, []string{"lab ccm start"}},
 		},
+		"a port that the balancer will not get": {
+			func(f *ServiceFacts) {
+				f.Service.Spec.Ports = append(f.Service.Spec.Ports, corev1.ServicePort{Port: 9090, NodePort: 30090, Protocol: corev1.ProtocolTCP})
+				f.Events = []corev1.Event{event("fakecloud-ccm", "InvalidService", "annotation x")}
+			},
+			saidCase{NotReady, "Service web does not answer on 9090/TCP: its load balancer does not have that port as the Service has: it asks for what no load balancer can do.", nil, []string{edit}},
+		},
+		"without a cloud provider": {
+			func(f *ServiceFacts) {
+				f.Service.Status, f.Balancer, f.NoProvider = corev1.ServiceStatus{}, nil, true
+			},
+			saidCase{NotReady, "Service web has no address: this cluster has no cloud controller manager.", nil, []string{"lab up --name with-ccm"}},
+		},
 		"a change that could not be made": {
 			func(f *ServiceFacts) {
 				ensured := event("service-controller", "EnsuredLoadBalancer", "")
