@@ -5,6 +5,7 @@ package ui
 import (
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -67,7 +68,7 @@ func onPaper() ansi.StyleConfig {
 	return style
 }
 
-// What stands in for code while it is wrapped: characters that have no meaning.
+// What stands in for parts of the text while it is wrapped: characters that have no meaning.
 const (
 	standInHyphen = '\uE000'
 	standInLine   = '\uE001' // Then its number.
@@ -76,9 +77,12 @@ const (
 // blockMargins is what the renderer puts beside code.
 const blockMargins = 8
 
-// withStandIns hides from the renderer where it would break code, but a command that
-// is broken in two is another: at hyphens, and in lines longer than columns, which are
-// the terminal's to wrap. restore puts them back.
+// address is one to copy.
+var address = regexp.MustCompile("https?://[^\\s)>`]+")
+
+// withStandIns hides from the renderer where it would break code and addresses, but a
+// command that is broken in two is another: at hyphens, and in lines longer than columns,
+// which are the terminal's to wrap. restore puts them back.
 func withStandIns(text string, columns int) (hidden string, restore func(string) string) {
 	source, at := []byte(text), 0
 	var (
@@ -111,7 +115,9 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 		return ast.WalkContinue, nil
 	})
 	out.Write(source[at:])
-	return out.String(), func(s string) string {
+	hidden = address.ReplaceAllStringFunc(out.String(), func(s string) string { return strings.ReplaceAll(s, "-", string(standInHyphen)) })
+	return hidden, func(s string) string {
+		s = strings.ReplaceAll(s, url.PathEscape(string(standInHyphen)), string(standInHyphen)) // In links.
 		for i, line := range lines {
 			s = strings.ReplaceAll(s, fmt.Sprintf("%c%d%[1]c", standInLine, i), line)
 		}

@@ -21,10 +21,11 @@ func TestMarkdownForPaper(t *testing.T) {
 
 // A command that is broken at a hyphen is another.
 func TestMarkdownWraps(t *testing.T) {
+	const page = "https://kubernetes.io/docs/concepts/architecture/cloud-controller/#node-controller"
 	for pad := range mostColumns {
 		var out strings.Builder
-		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", mostColumns)+"\n"))
-		for _, want := range []string{"`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
+		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* [cloud-controllers]("+page+"), `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", mostColumns)+"\n"))
+		for _, want := range []string{page, "`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
 			assert.Contains(t, out.String(), want)
 		}
 		assert.NotContains(t, out.String(), "*")
