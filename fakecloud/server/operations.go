@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/routers"
@@ -17,13 +18,14 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-func loadSpec() (*openapi3.T, error) {
+// loadSpec reads the spec once for all servers of a process, who only read it.
+var loadSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
 	if err != nil {
 		return nil, err
 	}
 	return spec, spec.Validate(context.Background())
-}
+})
 
 // operation is what the spec says of one.
 type operation struct {
