@@ -49,10 +49,11 @@ type CCMOptions struct {
 }
 
 // Brisk makes a CCM quicker than its defaults, so that a test waits less: leases
-// of 4 seconds, since the framework never gives one back and the next CCM waits
-// for its end, and a look at the Nodes every second.
+// of 8 seconds, since the framework never gives one back and the next CCM waits
+// for its end, and a look at the Nodes every second. A shorter one is lost on a busy
+// machine, and nobody starts a CCM here that has ended for that.
 var Brisk = []string{
-	"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+	"--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=6s", "--leader-elect-retry-period=1s",
 	"--node-monitor-period=1s",
 }
 

@@ -113,7 +113,7 @@ func (c *Cluster) ccmArgs() []string {
 	args := []string{
 		"--cluster-name=" + c.lab.Name,
 		"--node-monitor-period=2s",
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+		"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
 	}
 	if c.routed() {
 		args = append(args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet, "--route-reconciliation-period=2s")

@@ -49,7 +49,7 @@ func TestCCMDeployment(t *testing.T) {
 				given[name] = value
 			}
 			for flag, want := range map[string]string{
-				"cloud-provider": "fakecloud", "cluster-name": "lab", "leader-elect-lease-duration": "4s",
+				"cloud-provider": "fakecloud", "cluster-name": "lab", "leader-elect-lease-duration": "6s",
 				"configure-cloud-routes": routed.routes, "allocate-node-cidrs": routed.ranges, "cluster-cidr": routed.cidr,
 			} {
 				assert.Equal(t, want, given[flag], flag)

@@ -47,7 +47,7 @@ func (s Site) CCM(flags ...string) process.Spec {
 		"--cloud-config="+s.CloudConfig(),
 		"--cluster-name="+s.Lab.Name,
 		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s",
+		"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
 		"--node-monitor-period=2s",
 		"--configure-cloud-routes=false", // Whoever runs the cluster sees to its pods' network; loopback needs no routes.
 		"--profiling=false",
