@@ -187,7 +187,8 @@ func (s *Store) connectReaders(ctx context.Context, dsn string) (err error) {
 	return nil
 }
 
-// migrate brings the schema up to date.
+// migrate brings the schema up to date. Each migration is one block of statements:
+// of another goose would look for the end of each, in a buffer of 4 MB a line.
 func migrate(ctx context.Context, database *sql.DB) error {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -2,6 +2,7 @@
 -- due_at is when a transitional row moves on, NULL when it rests.
 
 -- +goose Up
+-- +goose StatementBegin
 CREATE TABLE projects (
     id           TEXT    NOT NULL PRIMARY KEY,
     name         TEXT    NOT NULL UNIQUE,
@@ -81,10 +82,13 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_project ON events (project_id, seq);
 
+-- +goose StatementEnd
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE events;
 DROP TABLE load_balancer_targets;
 DROP TABLE load_balancers;
 DROP TABLE instances;
 DROP TABLE tokens;
 DROP TABLE projects;
+-- +goose StatementEnd

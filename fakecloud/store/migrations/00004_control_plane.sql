@@ -3,6 +3,7 @@
 -- clock.
 
 -- +goose Up
+-- +goose StatementBegin
 
 -- Roles, expiry and rotation of tokens; projects that change; what each project
 -- uses, counted as it changes; networks.
@@ -84,59 +85,41 @@ INSERT INTO usage (project_id, kind, zone, used)
 SELECT project_id, 'networks', '', count(*) FROM networks GROUP BY project_id;
 
 -- An instance is counted until it is terminated, and lives until it terminates.
--- +goose StatementBegin
 CREATE TRIGGER instances_made AFTER INSERT ON instances BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'instances', '', 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'live-instances', NEW.zone, 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER instances_terminating AFTER UPDATE OF state ON instances
 WHEN NEW.state IN ('terminating', 'terminated') AND OLD.state NOT IN ('terminating', 'terminated') BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = NEW.project_id AND kind = 'live-instances' AND zone = NEW.zone;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER instances_terminated AFTER UPDATE OF state ON instances
 WHEN NEW.state = 'terminated' AND OLD.state <> 'terminated' BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = NEW.project_id AND kind = 'instances' AND zone = '';
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER load_balancers_made AFTER INSERT ON load_balancers BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'load-balancers', '', 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER load_balancers_gone AFTER DELETE ON load_balancers BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = OLD.project_id AND kind = 'load-balancers' AND zone = '';
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER routes_made AFTER INSERT ON routes BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'routes', '', 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER routes_gone AFTER DELETE ON routes BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = OLD.project_id AND kind = 'routes' AND zone = '';
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER networks_made AFTER INSERT ON networks BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'networks', '', 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER networks_gone AFTER DELETE ON networks BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = OLD.project_id AND kind = 'networks' AND zone = '';
 END;
--- +goose StatementEnd
 
 -- What creates with an idempotency key gave, so that a repeated one gives the
 -- same again.
@@ -225,17 +208,13 @@ CREATE TABLE addresses (
 CREATE INDEX addresses_project ON addresses (project_id, id);
 CREATE INDEX addresses_holder ON addresses (holder_id) WHERE holder_id <> '';
 
--- +goose StatementBegin
 CREATE TRIGGER addresses_made AFTER INSERT ON addresses BEGIN
     INSERT INTO usage (project_id, kind, zone, used) VALUES (NEW.project_id, 'addresses', '', 1)
     ON CONFLICT (project_id, kind, zone) DO UPDATE SET used = used + 1;
 END;
--- +goose StatementEnd
--- +goose StatementBegin
 CREATE TRIGGER addresses_gone AFTER DELETE ON addresses BEGIN
     UPDATE usage SET used = used - 1 WHERE project_id = OLD.project_id AND kind = 'addresses' AND zone = '';
 END;
--- +goose StatementEnd
 
 ALTER TABLE instances ADD COLUMN external TEXT; -- the reserved addresses it holds, JSON; NULL: none
 
@@ -271,7 +250,9 @@ CREATE TABLE clock (
     starts  INTEGER NOT NULL  -- how often a virtual clock was started here
 ) STRICT;
 
+-- +goose StatementEnd
 -- +goose Down
+-- +goose StatementBegin
 DROP TABLE clock;
 DROP TABLE operations;
 DROP TRIGGER addresses_gone;
@@ -314,3 +295,4 @@ ALTER TABLE tokens DROP COLUMN origin;
 ALTER TABLE tokens DROP COLUMN role;
 ALTER TABLE projects DROP COLUMN updated_at;
 ALTER TABLE projects DROP COLUMN version;
+-- +goose StatementEnd
