@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -67,6 +69,15 @@ func (l *Lab) replaceable() (cluster.Replaceable, cluster.CCMCommand, error) {
 	return host, process.CCMCommand(), l.wantsCCM()
 }
 
+// OwnCCM tells whether the lab's own CCM is the one that runs if any does.
+func (l *Lab) OwnCCM() (bool, error) {
+	if _, local := l.Cluster.(cluster.LocalCCM); !local {
+		return true, nil
+	}
+	used, err := local.Site{Lab: l.State}.ProgramInUse()
+	return used == nil, err
+}
+
 // CCMWanted tells whether the lab keeps a CCM running: not so after `lab ccm stop`.
 func (l *Lab) CCMWanted() bool { return local.Site{Lab: l.State}.CCMWanted() }
 
@@ -87,8 +98,8 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 // TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
 // this name for as long as that takes; one that an earlier try has left goes first.
 // bound is the longest that any test may take; 0 is what each allows. said is what it
-// came to, in a line for each test that failed; tell is told of each that ends, and of
-// one that takes long.
+// came to, in a line for each test that failed; tell is told of each that ends, and what
+// runs while none does.
 func TryCCM(ctx context.Context, name, program string, args, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 		if _, err := Down(ctx, name); err != nil {
@@ -99,17 +110,16 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 	for _, id := range tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
 	}
-	ended, runs := 0, slow(tell)
-	defer runs("")
+	ended, still := 0, newSilence(tell)
+	defer still.timer.Stop()
 	report, err := Conformance(ctx, ConformanceOptions{
 		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true, Bound: bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
+			still.observe(t)
 			if t.Result == "" { // It begins.
-				runs(t.ID)
 				return
 			}
-			runs("")
 			ended++
 			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
 		},
@@ -123,35 +133,44 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
 }
 
-// slowTest is when a test's silence would look like a hang.
-const slowTest = 20 * time.Second
+// longSilence is when a suite that says nothing would look like one that hangs.
+const longSilence = 20 * time.Second
 
-// slow is told which test runs, or that none does, and tells of one that takes long.
-func slow(tell func(string)) (runs func(test string)) {
-	var ended chan struct{}
-	return func(test string) {
-		if ended != nil {
-			close(ended)
-			ended = nil
-		}
-		if test != "" {
-			ended = make(chan struct{})
-			go tellSlow(test, ended, tell)
-		}
-	}
+// silence breaks a suite's that lasts.
+type silence struct {
+	mu      sync.Mutex
+	running []string // tests, by ID
+	since   time.Time
+	timer   *time.Timer
 }
 
-func tellSlow(test string, ended <-chan struct{}, tell func(string)) {
-	began, tick := time.Now(), time.NewTicker(slowTest)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-tick.C:
-			tell(fmt.Sprintf("%s is still running (%s)", test, time.Since(began).Round(time.Second)))
+func newSilence(tell func(string)) *silence {
+	s := &silence{since: time.Now()}
+	s.timer = time.AfterFunc(longSilence, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.running) > 0 {
+			others := ""
+			if n := len(s.running) - 1; n > 0 {
+				others = fmt.Sprintf(" and %d more", n)
+			}
+			tell(fmt.Sprintf("%s%s: still running (%s)", s.running[0], others, time.Since(s.since).Round(time.Second)))
 		}
+		s.timer.Reset(longSilence)
+	})
+	return s
+}
+
+// observe is told of each test that begins or ends.
+func (s *silence) observe(t conformance.TestReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = slices.DeleteFunc(s.running, func(id string) bool { return id == t.ID })
+	if t.Result == "" {
+		s.running = append(s.running, t.ID)
 	}
+	s.since = time.Now()
+	s.timer.Reset(longSilence)
 }
 
 // summed is a report in a few lines.

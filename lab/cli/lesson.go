@@ -344,7 +344,7 @@ func tellStatus(w io.Writer, st *lessons.Status) error {
 		}
 	}
 	if st.Problem != nil {
-		p.line("\n%s", ui.Paint(p.color, "31", "It cannot be told whether that is done: ")+st.Problem.Error())
+		p.line("\n%s", problem(p.color, st.Problem))
 	}
 	errs := []error{p.err}
 	for _, t := range st.Fresh {
@@ -353,6 +353,15 @@ func tellStatus(w io.Writer, st *lessons.Status) error {
 		}
 	}
 	return errors.Join(append(errs, tellTask(w, st))...)
+}
+
+// problem says why a task does not count as done.
+func problem(color bool, err error) string {
+	var not lessons.NotYet
+	if errors.As(err, &not) {
+		return ui.Paint(color, "33", "Not done yet: ") + err.Error()
+	}
+	return ui.Paint(color, "31", "It cannot be told whether that is done: ") + err.Error()
 }
 
 // watchEvery is how often is looked; a task seems to be noticed at once.
@@ -380,7 +389,7 @@ the lesson is finished, when another is started, or by Ctrl-C.`,
 }
 
 func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.Status) error {
-	lesson, problem := st.Lesson, ""
+	lesson, told := st.Lesson, ""
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for !st.Finished() {
@@ -397,9 +406,9 @@ func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.
 			_, err := fmt.Fprintf(w, "Lesson %s was started elsewhere.\n", next.Lesson.ID)
 			return err
 		}
-		if next.Problem != nil && next.Problem.Error() != problem && ctx.Err() == nil {
-			problem = next.Problem.Error()
-			if _, err := fmt.Fprintf(w, "It cannot be told just now whether the task is done: %s\n", problem); err != nil {
+		if next.Problem != nil && next.Problem.Error() != told && ctx.Err() == nil {
+			told = next.Problem.Error()
+			if _, err := fmt.Fprintln(w, problem(ui.Colored(w), next.Problem)); err != nil {
 				return err
 			}
 		}

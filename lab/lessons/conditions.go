@@ -14,6 +14,7 @@ package lessons
 //	stats   their counters, likewise
 //	spent   how often a caller made a call: spent.ccm.listInstances
 //	runs    which of the lab's components run: runs.ccm
+//	own     whether that CCM is the lab's own, and no other program
 //	e       the entry of the timeline, in Saw, and the call, in Called
 //
 // ROLE.nodes, and so on, are those of the lesson's other lab of this role. Beside
@@ -33,7 +34,7 @@ import (
 // variables are the names of what there is in a lab.
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
-	"instances", "routes", "faults", "balancers", "stats", "spent", "runs",
+	"instances", "routes", "faults", "balancers", "stats", "spent", "runs", "own",
 }
 
 // entryName is that of an entry.

@@ -239,9 +239,17 @@ type Status struct {
 	Tasks  []TaskStatus
 	// Fresh are the tasks that are done, and the learner was not told before.
 	Fresh []*Task
-	// Problem is why it cannot be told whether the current task is done.
+	// Problem is why it cannot be told whether the current task is done, or why it is
+	// NotYet.
 	Problem error
 }
+
+// NotYet is a problem only for the learner: it can be told that a task is not done, and
+// why.
+type NotYet string
+
+// Error implements error.
+func (n NotYet) Error() string { return string(n) }
 
 // Finished tells whether all tasks are done.
 func (s *Status) Finished() bool {
@@ -329,7 +337,7 @@ func (s *Seat) looks(ctx context.Context, w *world, l *Lesson, t *Task, p *Progr
 		return "", false, err
 	}
 	if !v.Passed {
-		return "", false, errors.New(v.Said)
+		return "", false, NotYet(v.Said)
 	}
 	return v.Said, true, nil
 }

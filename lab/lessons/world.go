@@ -115,8 +115,11 @@ func (w *world) fetch(l *lab.Lab, variable string) (any, error) {
 		}
 		return listed(ctx, kube, path)
 	}
-	if variable == "runs" {
+	switch variable {
+	case "runs":
 		return running(ctx, l)
+	case "own":
+		return l.OwnCCM()
 	}
 	caller := cluster.CallerLab
 	if variable == "faults" { // They are shown to admins only.

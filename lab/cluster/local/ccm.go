@@ -72,8 +72,8 @@ func (s Site) UseCCM(p *cluster.Program) error {
 	return state.WriteFile(s.usedCCM(), data)
 }
 
-// programInUse is what UseCCM was given last; nil is the lab's own.
-func (s Site) programInUse() (*cluster.Program, error) {
+// ProgramInUse is what UseCCM was given last; nil is the lab's own.
+func (s Site) ProgramInUse() (*cluster.Program, error) {
 	data, err := os.ReadFile(s.usedCCM())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -107,7 +107,7 @@ func (s Site) StartCCM(ctx context.Context) error {
 // ccmServes is an error while it does not. Where another program serves, if it does
 // so at all, only that program knows: it is to run.
 func (s Site) ccmServes(ctx context.Context) error {
-	if used, err := s.programInUse(); err != nil || used != nil {
+	if used, err := s.ProgramInUse(); err != nil || used != nil {
 		running, notSeen := s.Host.Running()
 		if err = errors.Join(err, notSeen); err == nil && running[ComponentCCM] == nil {
 			err = fmt.Errorf("%s does not run", used.Path)
@@ -147,7 +147,7 @@ func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) 
 			return running[ComponentCCM], err
 		},
 		Start: func() (*process.Process, error) {
-			used, err := s.programInUse()
+			used, err := s.ProgramInUse()
 			if err != nil {
 				return nil, err
 			}
