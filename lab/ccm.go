@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -99,10 +101,16 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 	for _, id := range tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
 	}
+	var claims []conformance.Feature // What is asked for by name is required, be it extended.
+	for _, t := range profiles.All() {
+		if t.Capability != "" && slices.Contains(tests, t.ID) {
+			claims = append(claims, t.Capability)
+		}
+	}
 	ended, runs := 0, slow(tell)
 	defer runs("")
 	report, err := Conformance(ctx, ConformanceOptions{
-		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true, Bound: bound,
+		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, Claims: claims, RequiredOnly: true, Bound: bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
 			if t.Result == "" { // It begins.
