@@ -15,6 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -110,10 +111,16 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 	for _, id := range tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
 	}
+	var claims []conformance.Feature // What is asked for by name is required, be it extended.
+	for _, t := range profiles.All() {
+		if t.Capability != "" && slices.Contains(tests, t.ID) {
+			claims = append(claims, t.Capability)
+		}
+	}
 	ended, still := 0, newSilence(tell)
 	defer still.timer.Stop()
 	report, err := Conformance(ctx, ConformanceOptions{
-		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, RequiredOnly: true, Bound: bound,
+		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, Claims: claims, RequiredOnly: true, Bound: bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(t conformance.TestReport) {
 			still.observe(t)
