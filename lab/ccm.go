@@ -96,41 +96,35 @@ func (l *Lab) replaceCCM(ctx context.Context, host cluster.Replaceable, p *clust
 	return l.StartCCM(ctx)
 }
 
-// TryCCM has the conformance suite run these tests, by ID, on a program, in a lab of
-// this name for as long as that takes; one that an earlier try has left goes first.
-// bound is the longest that any test may take; 0 is what each allows. said is what it
-// came to, in a line for each test that failed; tell is told of each that ends, and what
-// runs while none does.
-func TryCCM(ctx context.Context, name, program string, args, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
-	if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
-		if _, err := Down(ctx, name); err != nil {
-			return false, "", err
-		}
-	}
-	var quoted []string
-	for _, id := range tests {
-		quoted = append(quoted, regexp.QuoteMeta(id))
-	}
-	var claims []conformance.Feature // What is asked for by name is required, be it extended.
-	for _, t := range profiles.All() {
-		if t.Capability != "" && slices.Contains(tests, t.ID) {
-			claims = append(claims, t.Capability)
-		}
-	}
-	ended, still := 0, newSilence(tell)
+// Trial has the conformance suite run some tests on a program, in labs that are there for
+// as long as that takes.
+type Trial struct {
+	// Name is the first lab's. What an earlier trial of this name has left goes first.
+	Name string
+	// Labs is as in ConformanceOptions.
+	Labs    int
+	Program *conformance.Program
+	// Tests are to be run, by ID.
+	Tests []string
+	// Bound is the longest that any test may take; 0 is what each allows.
+	Bound time.Duration
+	// Tell is told of each test that ends, and what runs while none does.
+	Tell func(string)
+}
+
+// Run returns what it came to: said has a line for each test that failed.
+func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
+	still := newSilence(t.Tell)
 	defer still.timer.Stop()
-	report, err := Conformance(ctx, ConformanceOptions{
-		Name: name, Labs: 1, Program: &conformance.Program{Path: program, Args: args}, Claims: claims, RequiredOnly: true, Bound: bound,
-		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
-		Observer: func(t conformance.TestReport) {
-			still.observe(t)
-			if t.Result == "" { // It begins.
-				return
+	o := t.options(still)
+	for _, name := range o.Names(o.Tests()) {
+		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+			if _, err := Down(ctx, name); err != nil {
+				return false, "", err
 			}
-			ended++
-			tell(fmt.Sprintf("%d of %d: %s %s", ended, len(tests), t.ID, t.Result))
-		},
-	}, ui.Discard())
+		}
+	}
+	report, err := Conformance(ctx, o, ui.Discard())
 	if report == nil {
 		return false, "", err
 	}
@@ -138,6 +132,32 @@ func TryCCM(ctx context.Context, name, program string, args, tests []string, bou
 		return false, "", errors.Join(errors.New(report.Unfinished), err)
 	}
 	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
+}
+
+func (t Trial) options(still *silence) ConformanceOptions {
+	var quoted []string
+	for _, id := range t.Tests {
+		quoted = append(quoted, regexp.QuoteMeta(id))
+	}
+	var claims []conformance.Feature // What is asked for by name is required, be it extended.
+	for _, test := range profiles.All() {
+		if test.Capability != "" && slices.Contains(t.Tests, test.ID) {
+			claims = append(claims, test.Capability)
+		}
+	}
+	ended := 0
+	return ConformanceOptions{
+		Name: t.Name, Labs: t.Labs, Program: t.Program, Claims: claims, RequiredOnly: true, Bound: t.Bound,
+		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
+		Observer: func(test conformance.TestReport) {
+			still.observe(test)
+			if test.Result == "" { // It begins.
+				return
+			}
+			ended++
+			t.Tell(fmt.Sprintf("%d of %d: %s %s", ended, len(t.Tests), test.ID, test.Result))
+		},
+	}
 }
 
 // longSilence is when a suite that says nothing would look like one that hangs.
