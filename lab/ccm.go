@@ -115,7 +115,7 @@ type Trial struct {
 // Run returns what it came to: said has a line for each test that failed.
 func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
 	still := newSilence(t.Tell)
-	defer still.timer.Stop()
+	defer still.end()
 	o := t.options(still)
 	for _, name := range o.Names(o.Tests()) {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
@@ -169,6 +169,7 @@ type silence struct {
 	running []string // tests, by ID
 	since   time.Time
 	timer   *time.Timer
+	over    bool
 }
 
 func newSilence(tell func(string)) *silence {
@@ -176,6 +177,9 @@ func newSilence(tell func(string)) *silence {
 	s.timer = time.AfterFunc(longSilence, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.over {
+			return
+		}
 		if len(s.running) > 0 {
 			others := ""
 			if n := len(s.running) - 1; n > 0 {
@@ -186,6 +190,13 @@ func newSilence(tell func(string)) *silence {
 		s.timer.Reset(longSilence)
 	})
 	return s
+}
+
+func (s *silence) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.timer.Stop()
 }
 
 // observe is told of each test that begins or ends.

@@ -15,7 +15,7 @@ func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		s := newSilence(func(what string) { told = append(told, what) })
-		defer s.timer.Stop()
+		defer s.end()
 		s.observe(conformance.TestReport{ID: "lasts"})
 		s.observe(conformance.TestReport{ID: "quick"})
 		s.observe(conformance.TestReport{ID: "third"})

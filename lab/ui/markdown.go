@@ -3,7 +3,6 @@ package ui
 // Text in Markdown, for a terminal.
 
 import (
-	"fmt"
 	"io"
 	"net/url"
 	"os"
@@ -71,7 +70,7 @@ func onPaper() ansi.StyleConfig {
 // What stands in for parts of the text while it is wrapped: characters that have no meaning.
 const (
 	standInHyphen = '\uE000'
-	standInLine   = '\uE001' // Then its number.
+	standInLine   = '\uE001' // Of the first line; each is one character, which no colours can divide.
 )
 
 // blockMargins is what the renderer puts beside code.
@@ -103,7 +102,7 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 			for _, s := range n.Lines().Sliced(0, n.Lines().Len()) {
 				s = s.TrimRightSpace(source)
 				if utf8.RuneCount(s.Value(source)) > columns {
-					replace(s, fmt.Sprintf("%c%d%[1]c", standInLine, len(lines)))
+					replace(s, string(standInLine+rune(len(lines))))
 					lines = append(lines, string(s.Value(source)))
 				}
 			}
@@ -119,7 +118,7 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 	return hidden, func(s string) string {
 		s = strings.ReplaceAll(s, url.PathEscape(string(standInHyphen)), string(standInHyphen)) // In links.
 		for i, line := range lines {
-			s = strings.ReplaceAll(s, fmt.Sprintf("%c%d%[1]c", standInLine, i), line)
+			s = strings.ReplaceAll(s, string(standInLine+rune(i)), line)
 		}
 		return strings.ReplaceAll(s, string(standInHyphen), "-")
 	}
