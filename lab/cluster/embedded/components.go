@@ -225,11 +225,12 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 	}
 	dir := c.disk(m.ID)
 	user := "node-" + m.Name
-	client, err := ca.Ensure(dir, "kubelet-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}})
+	// One that was renamed boots as another node.
+	client, err := ca.Ensure(dir, m.Name+"-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}})
 	if err != nil {
 		return nil, err
 	}
-	serving, err := ca.Ensure(dir, "kubelet", pki.Identity{
+	serving, err := ca.Ensure(dir, m.Name+"-serving", pki.Identity{
 		Name: "system:node:" + m.Name, Groups: []string{"system:nodes"},
 		Addresses: []string{m.Address}, DNSNames: []string{m.Name},
 	})
