@@ -461,8 +461,16 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 		n := nodeNamed(st, "node-4")
 		return n != nil && n.InstanceID != "" && n.InstanceID != first && n.Ready && len(n.Taints) == 0
 	})
-	f.cloud("instances", "terminate", "node-4")
-	f.eventually("the last Node object of node-4 to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-4") == nil })
+
+	// Under another name it boots as another node. The first Node stays, as its instance does.
+	f.cloud("instances", "update", "node-4", "--name", "node-5")
+	f.cloud("instances", "reboot", "node-5")
+	f.eventually("node-5 to be initialised", func(st lab.Status) bool {
+		n, old := nodeNamed(st, "node-5"), nodeNamed(st, "node-4")
+		return n != nil && old != nil && n.InstanceID == old.InstanceID && n.Ready && len(n.Taints) == 0
+	})
+	f.cloud("instances", "terminate", "node-5")
+	f.eventually("the Nodes of both names to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-4") == nil && nodeNamed(st, "node-5") == nil })
 
 	audit, err := os.ReadFile(f.dir("logs", "audit.jsonl"))
 	require.NoError(t, err)
@@ -477,7 +485,7 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 			deleters = append(deleters, e.User.Username)
 		}
 	}
-	assert.Equal(t, slices.Repeat([]string{"cloud-controller-manager"}, 3), deleters)
+	assert.Equal(t, slices.Repeat([]string{"cloud-controller-manager"}, 4), deleters)
 }
 
 func (f *fixture) eventuallyTargets(n int) {

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -206,7 +208,11 @@ func (w *world) outline() (map[string]string, error) {
 // outlines are what is compared, by variable; nil counts them.
 var outlines = map[string]func(any) string{
 	"nodes": func(o any) string {
-		return fmt.Sprintf("labels %v, taints %v, provider ID %t", at(o, "metadata", "labels"), taintKeys(o), at(o, "spec", "providerID") != nil)
+		// How its kubelet feels changes by itself on a busy machine.
+		taints := slices.DeleteFunc(taintKeys(o), func(key string) bool {
+			return key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable
+		})
+		return fmt.Sprintf("labels %v, taints %v, provider ID %t", at(o, "metadata", "labels"), taints, at(o, "spec", "providerID") != nil)
 	},
 	"services": func(o any) string {
 		return fmt.Sprintf("type %v, finalizers %v, %d addresses", at(o, "spec", "type"), at(o, "metadata", "finalizers"), len(list(o, "status", "loadBalancer", "ingress")))
