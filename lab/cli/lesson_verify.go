@@ -77,6 +77,9 @@ func (v *verification) run(cmd *cobra.Command, ids []string) error {
 			v.fail(err)
 			continue
 		}
+		if v.parallel > 1 { // There are enough labs.
+			s.SuiteLabs = 1
+		}
 		workers.Go(func() { v.work(cmd.Context(), s, queue) })
 	}
 	workers.Wait()

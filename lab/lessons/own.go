@@ -252,7 +252,7 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 	if !judging {
 		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil
 	}
-	passed, said, err := judge(ctx, s.name+"-suite", p.Folder, t.tests, 0, s.Tell)
+	passed, said, err := s.judge(ctx, p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -268,7 +268,7 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 }
 
 // judge has the suite run a task's tests on the CCM in a folder.
-func judge(ctx context.Context, name, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
+func (s *Seat) judge(ctx context.Context, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	tell("compiling " + folder)
 	w, err := workshopHere()
 	if err != nil {
@@ -283,15 +283,6 @@ func judge(ctx context.Context, name, folder string, tests []string, bound time.
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
 	return lab.Trial{
-		Name: name, Labs: suiteLabs(), Program: &conformance.Program{Path: program, Args: ownArgs}, Tests: tests, Bound: bound, Tell: tell,
+		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &conformance.Program{Path: program, Args: ownArgs}, Tests: tests, Bound: bound, Tell: tell,
 	}.Run(ctx)
-}
-
-// suiteLabs is one in a classroom, whose seats share a machine's memory; elsewhere it is as
-// many as the tests are worth.
-func suiteLabs() int {
-	if os.Getenv("CCMLAB_SEAT") != "" {
-		return 1
-	}
-	return 0
 }

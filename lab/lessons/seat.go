@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -25,7 +26,11 @@ const DefaultName = "lesson"
 // Seat is where somebody takes lessons, one at a time.
 type Seat struct {
 	// Tell is told what takes long. It may be replaced.
-	Tell   func(string)
+	Tell func(string)
+	// SuiteLabs is how many labs the suite judges a CCM on; 0 is as many as its tests
+	// are worth.
+	SuiteLabs int
+
 	name   string
 	root   string // The folder of its labs.
 	record record
@@ -37,7 +42,11 @@ func Take(name string) (*Seat, error) {
 		return nil, err
 	}
 	root, err := state.Root()
-	return At(root, name), err
+	s := At(root, name)
+	if os.Getenv("CCMLAB_SEAT") != "" { // A classroom's share a machine's memory.
+		s.SuiteLabs = 1
+	}
+	return s, err
 }
 
 // At is the seat of a name whose labs are in this folder. If that is not this process's

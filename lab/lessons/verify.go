@@ -143,7 +143,7 @@ func (s *Seat) fails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 		}
 		tried[test] = true
 		if err := steps.Do("nothing written", func(note func(string)) (string, error) {
-			passed, said, err := judge(ctx, s.name+"-suite", p.Folder, []string{test}, failsBound, note)
+			passed, said, err := s.judge(ctx, p.Folder, []string{test}, failsBound, note)
 			if err == nil && passed {
 				err = fmt.Errorf("lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, said, test)
 			}
