@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab"
@@ -47,7 +48,7 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	cmd.Env, cmd.WaitDelay = env, endBound
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	interruptAll(cmd)
 	var last bytes.Buffer
 	lines, writer := io.Pipe()
 	cmd.Stdout, cmd.Stderr = writer, writer
@@ -69,6 +70,13 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 		return fmt.Errorf("%w\n%s", cmp.Or(context.Cause(ctx), err), process.LastLines(last.String(), 20))
 	}
 	return nil
+}
+
+// interruptAll has a command whose context ends be interrupted with all that it has
+// started: a `lab ccm start` that went on would hold the lab, which is to go down.
+func interruptAll(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 }
 
 func (s *Seat) env(l *Lesson) ([]string, error) {
