@@ -36,7 +36,7 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
 	in, out   *prometheus.CounterVec
-	inFlight  prometheus.Gauge
+	inFlight  prometheus.GaugeFunc
 	throttled *prometheus.CounterVec
 	faultHits *prometheus.CounterVec
 }
@@ -53,9 +53,11 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 			Namespace: namespace, Name: "request_duration_seconds", Help: "Time until a call's answer begins, by operation.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"operation"}),
-		in:        counter("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
-		out:       counter("response_bytes_total", "Bytes of answers' bodies, by operation.", "operation"),
-		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them."}),
+		in:  counter("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
+		out: counter("response_bytes_total", "Bytes of answers' bodies, by operation.", "operation"),
+		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them.",
+		}, func() float64 { return float64(s.calls.Load()) }),
 		throttled: counter("rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.", "limit"),
 		faultHits: counter("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
 	}

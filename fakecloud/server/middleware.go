@@ -112,9 +112,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		}
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &recorder{ResponseWriter: w, call: c}
-		s.metrics.inFlight.Inc()
+		s.calls.Add(1)
 		defer func() {
-			s.metrics.inFlight.Dec()
+			s.calls.Add(-1)
 			took := time.Since(c.start)
 			if rec.status == 0 {
 				rec.began = took
