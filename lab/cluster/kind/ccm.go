@@ -22,6 +22,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/manifests"
 )
@@ -107,14 +108,9 @@ func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 }
 
 // ccmArgs are appended: of a flag that comes twice the last counts. A lab is
-// small and wants to see things happen, so its times are short. The framework
-// never gives its lease back: the next leader waits for its end.
+// small and wants to see things happen, so its times are short.
 func (c *Cluster) ccmArgs() []string {
-	args := []string{
-		"--cluster-name=" + c.lab.Name,
-		"--node-monitor-period=2s",
-		"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
-	}
+	args := append([]string{"--cluster-name=" + c.lab.Name, "--node-monitor-period=2s"}, local.ShortLease...)
 	if c.routed() {
 		args = append(args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet, "--route-reconciliation-period=2s")
 	}

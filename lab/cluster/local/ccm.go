@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -39,15 +40,18 @@ func CCMConfig(url, tokenFile, project string) string {
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
 
-// CCM is the CCM's process; the flags say how it gets into the cluster. Leases
-// are short: the framework never gives its lease back, so a restarted one
-// waits for the old one's end.
+// ShortLease is a lab's: the framework never gives its lease back, so a restarted
+// CCM waits for the old one's end.
+var ShortLease = []string{
+	"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
+}
+
+// CCM is the CCM's process; the flags say how it gets into the cluster.
 func (s Site) CCM(flags ...string) process.Spec {
-	return s.Spec(ComponentCCM, "ccm", append(flags,
+	return s.Spec(ComponentCCM, "ccm", append(slices.Concat(flags, ShortLease),
 		"--cloud-config="+s.CloudConfig(),
 		"--cluster-name="+s.Lab.Name,
 		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
-		"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
 		"--node-monitor-period=2s",
 		"--configure-cloud-routes=false", // Whoever runs the cluster sees to its pods' network; loopback needs no routes.
 		"--profiling=false",
