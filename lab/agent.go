@@ -76,5 +76,5 @@ func (l *Lab) expected() []string {
 
 // wants tells whether a component that does not run is to run.
 func (l *Lab) wants(name string) bool {
-	return name != local.ComponentCCM || local.Site{Lab: l.State}.CCMWanted()
+	return name != local.ComponentCCM || l.CCMWanted()
 }

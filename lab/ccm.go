@@ -72,7 +72,7 @@ func (l *Lab) replaceable() (cluster.Replaceable, cluster.CCMCommand, error) {
 
 // OwnCCM tells whether the lab's own CCM is the one that runs if any does.
 func (l *Lab) OwnCCM() (bool, error) {
-	if _, local := l.Cluster.(cluster.LocalCCM); !local {
+	if _, here := l.Cluster.(cluster.LocalCCM); !here {
 		return true, nil
 	}
 	used, err := local.Site{Lab: l.State}.ProgramInUse()
