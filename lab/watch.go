@@ -152,13 +152,23 @@ func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool,
 		if err != nil {
 			return false, ignoreEnd(ctx, err)
 		}
-		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience {
+		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience && w.lab.stays() {
 			w.note(w.stopped())
 			return true, w.emit(w.merge.All())
 		}
 	}
 	w.tell(w.agentAway.turn(w.agent == nil, at), w.agentDead, "the lab's agent records again")
 	return false, nil
+}
+
+// stays tells of a lab of which nothing runs that it is stopped: no `down` is about
+// to delete it, or has just done so.
+func (l *Lab) stays() bool {
+	if l.State.Locked() {
+		return false
+	}
+	_, err := os.Stat(l.Timeline().File)
+	return err == nil
 }
 
 // ignoreEnd is nil for what failed because ctx ended.

@@ -13,6 +13,9 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -110,4 +113,32 @@ func TestOutage(t *testing.T) {
 	} {
 		assert.Equal(t, step.want, o.turn(step.away, at(step.seconds)), "at %vs", step.seconds)
 	}
+}
+
+// absentCluster has no component.
+type absentCluster struct{ cluster.Cluster }
+
+func (absentCluster) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
+
+// On a busy machine a `down` may be long in deleting a lab of which nothing runs any
+// more: that is no stopped lab, which `up` would start.
+func TestALabThatGoesDownIsNotStopped(t *testing.T) {
+	st, err := state.CreateDir(t.TempDir())
+	require.NoError(t, err)
+	l := &Lab{State: st, Cluster: absentCluster{}, host: process.Host{Lab: st.Path()}}
+	require.NoError(t, l.Timeline().Create())
+	var notes []string
+	w := watcher{lab: l, note: func(s string) { notes = append(notes, s) }}
+	look := func(at time.Time) bool {
+		stopped, err := w.lookForAgent(t.Context(), at)
+		require.NoError(t, err)
+		return stopped
+	}
+	assert.False(t, look(began), "it may be about to go")
+	assert.False(t, look(began.Add(time.Hour)), "a command works on it")
+	st.Unlock()
+	assert.True(t, look(began.Add(time.Hour)))
+	assert.Contains(t, notes[len(notes)-1], "is stopped")
+	require.NoError(t, st.Remove())
+	assert.False(t, look(began.Add(time.Hour)), "it is gone")
 }

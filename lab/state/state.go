@@ -212,6 +212,10 @@ func (l *Lab) Lock() error {
 	return nil
 }
 
+// Locked tells whether a command works on the lab now, as far as the kernel says
+// who holds a lock.
+func (l *Lab) Locked() bool { return holder(l.dir) != "" }
+
 // Unlock lets others work on the lab.
 func (l *Lab) Unlock() {
 	if l.lock != nil {
