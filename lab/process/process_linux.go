@@ -64,19 +64,21 @@ func identity(pid int) (lab, component string, ok bool) {
 }
 
 // A process that becomes another program has no environment for a moment, which
-// is longer on a busy machine. Nothing tells when it is over.
+// is longer on a busy machine. Nothing tells when it is over. It is looked at so often,
+// and not so long: who looks may stand still himself.
 const (
 	execPoll  = time.Millisecond
-	execBound = time.Second
+	execLooks = 1000
 )
 
 // environ is a process's environment.
 func environ(pid int) ([]byte, error) {
-	for began := time.Now(); ; time.Sleep(execPoll) {
+	for looks := 1; ; looks++ {
 		env, err := os.ReadFile(folder(pid) + "/environ")
-		if err != nil || len(env) > 0 || bare(pid) || time.Since(began) > execBound {
+		if err != nil || len(env) > 0 || bare(pid) || looks == execLooks {
 			return env, err
 		}
+		time.Sleep(execPoll)
 	}
 }
 
