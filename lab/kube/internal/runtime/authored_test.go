@@ -182,7 +182,7 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 			}},
 		}},
 	}}
-	n := newNode(t, 14, func(o *Options) {
+	n := newNode(t, 27, func(o *Options) {
 		o.Pod = func(string) *v1.Pod { return pod }
 		o.StateDirectory = state
 	})
@@ -234,7 +234,7 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 }
 
 func TestDatagramsAreAnsweredUntilTheContainerEnds(t *testing.T) {
-	n := newNode(t, 15)
+	n := newNode(t, 28)
 	sandbox, address := n.sandbox("dns")
 	id := n.start(sandbox, "dns", port{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
 	for _, at := range []string{realised(address) + ":5353", n.options.NodeAddress.String() + ":15353"} {
