@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,7 +183,7 @@ func TestSilentSessionsEnd(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := portOf(udpBackend(t, two, "two", 0))
 	f := udpForwarding(target, []string{two}, port)
-	f.IdleTimeout = 50 * time.Millisecond // Far below what is usual.
+	f.IdleTimeout = time.Second // Below what is usual; longer than a target takes on a busy machine.
 	require.NoError(t, p.Apply(f))
 	c := udpClient(t, four, port)
 	assert.Equal(t, "two", talk(t, c, "hello"))
@@ -236,7 +237,8 @@ func TestExpectedCodes(t *testing.T) {
 	f.HealthCheck = overHTTP(well.port)
 	f.HealthCheck.ExpectedCodes = "204,300-399"
 	require.NoError(t, p.Apply(f))
-	assert.Contains(t, awaitHealth(t, p, 0, cloud.Unhealthy).Reason, "200")
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+	require.Eventually(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, patience, time.Millisecond)
 	well.status.Store(http.StatusFound) // It is not followed.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	well.status.Store(http.StatusServiceUnavailable)

@@ -55,6 +55,8 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	becomes("")
 	f.HealthCheck = overHTTP(onTwo.port)
+	f.HealthCheck.Interval, f.HealthCheck.Timeout = 2*time.Second, 2*time.Second // The first check decides alone.
+	f.HealthCheck.HealthyThreshold, f.HealthCheck.UnhealthyThreshold = 1, 1
 	require.NoError(t, p.Apply(f))
 	becomes("") // It was not known for a moment.
 	awaitHealth(t, p, 0, cloud.Healthy)

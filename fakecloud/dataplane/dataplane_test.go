@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,13 +33,22 @@ var (
 	four  = netip.AddrFrom4([4]byte{127, 80, byte(os.Getpid() >> 8), byte(os.Getpid())}).String()
 )
 
-// freePort is one that nobody listens on.
+// given are the ports that freePort has returned.
+var given sync.Map
+
+// freePort is one that nobody listens on, and that no test was given before: the
+// kernel may name a port again that is free again.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", net.JoinHostPort(front.String(), "0"))
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
+	for {
+		l, err := net.Listen("tcp4", net.JoinHostPort(front.String(), "0"))
+		require.NoError(t, err)
+		port := l.Addr().(*net.TCPAddr).Port
+		require.NoError(t, l.Close())
+		if _, before := given.LoadOrStore(port, true); !before {
+			return port
+		}
+	}
 }
 
 func newPlane(t *testing.T) *dataplane.Plane {

@@ -45,7 +45,7 @@ func newWellness(t *testing.T, host string, port int) *wellness {
 func overHTTP(port int) *cloud.HealthCheck {
 	return &cloud.HealthCheck{
 		Protocol: cloud.CheckHTTP, Port: port, Path: "/healthz",
-		Interval: 150 * time.Millisecond, Timeout: 150 * time.Millisecond, HealthyThreshold: 2, UnhealthyThreshold: 3,
+		Interval: 300 * time.Millisecond, Timeout: 300 * time.Millisecond, HealthyThreshold: 2, UnhealthyThreshold: 3,
 	}
 }
 
@@ -114,7 +114,7 @@ func TestHealthOutlivesWhatDoesNotConcernIt(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := backend(t, two, 0, says("two"))
 	f := forwarding(target, []string{two}, port)
-	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: time.Second, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
 	require.NoError(t, p.Apply(f))
 	before := awaitHealth(t, p, 0, cloud.Healthy) // The first check is made at once, and decides.
 	assert.Empty(t, before.Reason)
@@ -143,7 +143,7 @@ func TestSilentTargetIsUnhealthy(t *testing.T) {
 	f := forwarding(1, []string{two}, freePort(t))
 	f.HealthCheck = overHTTP(l.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, p.Apply(f))
-	assert.Equal(t, "no answer from "+l.Addr().String()+" within 150ms", awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
+	assert.Equal(t, "no answer from "+l.Addr().String()+" within 300ms", awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
 }
 
 func TestOddChecksDoNoHarm(t *testing.T) {

@@ -175,7 +175,7 @@ func TestSessionsEnd(t *testing.T) {
 	assert.EqualValues(t, 4, stats(p).Connections)
 
 	p.Remove("lb-1")
-	p.LimitSessions(2, 300*time.Millisecond)
+	p.LimitSessions(2, time.Second)
 	require.NoError(t, p.Apply(f))
 	talk(t, a, "1")
 	require.Eventually(t, func() bool { return stats(p).Active == 0 }, patience, time.Millisecond)

@@ -270,7 +270,7 @@ func (b *breaker) cut() {
 // One that does not read is cut off; another gets everything meanwhile.
 func TestSlowReadersAreCutOff(t *testing.T) {
 	r := newRig(t).withHop(t)
-	r.srv.SetEventTimeout(500 * time.Millisecond)
+	r.srv.SetEventTimeout(3 * time.Second)
 	slow, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = slow.Close() })

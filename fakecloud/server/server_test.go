@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	patience   = 10 * time.Second
+	patience   = 30 * time.Second
 	streamBeat = 20 * time.Millisecond
 )
 
