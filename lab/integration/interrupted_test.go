@@ -43,16 +43,18 @@ func TestInterruptedBetweenTheCloudsCreateAndTheStatus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// A balancer takes its time here, so that its owner can end meanwhile.
-			w := newWorld(t, testbed.Options{Profile: "fast"})
+			w := newWorld(t, testbed.Options{})
 			first := w.startCCM(testbed.CCMOptions{})
 			w.addNode("node-1")
 			after, err := w.Cloud().NewestEvent(w.ctx)
 			require.NoError(t, err)
+			// No balancer is ready until its owner has ended.
+			_, lift := w.fault(api.FaultCreate{Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}}, Effect: api.FaultEffect{Stuck: true}})
 			svc := w.create(service("web", 8080))
 			w.awaitBuilding(after)
 			interrupt(t, first)
 			assert.Empty(t, w.get(svc).Status.LoadBalancer.Ingress, "the first CCM was to be interrupted before it knew")
+			lift()
 
 			w.startCCM(testbed.CCMOptions{})
 			address := w.awaitAddress(svc, "")

@@ -121,8 +121,7 @@ func TestAnAnnotationMadeInvalidAndMended(t *testing.T) {
 	w.startCCM(testbed.CCMOptions{})
 	w.addNode("node-1")
 	svc := w.create(service("web", 8080))
-	w.awaitAddress(svc, "")
-	before := w.balancers(svc)[0]
+	before := w.awaitTarget(svc)
 
 	w.change(svc, func(s *corev1.Service) {
 		s.Annotations = map[string]string{algorithm: "coin-toss", "fakecloud.ccmlab.io/idle-timeout": "soon"}
@@ -152,16 +151,13 @@ func TestTwoClustersInOneProject(t *testing.T) {
 	t.Parallel()
 	east := newWorld(t, testbed.Options{Name: "east"})
 	west := newWorld(t, testbed.Options{Name: "west", CloudOf: east.Bed})
-	services := map[*world]*corev1.Service{}
+	services, made := map[*world]*corev1.Service{}, map[*world]api.LoadBalancer{}
 	for _, w := range []*world{east, west} {
 		w.startCCM(testbed.CCMOptions{})
 		w.addNode(w.Name + "-1")
 		services[w] = w.create(service("web", 8080))
-		w.awaitAddress(services[w], "")
+		made[w] = w.awaitTarget(services[w])
 	}
-	theirs := west.balancers(services[west])
-	require.Len(t, theirs, 1)
-	require.Len(t, theirs[0].Targets, 1)
 
 	east.change(services[east], func(s *corev1.Service) { s.Spec.Ports[0].Port = 8081 })
 	east.await("the change", func() error {
@@ -176,5 +172,5 @@ func TestTwoClustersInOneProject(t *testing.T) {
 
 	now := west.balancers(services[west])
 	require.Len(t, now, 1)
-	assert.Equal(t, theirs[0].Version, now[0].Version, "another cluster's balancer is not touched")
+	assert.Equal(t, made[west].Version, now[0].Version, "another cluster's balancer is not touched")
 }

@@ -195,6 +195,22 @@ func (w *world) balancers(svc *corev1.Service) []api.LoadBalancer {
 	return found
 }
 
+// awaitTarget returns the Service's balancer, once the CCM has told it of the bed's
+// one Node: of that it may hear later than of the Service.
+func (w *world) awaitTarget(svc *corev1.Service) (lb api.LoadBalancer) {
+	w.t.Helper()
+	w.awaitAddress(svc, "")
+	w.await("the balancer of "+svc.Name+" to have a target", func() error {
+		found := w.balancers(svc)
+		if len(found) != 1 || len(found[0].Targets) != 1 {
+			return fmt.Errorf("balancers: %+v", found)
+		}
+		lb = found[0]
+		return nil
+	})
+	return lb
+}
+
 func (w *world) awaitNoBalancer(svc *corev1.Service) {
 	w.t.Helper()
 	w.await("the balancer of "+svc.Name+" to be gone", func() error {
