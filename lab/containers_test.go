@@ -70,11 +70,11 @@ func (c *containers) container(name string) corev1.Container {
 	return corev1.Container{Name: name, Image: "whatever:1", Ports: []corev1.ContainerPort{{ContainerPort: int32(c.port)}}}
 }
 
-// probe asks every second, and one failure is enough.
+// probe asks every second, and one failure is enough. That an answer is late is none.
 func (c *containers) probe(path string) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt(c.port)}},
-		PeriodSeconds: 1, FailureThreshold: 1,
+		PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 60,
 	}
 }
 
@@ -233,7 +233,7 @@ func (c *containers) liveness() {
 func (c *containers) startup() {
 	web := c.container("web")
 	web.StartupProbe, web.LivenessProbe, web.ReadinessProbe = c.probe("/startupz"), c.probe("/livez"), c.probe("/readyz")
-	web.StartupProbe.InitialDelaySeconds, web.StartupProbe.FailureThreshold = 5, 1000
+	web.StartupProbe.InitialDelaySeconds, web.StartupProbe.FailureThreshold = 20, 1000
 	pod := c.run("startup", corev1.PodSpec{Containers: []corev1.Container{web}})
 	c.tell(pod, "/fail?probe=startup")
 	c.tell(pod, "/fail?probe=liveness")

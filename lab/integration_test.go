@@ -43,6 +43,9 @@ import (
 // bound is generous: a machine that builds beside the tests is slow.
 const bound = 3 * time.Minute
 
+// fetchBound is for one question and its answer.
+const fetchBound = time.Minute
+
 var labNumber atomic.Int32
 
 // fixture is one lab and the means to look at it from outside.
@@ -226,7 +229,7 @@ func ask(t *testing.T, st lab.Status) (pod string, err error) {
 }
 
 func fetch(url string) (string, error) {
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: fetchBound, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get(url)
 	if err != nil {
 		return "", err

@@ -246,7 +246,7 @@ func datagram(address, text string) (string, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	answer := make([]byte, 1<<16)
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(fetchBound)); err != nil {
 		return "", err
 	}
 	if _, err := conn.Write([]byte(text)); err != nil {

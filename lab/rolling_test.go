@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -37,6 +38,7 @@ func TestServiceTraffic(t *testing.T) {
 	sticky := serviceOf("web", "sticky")
 	sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	f.createService(sticky)
+	f.makePatient("web")
 	f.startSingle()
 	f.startNear()
 
@@ -55,7 +57,7 @@ func withLocalPolicy(s *corev1.Service) *corev1.Service {
 // startSingle has two Services for one pod: any node leads to it, or its own.
 func (f *fixture) startSingle() {
 	f.t.Helper()
-	d := deploymentOf(f.t, "single", 1)
+	d := patient(deploymentOf(f.t, "single", 1))
 	pod := &d.Spec.Template.Spec
 	other := *pod.Containers[0].DeepCopy()
 	other.Name, other.Ports[0].ContainerPort = "other", 9090
@@ -71,13 +73,32 @@ func (f *fixture) startSingle() {
 	}
 }
 
-// startNear gives pods more time than the demo's to be sent no more: a balancer's
-// checks are what tells, in seconds, and on a busy machine they are late.
+// patient pods have more time than the demo's to be sent no more, and to answer a
+// probe: on a busy machine those who tell of a pod, and the pod, are late.
+func patient(d *appsv1.Deployment) *appsv1.Deployment {
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.Lifecycle.PreStop.Sleep.Seconds = 15
+	c.ReadinessProbe.TimeoutSeconds, c.LivenessProbe.TimeoutSeconds = 60, 60
+	return d
+}
+
+// makePatient does that to one which is there, and awaits its new pods.
+func (f *fixture) makePatient(name string) {
+	f.t.Helper()
+	deployments := f.kube("operator").AppsV1().Deployments(metav1.NamespaceDefault)
+	f.await("a patient "+name, func(ctx context.Context) error {
+		d, err := deployments.Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			_, err = deployments.Update(ctx, patient(d), metav1.UpdateOptions{})
+		}
+		return err
+	})
+	f.await("deployment "+name, f.rolledOut(name))
+}
+
 func (f *fixture) startNear() {
 	f.t.Helper()
-	d := deploymentOf(f.t, "near", 3)
-	d.Spec.Template.Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds = 15
-	f.deploy(d)
+	f.deploy(patient(deploymentOf(f.t, "near", 3)))
 	f.expose(withLocalPolicy(serviceOf("near", "near")))
 }
 
@@ -169,7 +190,7 @@ func (f *fixture) localNodes() {
 // health asks a health check node port.
 func (f *fixture) health(address string) (code, weight, body string) {
 	f.t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: fetchBound, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get("http://" + address)
 	require.NoError(f.t, err)
 	defer func() { _ = resp.Body.Close() }()

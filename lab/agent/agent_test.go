@@ -219,11 +219,11 @@ func TestInstancesAreMachines(t *testing.T) {
 		until("one to reboot whose cloud is through with it at once", func() bool { p := s.pid("two"); return p != 0 && p != up })
 	}
 
-	crashed := s.pid("two")
-	s.mu.Lock()
-	require.NoError(t, s.last["two"].Signal(syscall.SIGKILL))
-	s.mu.Unlock()
-	until("a crashed one to be booted again", func() bool { p := s.pid("two"); return p != 0 && p != crashed })
+	running, err := s.host.Running()
+	require.NoError(t, err)
+	crashed := running["two"]
+	require.NoError(t, crashed.Signal(syscall.SIGKILL))
+	until("a crashed one to be booted again", func() bool { p := s.pid("two"); return p != 0 && p != crashed.PID })
 
 	send(inst("i-1", "one", 3, api.InstanceTerminated))
 	until("a terminated one to end", func() bool { return s.pid("one") == 0 })
