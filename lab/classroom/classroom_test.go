@@ -165,14 +165,12 @@ func TestWhoseServer(t *testing.T) {
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer stranger.Close()
 	serve(t, r)
-	mine := r.PagePort
-	r.PagePort = stranger.Listener.Addr().(*net.TCPAddr).Port
-	require.ErrorContains(t, r.answers(t.Context()), "not this classroom's")
-	r.PagePort = mine
 	require.NoError(t, r.answers(t.Context()))
-	other := *r
-	other.Listen = "localhost"
-	assert.ErrorContains(t, other.answers(t.Context()), "not this classroom's")
+	strangers, elsewhere := *r, *r
+	strangers.PagePort = stranger.Listener.Addr().(*net.TCPAddr).Port
+	require.ErrorContains(t, strangers.answers(t.Context()), "not this classroom's")
+	elsewhere.Listen = "localhost"
+	assert.ErrorContains(t, elsewhere.answers(t.Context()), "not this classroom's")
 }
 
 func TestPage(t *testing.T) {

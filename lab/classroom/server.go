@@ -53,6 +53,7 @@ func (r *Room) Serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, pages.Close(), doors.Close())
 	}
+	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
 	parts.Go(func() error { return servePage(ctx, pages, routes(s.now, text, r.identity())) })
 	parts.Go(func() error { return unless(door.Serve(doors), ssh.ErrServerClosed) })
@@ -61,7 +62,6 @@ func (r *Room) Serve(ctx context.Context) error {
 		<-ctx.Done()
 		return door.Close()
 	})
-	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	return parts.Wait()
 }
 
