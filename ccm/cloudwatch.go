@@ -140,6 +140,9 @@ type cloudWatch struct {
 	found func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
 	// wish is what a Service wants; an error is that it cannot be.
 	wish func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error)
+	// ensured is the wish that upstream's controller last saw fulfilled, and the ID of
+	// the balancer; nil if none is known.
+	ensured func(serviceUID string) (wish *balancer, id string)
 
 	nodes, services         cache.Indexer
 	synced                  []cache.InformerSynced
@@ -172,6 +175,7 @@ func newCloudWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedI
 	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
 		return c.loadBalancers.desired(w.cluster, svc, nodes)
 	}
+	w.ensured = c.loadBalancers.lastEnsured
 	w.found = c.instances.remembered
 	w.gone = c.instances.gone
 	return w, w.follow(shared)

@@ -123,6 +123,9 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 		return nil // Its end comes as a change of its own.
 	}
 	seen := w.seenOf(uid)
+	if seen.fulfilled == nil { // It may have been changed before it was looked at here.
+		seen.fulfilled, seen.id = w.ensured(uid)
+	}
 	differs := differences(svc, lb, want)
 	if differs == "" {
 		return w.fulfilled(ctx, svc, nodes, lb, seen, want)

@@ -124,6 +124,58 @@ func TestWatchRepairs(t *testing.T) {
 	}
 }
 
+// What was changed before the watch has seen it fulfilled was fulfilled all the same:
+// upstream's controller saw that, or there would be no address.
+func TestWatchRepairsWhatItHasNotSeenWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(good)}}).loadBalancers()
+		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
+		require.NoError(t, err)
+		w.ensured = upstream.lastEnsured
+		bent := good
+		bent.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
+		w.cloud.has(bent)
+		called := w.reconciles(good)
+		w.run()
+		passes(10 * time.Second)
+		assert.Equal(t, 2, *called)
+		assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
+			"update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"}, w.events())
+	})
+}
+
+// What is remembered of a balancer goes with it, by whomever it is deleted.
+func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
+	for name, end := range map[string]func(l *loadBalancers, f *fakeBalancers) error{
+		"with its Service": func(l *loadBalancers, f *fakeBalancers) error {
+			f.remove = func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerDeleting), nil }
+			return l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
+		},
+		"by hand": func(l *loadBalancers, f *fakeBalancers) error {
+			f.listBalancers, f.memory = has(), nil
+			_, there, err := l.GetLoadBalancer(t.Context(), clusterName, service())
+			assert.False(t, there)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive))}}
+			l := f.loadBalancers()
+			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+			require.NoError(t, err)
+			wish, id := l.lastEnsured(string(service().UID))
+			require.NotNil(t, wish)
+			assert.Equal(t, "lb-1", id)
+			require.NoError(t, end(l, f))
+			wish, _ = l.lastEnsured(string(service().UID))
+			assert.Nil(t, wish)
+		})
+	}
+}
+
 // Another failure than "not yet" is tried again with back-off.
 func TestWatchRetriesARepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

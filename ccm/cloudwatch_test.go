@@ -136,6 +136,7 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
 		return desiredBalancer(clusterID{name: clusterName}, svc, nodes)
 	}
+	w.ensured = func(string) (*balancer, string) { return nil, "" }
 	w.explain = newExplainer()
 	w.explain.use(w.recorder)
 	w.found = (&instances{project: newProjectGuard(&fakeAPI{t: t, project: ours}, "lab"), inventory: w.cloud, explain: w.explain}).remembered

@@ -83,9 +83,18 @@ type loadBalancers struct {
 	// waiting is since when a Service has been told to come back, and nothing
 	// else, by UID.
 	waiting sync.Map // string: time.Time
+	// ensured is what a Service's balancer was when EnsureLoadBalancer last said that
+	// all is well, by UID.
+	ensured sync.Map // string: ensuredBalancer
 	// addresses are the IDs of reserved addresses, by the names that Services
 	// call them, so that a name is looked up once.
 	addresses sync.Map // string: string
+}
+
+// ensuredBalancer is a wish that was fulfilled, and the ID of what fulfilled it.
+type ensuredBalancer struct {
+	wish balancer
+	id   string
 }
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
@@ -109,6 +118,7 @@ func (l *loadBalancers) GetLoadBalancer(ctx context.Context, cluster string, svc
 		}
 		found = staying(found)
 		if len(found) == 0 {
+			l.ensured.Delete(string(svc.UID))
 			l.forgetWaiting(svc) // This may be the end of the Service.
 			return nil, false, nil
 		}
@@ -137,7 +147,21 @@ func (l *loadBalancers) EnsureLoadBalancer(ctx context.Context, cluster string, 
 	if err := l.tell(svc, notAsAsked, lb, err); err != nil {
 		return nil, err
 	}
+	if want, err := l.desired(cluster, svc, nodes); err == nil && len(plan(lb, want)) == 0 {
+		l.ensured.Store(string(svc.UID), ensuredBalancer{want, lb.ID})
+	}
 	return status(svc, lb), nil
+}
+
+// lastEnsured is what the Service's balancer was when EnsureLoadBalancer last said
+// that all is well; nil if it has not, or the balancer was deleted since.
+func (l *loadBalancers) lastEnsured(uid string) (wish *balancer, id string) {
+	was, ok := l.ensured.Load(uid)
+	if !ok {
+		return nil, ""
+	}
+	e := was.(ensuredBalancer)
+	return &e.wish, e.id
 }
 
 // unlessActive is an error that says when to look again.
@@ -170,6 +194,7 @@ func (l *loadBalancers) UpdateLoadBalancer(ctx context.Context, cluster string, 
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
+	l.ensured.Delete(string(svc.UID))
 	return l.tell(svc, notDeleted, nil, l.delete(ctx, cluster, svc))
 }
 
