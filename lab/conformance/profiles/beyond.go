@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -188,16 +189,22 @@ func massDeletion(t *conformance.T) {
 	}
 	restart()
 	most := func(ctx context.Context) error {
-		kept := 0
+		kept, unclear := 0, error(nil)
 		for _, w := range workers {
-			if w.kept(ctx) == nil {
+			switch err := w.kept(ctx); {
+			case err == nil:
 				kept++
+			case !apierrors.IsNotFound(err):
+				unclear = err
 			}
 		}
-		if kept <= massNodes/2 && ctx.Err() == nil {
-			return fmt.Errorf("of %d Nodes %d are left", massNodes, kept)
+		switch {
+		case ctx.Err() != nil || kept > massNodes/2:
+			return ctx.Err()
+		case unclear != nil:
+			return fmt.Errorf("of %d Nodes %d were seen: %w", massNodes, kept, unclear)
 		}
-		return ctx.Err()
+		return fmt.Errorf("of %d Nodes %d are left", massNodes, kept)
 	}
 	t.HoldsUntil("most Nodes are to be kept", most, "the CCM to have asked for each of them", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
