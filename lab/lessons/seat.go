@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -172,7 +173,8 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 }
 
 // settle returns when what Kubernetes takes for granted of Nodes that are Ready is
-// true of them: the taint of those that were not is taken away a little later.
+// true of them: the taint of those that were not is taken away a little later. By then
+// the timeline has told of them too: what it tells later counts as the learner's doing.
 func (s *Seat) settle(ctx context.Context, names map[string]string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
 	defer cancel()
@@ -191,9 +193,29 @@ func (s *Seat) settle(ctx context.Context, names map[string]string) error {
 					return fmt.Errorf("%s has the taint %s", name, corev1.TaintNodeNotReady)
 				}
 			}
+			if err := quiet(w.labs[role].Timeline()); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+// quietFor is how long a timeline that has told of all tells of no Node.
+const quietFor = time.Second
+
+func quiet(log timeline.Log) error {
+	entries, err := log.Read()
+	for _, e := range slices.Backward(entries) {
+		if e.Source != timeline.SourceCluster || !strings.HasPrefix(e.Subject, "node/") {
+			continue
+		}
+		if age := time.Since(e.Time); age >= 0 && age < quietFor {
+			return fmt.Errorf("the timeline tells of %s: %s", e.Subject, e.What)
+		}
+		break
+	}
+	return err
 }
 
 // Stop takes the labs of the current lesson down. A lab of such a name that is no

@@ -98,7 +98,26 @@ func (s *Seat) begun(ctx context.Context, l *Lesson) (map[string]string, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("lesson %s: %w", l.ID, err)
 	}
-	return w.outline()
+	return s.atRest(ctx, l)
+}
+
+// restFor is how long a lesson's labs stay as they are before that is what the lesson
+// begins with: a pod may just be made, or its probe be late once.
+const restFor = 2 * time.Second
+
+func (s *Seat) atRest(ctx context.Context, l *Lesson) (was map[string]string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
+	defer cancel()
+	err = cluster.PollEvery(ctx, restFor, "lesson "+l.ID+" to come to rest", func(ctx context.Context) error {
+		is, err := s.outline(ctx, l)
+		if err != nil {
+			return err
+		}
+		err = differences(was, is)
+		was = is
+		return err
+	})
+	return was, err
 }
 
 // verify sees one task through.
@@ -157,14 +176,15 @@ func (s *Seat) fails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 
 // isAgain is an error while things are other than they were.
 func (s *Seat) isAgain(ctx context.Context, l *Lesson, before map[string]string) error {
-	w, err := look(ctx, s.root, s.labs(l))
+	now, err := s.outline(ctx, l)
 	if err != nil {
 		return err
 	}
-	now, err := w.outline()
-	if err != nil {
-		return err
-	}
+	return differences(before, now)
+}
+
+// differences is an error that names them; nil if there are none.
+func differences(before, now map[string]string) error {
 	var differ []string
 	for _, what := range slices.Sorted(maps.Keys(merged(before, now))) {
 		if before[what] != now[what] {
@@ -178,14 +198,19 @@ func (s *Seat) isAgain(ctx context.Context, l *Lesson, before map[string]string)
 }
 
 func merged(a, b map[string]string) map[string]string {
-	all := maps.Clone(a)
+	all := map[string]string{}
+	maps.Copy(all, a)
 	maps.Copy(all, b)
 	return all
 }
 
 // outline is what a lesson's labs are like, without what differs each time: IDs,
 // times, ports that were chosen.
-func (w *world) outline() (map[string]string, error) {
+func (s *Seat) outline(ctx context.Context, l *Lesson) (map[string]string, error) {
+	w, err := look(ctx, s.root, s.labs(l))
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]string{}
 	for role := range w.labs {
 		for variable, describe := range outlines {

@@ -1,0 +1,43 @@
+package lessons
+
+import (
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// A lesson begins when the timeline has told of its Nodes: what it tells later would
+// be taken for the learner's doing.
+func TestQuiet(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "timeline.jsonl")
+	synctest.Test(t, func(t *testing.T) {
+		log := timeline.Log{File: file, Start: time.Now()}
+		tell := func(source timeline.Source, subject, what string) {
+			require.NoError(t, log.Add(timeline.Change{Source: source, Subject: subject, What: what}))
+		}
+		require.NoError(t, quiet(log), "nothing is told yet")
+		tell(timeline.SourceCluster, "node/node-1", "registered")
+		tell(timeline.SourceCluster, "node/node-1", "initialized")
+		tell(timeline.SourceCluster, "service/web", "created")
+		require.EqualError(t, quiet(log), "the timeline tells of node/node-1: initialized")
+		time.Sleep(quietFor)
+		require.NoError(t, quiet(log))
+		tell(timeline.SourceLab, "machine/node-1", "booted")
+		tell(timeline.SourceCluster, "service/web", "address")
+		require.NoError(t, quiet(log), "others may be told of")
+	})
+}
+
+func TestDifferences(t *testing.T) {
+	before := map[string]string{"runs": "true", "pods": "3", "faults": "0"}
+	assert.NoError(t, differences(before, map[string]string{"runs": "true", "pods": "3", "faults": "0"}))
+	assert.EqualError(t, differences(before, map[string]string{"runs": "true", "pods": "2", "routes": "1"}),
+		`faults was "0" and is ""; pods was "3" and is "2"; routes was "" and is "1"`)
+	assert.Error(t, differences(nil, before), "what was not looked at yet")
+}
