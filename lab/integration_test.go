@@ -44,7 +44,7 @@ import (
 const bound = 3 * time.Minute
 
 // fetchBound is for one question and its answer.
-const fetchBound = time.Minute
+const fetchBound = 20 * time.Second
 
 var labNumber atomic.Int32
 

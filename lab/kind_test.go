@@ -148,8 +148,8 @@ func (f *fixture) kindRoutes() {
 		return err
 	}
 	f.await("a path between the pods", path)
+	f.await("a route for each node", func(context.Context) error { return equal(3, len(f.routes())) })
 	routes := f.routes()
-	require.Len(f.t, routes, 3)
 	f.await("the kernel of node-1 to have a route to each other node's pods", func(context.Context) error {
 		kernel := f.docker("exec", f.container("node-1"), "ip", "-4", "route", "show", "proto", "200")
 		return equal(2, strings.Count(kernel, "via"))
@@ -187,8 +187,11 @@ func (f *fixture) routes() map[string]api.Route {
 
 func (f *fixture) kindIsLookedAt() {
 	f.lab("up", "--cluster", "kind") // Completes the demo: waits for the balancer and an answer.
-	f.eventually("everything to run", func(st lab.Status) bool { return st.State == "running" && len(st.Services) == 1 })
-	st := f.status()
+	var st lab.Status
+	f.eventually("everything to run", func(now lab.Status) bool {
+		st = now
+		return st.State == "running" && len(st.Services) == 1
+	})
 	assert.Equal(f.t, "kind", st.Cluster)
 	var names []string
 	for _, c := range st.Components {
@@ -220,7 +223,9 @@ func (f *fixture) kindInstancesAreMachines() {
 		n := nodeNamed(st, "node-2")
 		return n != nil && !n.Ready && slices.Contains(n.Taints, shutdownTaint)
 	})
-	assert.Equal(f.t, "exited", f.docker("inspect", "--format", "{{.State.Status}}", f.container("node-2")))
+	f.await("its container to end", func(context.Context) error {
+		return equal("exited", f.docker("inspect", "--format", "{{.State.Status}}", f.container("node-2")))
+	})
 	f.await("the balancer to go around it", func(context.Context) error {
 		for range 8 {
 			if _, err := fetch(url(f.served("web"), "/")); err != nil {

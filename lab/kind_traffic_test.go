@@ -227,8 +227,13 @@ func (f *fixture) kindTCPAndUDP() {
 	assert.Contains(f.t, out, "Hello from pod echo-")
 	assert.Equal(f.t, int64(1), f.stats(echo, api.ProtocolTCP).Connections-before.Connections)
 
-	before = f.stats(echo, api.ProtocolUDP)
 	at := net.JoinHostPort(echo.Address, "8080")
+	f.await("datagrams to be passed on by both nodes, in turn", func(context.Context) error {
+		_, err1 := datagram(at, "one")
+		_, err2 := datagram(at, "two")
+		return errors.Join(err1, err2)
+	})
+	before = f.stats(echo, api.ProtocolUDP)
 	out, err = datagram(at, "from here")
 	require.NoError(f.t, err)
 	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom here$`, out)
