@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -111,7 +112,9 @@ func (s *portServer) drain(grace time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	s.stopListening()
-	return s.http.Shutdown(ctx) == nil
+	// That a listener is closed already, which its Serve has not noticed yet, is an
+	// error of Shutdown's too.
+	return !errors.Is(s.http.Shutdown(ctx), context.DeadlineExceeded)
 }
 
 func (s *portServer) close() {
