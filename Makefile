@@ -4,6 +4,9 @@ SHELL := /bin/bash
 GO ?= go
 TOOLS := $(CURDIR)/scripts/tools/go.mod
 GOTOOL := $(GO) tool -modfile=$(TOOLS)
+# The build's flags (lab/build) for every go command below: with others, Go's cache
+# would hold, and compile, everything twice.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension)
 
 NAME ?= lab
 NODES ?=
@@ -63,7 +66,7 @@ bin/lab:
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
 	$(GO) test -race -timeout 20m ./...
 	@# The race detector makes pools forget: what is allocated is counted without it.
-	$(GO) test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run Allocates ./fakecloud/dataplane
+	$(GO) test -run Allocates ./fakecloud/dataplane
 	cd lab/kube && $(GO) test -race -timeout 20m ./...
 
 .PHONY: test-kind
@@ -80,7 +83,7 @@ lessons-site: build ## Write the lessons as pages for a browser, into bin/lesson
 
 .PHONY: test-minors
 test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors that it supports: builds their control planes, and runs the suite (MINORS="v1.35 -- --profile Node")
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/minors $(MINORS)
+	@$(GO) run ./scripts/minors $(MINORS)
 
 .PHONY: lessons
 lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--parallel 3 ID...")
@@ -88,25 +91,22 @@ lessons: build ## Type the solutions of every lesson, and see that each is what 
 
 .PHONY: mutants
 mutants: build ## Prove that the conformance suite can fail: it must catch each of our CCM's mutants (MUTANTS="-quick|-beside -parallel N NAME…")
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./scripts/mutants $(MUTANTS)
+	@$(GO) run ./scripts/mutants $(MUTANTS)
 
 .PHONY: fuzz
 fuzz: ## Fuzz what the cloud reads from strangers, each target for FUZZTIME=30s
 	@for target in server.FuzzRequests server.FuzzFilters server.FuzzPageTokens scenarios.FuzzParse cli.FuzzManifest; do \
-	  $(GO) test -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run '^$$' -fuzz "^$${target#*.}$$" \
+	  $(GO) test -run '^$$' -fuzz "^$${target#*.}$$" \
 	    -fuzztime $(or $(FUZZTIME),30s) -fuzzminimizetime 1x ./fakecloud/$${target%.*} || exit 1; \
 	done
 
 .PHONY: soak
 soak: ## Send a million small connections through load balancers, or as many as ten minutes allow: the last line says which (SOAK="-connections 100000 -for 2m …")
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/soak $(SOAK)
+	@$(GO) run ./fakecloud/bench/soak $(SOAK)
 
 .PHONY: lint
 lint: ## Check format and style
-	@# With the build's flags: what it compiled is used.
-	lint=$$($(GOTOOL) -n golangci-lint) && \
-	GOFLAGS="$$GOFLAGS -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension" $$lint run ./... && \
-	cd lab/kube && CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -trimpath" $$lint run ./...
+	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
 
 .PHONY: generate
 generate: ## Regenerate all generated code
@@ -128,13 +128,13 @@ soak-up: build ## Bring a lab up and down again and again, and say what is left:
 bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; three minutes (BENCH="-quick -rows get,list -o json")
 	@# Upstream Kubernetes is not needed for it.
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench $(BENCH)
+	@$(GO) run ./fakecloud/bench $(BENCH)
 
 .PHONY: bench-dataplane
 bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; 75 seconds (BENCH="-quick -rows throughput,udp -o json")
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./fakecloud/bench/dataplane $(BENCH)
+	@$(GO) run ./fakecloud/bench/dataplane $(BENCH)
 
 .PHONY: bench-ccm
 bench-ccm: build ## Measure our CCM at a thousand nodes, beside itself without cache and in upstream's defaults; a quarter of an hour (BENCH="-quick -rows init,services -o json")
-	@$(GO) run -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension ./lab/bench $(BENCH)
+	@$(GO) run ./lab/bench $(BENCH)

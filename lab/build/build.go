@@ -47,6 +47,11 @@ type Module struct {
 	Release func(ctx context.Context) string
 }
 
+// pureGoTags choose Go's own resolver and user database, with cgo and without it.
+// As every module is built with them, Go's cache holds net, and all that imports
+// it, once.
+const pureGoTags = "osusergo,netgo"
+
 // Own are the project's programs. They are static, so that the same file runs
 // on the machine and as a container's only content.
 func Own(root string) Module {
@@ -54,7 +59,7 @@ func Own(root string) Module {
 		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
 		Mains:   map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
 		Env:     []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
-		Flags:   []string{"-trimpath", "-tags=osusergo,netgo,sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
+		Flags:   []string{"-trimpath", "-tags=" + pureGoTags + ",sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
 		Stamp:   func(ctx context.Context) []string { return stampOf(ctx, root) },
 		Release: func(ctx context.Context) string { return releaseOf(ctx, root) },
 	}
@@ -104,7 +109,7 @@ func upstreamFlags(set ...string) []string {
 	for _, value := range set {
 		ldflags += " -X " + value
 	}
-	return []string{"-trimpath", "-buildvcs=false", "-ldflags=" + ldflags}
+	return []string{"-trimpath", "-buildvcs=false", "-tags=" + pureGoTags, "-ldflags=" + ldflags}
 }
 
 // Node are the programs in a kind node beside those of Kubernetes: each folder
@@ -130,7 +135,7 @@ func Node(root string) (map[string]Module, error) {
 	}
 	containerd.Mains["./preload"] = "preload"
 	containerd.Flags = append(upstreamFlags("github.com/containerd/containerd/v2/version.Version="+version),
-		"-tags=no_aufs,no_btrfs,no_devmapper,no_zfs")
+		"-tags="+pureGoTags+",no_aufs,no_btrfs,no_devmapper,no_zfs")
 	crictl := of("crictl", "sigs.k8s.io/cri-tools/cmd/", "crictl")
 	if version, err = Required(crictl.Dir, "sigs.k8s.io/cri-tools"); err != nil {
 		return nil, err

@@ -2,9 +2,11 @@ package build
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +85,41 @@ func TestNodeHasAllThatIsPinned(t *testing.T) {
 		assert.NotEmpty(t, parts[dir.Name()].Mains)
 	}
 	assert.Equal(t, "ptp", parts["cni"].Mains["github.com/containernetworking/plugins/plugins/main/ptp"])
-	assert.Contains(t, parts["containerd"].Flags[2], "version.Version=v2.")
+	assert.Contains(t, strings.Join(parts["containerd"].Flags, " "), "version.Version=v2.")
+}
+
+// What two modules need is compiled once if it is of the same version in both: with
+// other versions of what all of Kubernetes imports, a first build took minutes more.
+func TestKubernetesAndOwnModulesAgreeOnVersions(t *testing.T) {
+	own := requiredModules(t, filepath.Join("..", "..", "go.mod"))
+	for module, version := range requiredModules(t, filepath.Join("..", "kube", "go.mod")) {
+		if ours, both := own[module]; both {
+			assert.Equal(t, ours, version, "%s: `cd lab/kube && go get %s@%s`, or the other way around", module, module, ours)
+		}
+	}
+}
+
+func requiredModules(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", file).Output()
+	require.NoError(t, err)
+	var mod struct {
+		Require []struct{ Path, Version string }
+		Replace []struct {
+			Old, New struct{ Path, Version string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &mod))
+	versions := map[string]string{}
+	for _, r := range mod.Require {
+		versions[r.Path] = r.Version
+	}
+	for _, r := range mod.Replace {
+		if _, required := versions[r.Old.Path]; required && r.New.Version != "" {
+			versions[r.Old.Path] = r.New.Version
+		}
+	}
+	return versions
 }
 
 func TestProgress(t *testing.T) {
