@@ -23,6 +23,14 @@ LABS ?=
 PARALLEL ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
+# go_test NAME,PACKAGES,FLAGS runs tests. `make lint` vets. With FLAKY=DIR, as in CI,
+# what fails is run once more by itself, and what passes then is named in DIR/NAME.
+ifdef FLAKY
+go_test = $(GOTOOL) gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-report=$(FLAKY)/$(1) --packages='$(2)' -- -vet=off $(3)
+else
+go_test = $(GO) test -vet=off $(3) $(2)
+endif
+
 .PHONY: help
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,14 +72,18 @@ bin/lab:
 
 .PHONY: test
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
-	$(GO) test -race -timeout 20m ./...
+	$(call go_test,unit,./...,-race -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
-	$(GO) test -run Allocates ./fakecloud/dataplane
-	cd lab/kube && $(GO) test -race -timeout 20m ./...
+	$(GO) test -vet=off -run Allocates ./fakecloud/dataplane
+	cd lab/kube && $(call go_test,kube,./...,-race -timeout 20m)
+
+.PHONY: everything
+everything: ## Run all that CI runs, the whole of its rotation; as root it also installs what that needs, and tries kind. An hour
+	@.ci/run everything
 
 .PHONY: test-kind
 test-kind: build node-image lab-image ## Run the tests that need Docker: a kind cluster from end to end, and a lab in a container
-	LAB_TEST_KIND=1 $(GO) test -race -timeout 30m -run 'TestKind' -v ./lab
+	LAB_TEST_KIND=1 $(call go_test,kind,./lab,-race -timeout 30m -run TestKind -v)
 
 .PHONY: conformance
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")

@@ -52,6 +52,7 @@ type verification struct {
 
 	mu     sync.Mutex
 	failed []error
+	broken []string // The IDs of lessons that do not work.
 }
 
 func (v *verification) run(cmd *cobra.Command, ids []string) error {
@@ -84,7 +85,7 @@ func (v *verification) run(cmd *cobra.Command, ids []string) error {
 	}
 	workers.Wait()
 	if len(v.failed) > 0 {
-		return errors.Join(append(v.failed, fmt.Errorf("%d of %d lessons do not work", len(v.failed), len(fit)))...)
+		return errors.Join(append(v.failed, fmt.Errorf("%d of %d lessons do not work: %s", len(v.broken), len(fit), strings.Join(v.broken, ", ")))...)
 	}
 	if len(left) > 0 { // --quiet or not: nobody shall take that for all of them.
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(fit), strings.Join(left, ", "))
@@ -120,10 +121,11 @@ func (v *verification) choose(ctx context.Context, ids []string) (fit []*lessons
 	return fit, left, nil
 }
 
-func (v *verification) fail(err error) {
+func (v *verification) fail(err error, lessons ...string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.failed = append(v.failed, err)
+	v.broken = append(v.broken, lessons...)
 }
 
 // work verifies lessons at a seat until there are none left.
@@ -131,12 +133,12 @@ func (v *verification) work(ctx context.Context, s *lessons.Seat, queue <-chan *
 	steps := v.o.steps()
 	for l := range queue {
 		if ctx.Err() != nil {
-			v.fail(fmt.Errorf("lesson %s: %w", l.ID, ctx.Err()))
+			v.fail(fmt.Errorf("lesson %s: %w", l.ID, ctx.Err()), l.ID)
 			break
 		}
 		if err := v.verify(ctx, s, l, steps); err != nil {
 			steps.Say("%v", err)
-			v.fail(err)
+			v.fail(err, l.ID)
 		}
 	}
 	if err := errors.Join(s.Stop(context.WithoutCancel(ctx), ui.Discard()), s.Forget()); err != nil {
