@@ -229,7 +229,7 @@ func (c *classroomUp) settle(room *classroom.Room) error {
 	return nil
 }
 
-// labMemory is about what a lab takes of the machine's memory: README.md has how that
+// labMemory is about what a lab takes of the machine's memory: lab/FIGURES.md has how that
 // was measured.
 const labMemory = 350 << 20
 
