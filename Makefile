@@ -23,6 +23,9 @@ LABS ?=
 PARALLEL ?=
 BUNDLE ?= bin/ccmlab-bundle.tar.gz
 
+# KUBE_PACKAGES are those of lab/kube; the shell is asked only where they are used.
+KUBE_PACKAGES = $(shell cd lab/kube && $(GO) list ./...)
+
 # go_test NAME,PACKAGES,FLAGS runs tests. `make lint` vets. With FLAKY=DIR, as in CI,
 # what fails is run once more by itself, and what passes then is named in DIR/NAME.
 ifdef FLAKY
@@ -76,7 +79,12 @@ test: build ## Run all tests with the race detector, the integration tests on an
 	$(call go_test,unit,./lab ./...,-race -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
 	$(GO) test -vet=off -run Allocates ./fakecloud/dataplane
-	cd lab/kube && $(call go_test,kube,./...,-race -timeout 20m)
+	cd lab/kube && $(call go_test,kube,$(filter-out %/hollow-node %/hollowkubelet,$(KUBE_PACKAGES)),-race -timeout 20m)
+	cd lab/kube && CGO_ENABLED=0 $(call go_test,hollowkubelet,./internal/hollowkubelet ./hollow-node,-timeout 20m)
+
+.PHONY: test-hollowkubelet
+test-hollowkubelet: ## Run the tests that need all of the kubelet with the race detector too, with which it is compiled once more for minutes
+	cd lab/kube && $(call go_test,hollowkubelet-race,./internal/hollowkubelet ./hollow-node,-race -timeout 20m)
 
 .PHONY: everything
 everything: ## Run all that CI runs, the whole of its rotation; as root it also installs what that needs, and tries kind. An hour
