@@ -51,7 +51,7 @@ var Lab []byte
 //go:embed embedded/rbac.yaml
 var Embedded []byte
 
-// Demo is a Deployment and a Service of type LoadBalancer.
+// Demo is a Deployment and a Service of type LoadBalancer, with what they need.
 //
 //go:embed demo/demo.yaml
 var Demo []byte

@@ -18,11 +18,12 @@ import (
 func TestTheDemoFitsThisServer(t *testing.T) {
 	const port = 18081
 	documents := bytes.Split(bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte("18081")), []byte("\n---\n"))
-	require.Len(t, documents, 3)
 	var config corev1.ConfigMap
+	var account corev1.ServiceAccount
 	var deployment appsv1.Deployment
 	var service corev1.Service
-	for i, into := range []any{&config, &deployment, &service} {
+	require.Greater(t, len(documents), 4)
+	for i, into := range []any{&config, &account, &deployment, &service} {
 		require.NoError(t, yaml.UnmarshalStrict(documents[i], into))
 	}
 	pod := deployment.Spec.Template.Spec
@@ -32,7 +33,7 @@ func TestTheDemoFitsThisServer(t *testing.T) {
 	assert.Equal(t, int32(port), service.Spec.Ports[0].Port)
 	assert.Equal(t, port, service.Spec.Ports[0].TargetPort.IntValue())
 
-	known := newAnswerer(options{}, port, nil).probes
+	known := newAnswerer(options{}, nil, port, nil).probes
 	for kind, p := range map[string]*corev1.Probe{readiness: c.ReadinessProbe, liveness: c.LivenessProbe} {
 		assert.Equal(t, known[kind], probe{port: uint16(p.HTTPGet.Port.IntValue()), uri: p.HTTPGet.Path}, kind)
 	}
@@ -47,4 +48,5 @@ func TestTheDemoFitsThisServer(t *testing.T) {
 		}
 	}
 	assert.Equal(t, config.Name, pod.Volumes[0].ConfigMap.Name)
+	assert.Equal(t, account.Name, pod.ServiceAccountName)
 }

@@ -3,7 +3,8 @@
 // say, and can be told to misbehave as they can: GET /help lists how.
 //
 //	PORT            what to listen on, TCP and UDP (8080)
-//	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to tell
+//	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to tell; without ZONE,
+//	                the API server is asked for the label of the Node (see zone.go)
 //	GREETING        shown with these to who asks for JSON
 //	SHOW_ENV        names of more variables to show, separated by commas
 //	PROXY_PROTOCOL  1: take the client's address from a PROXY header, v1 or v2, where there is one
@@ -42,6 +43,9 @@ type options struct {
 	env   map[string]string
 	proxy bool
 	drain time.Duration
+	// nodeURL and credentials are for a pod without a zone label: see zoneFinder.
+	nodeURL, credentials string
+	zoneWait             time.Duration
 }
 
 func run(environment []string) error {
@@ -83,7 +87,7 @@ func optionsFrom(environment []string) (options, error) {
 	o := options{identity: identity{
 		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),
 		Node: get("NODE_NAME", "an unknown node"), Zone: env["ZONE"], Container: "hello", Image: "ccmlab/hello",
-	}, env: shown(env)}
+	}, env: shown(env), nodeURL: nodeURL(env), credentials: serviceAccountDir, zoneWait: firstZoneWait}
 	port, portErr := strconv.ParseUint(get("PORT", "8080"), 10, 16)
 	if portErr != nil || port == 0 {
 		portErr = fmt.Errorf("PORT=%q: a number from 1 to 65535 is needed", env["PORT"])

@@ -34,9 +34,14 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	}
 	var draining atomic.Bool
 	exited := make(chan int, 1)
-	answers := newAnswerer(o, portOf(tcp.Addr()), exited)
+	zone := newZoneFinder(o)
+	answers := newAnswerer(o, zone.currentZone, portOf(tcp.Addr()), exited)
 	server := &http.Server{Handler: handler(answers, &draining), ReadHeaderTimeout: headerTimeout}
 	var served sync.WaitGroup
+	polling, stopPolling := context.WithCancel(ctx)
+	defer stopPolling()
+	served.Go(func() { zone.pollNode(polling) })
+	zone.waitForAnswer(ctx)
 	served.Go(func() { answers.echo(udp) })
 	failed := make(chan error, 1)
 	served.Go(func() { failed <- server.Serve(tcp) })
@@ -44,6 +49,7 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	err := awaitEnd(ctx, o.drain, &draining, exited, failed)
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
+	stopPolling()
 	err = errors.Join(err, server.Shutdown(shutdown), udp.Close())
 	served.Wait()
 	return err
@@ -100,11 +106,15 @@ const filesDir = "/etc/demo"
 // newAnswerer is what the simulated node knows of its containers, as far as a
 // container can know it of itself: which probes there are, it cannot, so those at
 // /startupz, /livez and /readyz, as the demo has them, are what can be told to fail.
-func newAnswerer(o options, port uint16, exited chan<- int) *answerer {
+func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) *answerer {
 	return &answerer{
-		identity: func() identity { return o.identity },
-		env:      o.env,
-		files:    func() map[string]string { return contents([]mounted{{path: filesDir, host: filesDir}}) },
+		identity: func() identity {
+			id := o.identity
+			id.Zone = zone()
+			return id
+		},
+		env:   o.env,
+		files: func() map[string]string { return contents([]mounted{{path: filesDir, host: filesDir}}) },
 		probes: map[string]probe{
 			startup:   {port: port, uri: "/startupz"},
 			liveness:  {port: port, uri: "/livez"},

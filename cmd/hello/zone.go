@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	zoneLabel = "topology.kubernetes.io/zone"
+	// serviceAccountDir is where the kubelet mounts the token and the API server's
+	// CA certificate.
+	serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// onlyMetadata asks for the Node's metadata without its spec and status.
+	onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+	// firstZoneWait is how long the server waits with its first answer for what
+	// the API server says of the Node. Probes wait for no longer either.
+	firstZoneWait = 2 * time.Second
+	// nodeTimeout bounds one request.
+	nodeTimeout = 5 * time.Second
+	// minNodePause and maxNodePause are between two requests.
+	minNodePause = 250 * time.Millisecond
+	maxNodePause = 10 * time.Second
+	// maxNodeBytes is more than etcd takes of one object.
+	maxNodeBytes = 2 << 20
+)
+
+// nodeURL is where the API server has the pod's Node. It is empty outside a pod
+// and in one that does not know its Node.
+func nodeURL(env map[string]string) string {
+	host, node := env["KUBERNETES_SERVICE_HOST"], env["NODE_NAME"]
+	if host == "" || node == "" {
+		return ""
+	}
+	return "https://" + net.JoinHostPort(host, env["KUBERNETES_SERVICE_PORT"]) + "/api/v1/nodes/" + url.PathEscape(node)
+}
+
+// zoneFinder knows the pod's zone: from the pod's label, or else from its Node's.
+//
+// The API server's admission copies the label from the Node when the pod is bound
+// (KEP-4742, plugin/pkg/admission/podtopologylabels), as it knows the Node from a
+// watch of its own. The scheduler has another watch, and binds as soon as it sees
+// the Node without its taint. The update that takes the taint off is the one that
+// puts the labels on, so a pod may be bound before the admission has seen either,
+// and then it never gets the label. By then the label is stored, though, and
+// whoever asks for the Node itself gets it.
+type zoneFinder struct {
+	// nodeURL is empty when there is nothing to ask.
+	nodeURL string
+	// credentials is the folder of the token and the CA certificate.
+	credentials string
+	// wait bounds waitForAnswer.
+	wait time.Duration
+
+	zone atomic.Value // string
+	// answered is closed when the zone is known, when the API server has shown a
+	// Node without one, or when there is nothing to ask.
+	answered chan struct{}
+}
+
+func newZoneFinder(o options) *zoneFinder {
+	z := &zoneFinder{nodeURL: o.nodeURL, credentials: o.credentials, wait: o.zoneWait, answered: make(chan struct{})}
+	z.zone.Store(o.identity.Zone)
+	return z
+}
+
+// currentZone is empty while the zone is not known.
+func (z *zoneFinder) currentZone() string { return z.zone.Load().(string) }
+
+// waitForAnswer returns once the API server has answered, or has had its time to.
+func (z *zoneFinder) waitForAnswer(ctx context.Context) {
+	timer := time.NewTimer(z.wait)
+	defer timer.Stop()
+	select {
+	case <-z.answered:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// pollNode asks for the Node until it has a zone, or ctx ends.
+func (z *zoneFinder) pollNode(ctx context.Context) {
+	if z.currentZone() != "" || z.nodeURL == "" {
+		close(z.answered)
+		return
+	}
+	shown, logged := false, ""
+	for pause := minNodePause; ; pause = min(2*pause, maxNodePause) {
+		zone, err := z.getNodeZone(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		z.zone.Store(zone)
+		if err == nil && !shown {
+			shown = true
+			close(z.answered)
+		}
+		switch {
+		case err != nil && err.Error() != logged:
+			logged = err.Error()
+			fmt.Printf("the pod has no zone label, and its Node cannot be asked yet: %s\n", logged)
+		case zone != "":
+			fmt.Printf("the pod has no zone label; its Node is in zone %s\n", zone)
+			return
+		}
+		wait(ctx, pause)
+	}
+}
+
+// getNodeZone is empty for a Node that has no zone label. The files are read each
+// time, as the kubelet renews them.
+func (z *zoneFinder) getNodeZone(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	token, err := os.ReadFile(filepath.Join(z.credentials, "token"))
+	if err != nil {
+		return "", err
+	}
+	certificates, err := os.ReadFile(filepath.Join(z.credentials, "ca.crt"))
+	if err != nil {
+		return "", err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(certificates) {
+		return "", fmt.Errorf("there is no certificate in %s", filepath.Join(z.credentials, "ca.crt"))
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, z.nodeURL, nil)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Accept", onlyMetadata)
+	client := http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+	}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var object struct {
+		Message  string // of a metav1.Status, which says why not
+		Metadata struct{ Labels map[string]string }
+	}
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxNodeBytes)).Decode(&object)
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s", answer.Status, object.Message)
+	}
+	return object.Metadata.Labels[zoneLabel], err
+}
