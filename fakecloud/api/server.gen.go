@@ -2178,7 +2178,9 @@ type ScenarioStepStatus struct {
 
 // Snapshot defines model for Snapshot.
 type Snapshot struct {
-	Bytes     int64     `json:"bytes"`
+	Bytes int64 `json:"bytes"`
+
+	// CreatedAt By the clock of the cloud that saved it, be it virtual or real.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Name Example: before-lesson-2

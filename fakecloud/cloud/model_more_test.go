@@ -178,7 +178,7 @@ func (w *world) saveOrRestore(t *rapid.T) {
 	switch rapid.IntRange(0, 2).Draw(t, "what") {
 	case 0:
 		if w.snapshot != nil {
-			require.NoError(t, w.cloud.DeleteSnapshot("s"))
+			require.NoError(t, w.cloud.DeleteSnapshot(t.Context(), "s"))
 		}
 		_, err := w.cloud.SaveSnapshot(t.Context(), "s")
 		require.NoError(t, err)

@@ -31,9 +31,12 @@ var validSnapshot = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,62}$`)
 // Snapshot is the state of the whole cloud, all projects and tokens included, at
 // one time, in a file of its own.
 type Snapshot struct {
-	Name      string
-	CreatedAt time.Time // in real time, whatever the cloud's clock says
-	Bytes     int64
+	Name string
+	// CreatedAt is by the clock of the cloud that saved it.
+	CreatedAt time.Time
+	// FileTime is when the file was written, in real time.
+	FileTime time.Time
+	Bytes    int64
 }
 
 // snapshots orders what is done with the files.
@@ -80,7 +83,7 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	all, err := c.listSnapshots()
+	all, err := c.listSnapshots(ctx)
 	switch {
 	case err != nil:
 		return Snapshot{}, err
@@ -95,28 +98,28 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	if err := c.store.Backup(ctx, path); err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot %q: %w", name, err)
 	}
-	return c.snapshot(name)
+	return c.snapshot(ctx, name)
 }
 
 // ListSnapshots gives all of them, by name.
-func (c *Cloud) ListSnapshots() ([]Snapshot, error) {
+func (c *Cloud) ListSnapshots(ctx context.Context) ([]Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	return c.listSnapshots()
+	return c.listSnapshots(ctx)
 }
 
 // GetSnapshot describes one.
-func (c *Cloud) GetSnapshot(name string) (Snapshot, error) {
+func (c *Cloud) GetSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	return c.snapshot(name)
+	return c.snapshot(ctx, name)
 }
 
 // OpenSnapshot gives the content of one: a SQLite database. The caller closes it.
-func (c *Cloud) OpenSnapshot(name string) (io.ReadSeekCloser, Snapshot, error) {
+func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekCloser, Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	s, err := c.snapshot(name)
+	s, err := c.snapshot(ctx, name)
 	if err != nil {
 		return nil, s, err
 	}
@@ -125,10 +128,10 @@ func (c *Cloud) OpenSnapshot(name string) (io.ReadSeekCloser, Snapshot, error) {
 }
 
 // DeleteSnapshot removes one.
-func (c *Cloud) DeleteSnapshot(name string) error {
+func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	if _, err := c.snapshot(name); err != nil {
+	if _, err := c.snapshot(ctx, name); err != nil {
 		return err
 	}
 	return os.Remove(c.snapshotFile(name))
@@ -143,7 +146,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	ctx = context.WithoutCancel(ctx)
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	s, err := c.snapshot(name)
+	s, err := c.snapshot(ctx, name)
 	if err != nil {
 		return s, err
 	}
@@ -215,7 +218,7 @@ func (c *Cloud) snapshotPath(name string) (string, error) {
 }
 
 // snapshot describes one; the lock is held.
-func (c *Cloud) snapshot(name string) (Snapshot, error) {
+func (c *Cloud) snapshot(ctx context.Context, name string) (Snapshot, error) {
 	absent := refuse(NotFound, "no snapshot %q; list those there are", name)
 	if !validSnapshot.MatchString(name) || c.snapshots.dir == "" {
 		return Snapshot{}, absent
@@ -227,11 +230,23 @@ func (c *Cloud) snapshot(name string) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	return Snapshot{Name: name, CreatedAt: info.ModTime().UTC().Truncate(time.Millisecond), Bytes: info.Size()}, nil
+	written := info.ModTime().UTC().Truncate(time.Millisecond)
+	return Snapshot{Name: name, CreatedAt: c.savedAt(ctx, name, written), FileTime: written, Bytes: info.Size()}, nil
+}
+
+// savedAt is where the virtual clock stood when a snapshot was saved. Under the
+// real clock that is when its file was written; a file that cannot be read, or of
+// a release without virtual clocks, tells nothing else either.
+func (c *Cloud) savedAt(ctx context.Context, name string, written time.Time) time.Time {
+	clock, err := store.ReadClock(ctx, c.snapshotFile(name))
+	if err != nil || clock.Virtual == 0 {
+		return written
+	}
+	return fromMillis(clock.Now)
 }
 
 // listSnapshots looks into the folder; the lock is held.
-func (c *Cloud) listSnapshots() ([]Snapshot, error) {
+func (c *Cloud) listSnapshots(ctx context.Context) ([]Snapshot, error) {
 	if c.snapshots.dir == "" {
 		return nil, nil
 	}
@@ -248,7 +263,7 @@ func (c *Cloud) listSnapshots() ([]Snapshot, error) {
 		if !ok || !validSnapshot.MatchString(name) {
 			continue
 		}
-		s, err := c.snapshot(name)
+		s, err := c.snapshot(ctx, name)
 		if err != nil {
 			return nil, err
 		}

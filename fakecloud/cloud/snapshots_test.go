@@ -44,6 +44,60 @@ func TestASnapshotMovesAVirtualClockForward(t *testing.T) {
 	assert.Equal(t, now, v.clock.Now(), "it is stored")
 }
 
+// When a snapshot was saved, it tells by the virtual clock, wherever its file has
+// been since.
+func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	c, _ := newVirtual(t, ctx, openStore(t, filepath.Join(t.TempDir(), "cloud.db")), newFakePlane(), Profiles[1])
+	c.snapshots.dir = dir
+	real, _ := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
+	written := time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
+	dated := func(name string, want time.Time) {
+		t.Helper()
+		require.NoError(t, os.Chtimes(filepath.Join(dir, name+".db"), time.Time{}, written))
+		s, err := c.GetSnapshot(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, want, s.CreatedAt, name)
+		assert.Equal(t, written, s.FileTime, name)
+	}
+	for i, name := range []string{"early", "late"} {
+		_, err := c.Advance(ctx, by(10*time.Minute))
+		require.NoError(t, err)
+		s, err := c.SaveSnapshot(ctx, name)
+		require.NoError(t, err)
+		now, _ := c.Now()
+		assert.Equal(t, epoch.Add(time.Duration(i+1)*10*time.Minute), now)
+		assert.Equal(t, now, s.CreatedAt)
+		assert.WithinDuration(t, time.Now(), s.FileTime, time.Minute)
+	}
+	dated("early", epoch.Add(10*time.Minute))
+	dated("late", epoch.Add(20*time.Minute))
+
+	// Under the real clock the file's time is the cloud's, of data that was under
+	// a virtual one, too.
+	advance(t, real, time.Hour)
+	_, err := real.RestoreSnapshot(ctx, "early")
+	require.NoError(t, err)
+	s, err := real.SaveSnapshot(ctx, "real")
+	require.NoError(t, err)
+	assert.Equal(t, s.FileTime, s.CreatedAt)
+	dated("real", written)
+
+	// What does not tell is still listed: of a release without virtual clocks, and
+	// damaged.
+	saveOfRelease(t, dir, "00003")
+	dated("00003", written)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad.db"), []byte("nonsense, for certain"), 0o600))
+	dated("bad", written)
+	all, err := c.ListSnapshots(ctx)
+	require.NoError(t, err)
+	assert.Len(t, all, 5)
+	assert.Equal(t, epoch.Add(10*time.Minute), all[2].CreatedAt, all[2].Name)
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	assert.Len(t, left, 5, "they are only read")
+}
+
 func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 	ctx := t.Context()
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
@@ -104,14 +158,9 @@ func TestSnapshotsOfEarlierReleasesAreRestored(t *testing.T) {
 	for _, name := range []string{"00001", "00002", "00003"} {
 		t.Run(name, func(t *testing.T) {
 			dir, plane := t.TempDir(), newFakePlane()
-			statements, err := os.ReadFile(filepath.Join("../store/testdata", name+".sql"))
-			require.NoError(t, err)
-			file, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, name+".db"))
-			require.NoError(t, err)
-			_, err = file.Exec(string(statements))
-			require.NoError(t, errors.Join(err, file.Close()))
+			saveOfRelease(t, dir, name)
 			c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir, cfg.DataPlane = dir, plane })
-			_, err = c.CreateInstance(t.Context(), p, InstanceSpec{})
+			_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 			require.NoError(t, err)
 			_, err = c.RestoreSnapshot(t.Context(), name)
 			require.NoError(t, err)
@@ -124,6 +173,17 @@ func TestSnapshotsOfEarlierReleasesAreRestored(t *testing.T) {
 			requireSound(t, c, p, plane)
 		})
 	}
+}
+
+// saveOfRelease makes a snapshot of the schema of that number, and names it so.
+func saveOfRelease(t *testing.T, dir, number string) {
+	t.Helper()
+	statements, err := os.ReadFile(filepath.Join("../store/testdata", number+".sql"))
+	require.NoError(t, err)
+	file, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, number+".db"))
+	require.NoError(t, err)
+	_, err = file.Exec(string(statements))
+	require.NoError(t, errors.Join(err, file.Close()))
 }
 
 // A rule that held something in the snapshot may be gone by now.

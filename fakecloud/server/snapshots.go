@@ -27,7 +27,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, status int, sn
 
 // ListSnapshots implements api.ServerInterface.
 func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
-	all, err := s.cloud.ListSnapshots()
+	all, err := s.cloud.ListSnapshots(r.Context())
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -52,13 +52,13 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 
 // GetSnapshot implements api.ServerInterface.
 func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	snap, err := s.cloud.GetSnapshot(name)
+	snap, err := s.cloud.GetSnapshot(r.Context(), name)
 	s.snapshot(w, r, http.StatusOK, snap, err)
 }
 
 // DeleteSnapshot implements api.ServerInterface.
 func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	if err := s.cloud.DeleteSnapshot(name); err != nil {
+	if err := s.cloud.DeleteSnapshot(r.Context(), name); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -75,7 +75,7 @@ func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name ap
 
 // GetSnapshotContent implements api.ServerInterface.
 func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	f, snap, err := s.cloud.OpenSnapshot(name)
+	f, snap, err := s.cloud.OpenSnapshot(r.Context(), name)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -83,7 +83,7 @@ func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name
 	defer func() { _ = f.Close() }() // Only read.
 	w.Header().Set("Content-Type", "application/vnd.sqlite3")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.db"`)
-	http.ServeContent(&patientWriter{w, s}, r, "", snap.CreatedAt, f)
+	http.ServeContent(&patientWriter{w, s}, r, "", snap.FileTime, f)
 }
 
 // patientWriter gives each write the time that a whole answer has otherwise.

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/mattn/go-sqlite3"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // PartialSuffix ends the name of a backup's file until it is whole. One that is
@@ -196,6 +198,18 @@ func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) er
 	return s.oneCopy(func() error {
 		return s.staged(ctx, path, func(from *sql.Conn) error { return fn(newTx(conn{from}, s.keep)) })
 	})
+}
+
+// ReadClock reads from a backup's file where the clock of its data stands. The
+// file is neither locked nor changed, and need not have today's schema. It is
+// sql.ErrNoRows for data that was never under a virtual clock.
+func ReadClock(ctx context.Context, path string) (db.Clock, error) {
+	file, err := sql.Open("sqlite3", uri(path)+"?mode=ro&immutable=1")
+	if err != nil {
+		return db.Clock{}, err
+	}
+	defer func() { _ = file.Close() }()
+	return db.New(file).Clock(ctx)
 }
 
 // staged runs do with a copy of a file that has today's schema.
