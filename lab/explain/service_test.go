@@ -1,10 +1,12 @@
 package explain
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,6 +98,13 @@ func (f *ServiceFacts) health(states ...api.TargetHealthState) {
 	}
 }
 
+// What the lab says of the CCM's annotation is what the CCM documents.
+func TestAnnotationOfTheHealthCheckIsTheCCMs(t *testing.T) {
+	documented, err := os.ReadFile("../../ccm/ANNOTATIONS.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(documented), "\n    "+annotationHealthCheck+`: "tcp"`+"\n")
+}
+
 const edit = "kubectl --namespace default edit service web"
 
 func TestServices(t *testing.T) {
@@ -108,7 +117,8 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
 				[]Fact{
 					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
-					{Cloud, "it has 2 targets, whose health is not checked"}, {Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
+					{Cloud, "it has 2 targets, which nothing checks, as the Service asks for no health check; the annotation fakecloud.ccmlab.io/health-check asks for one"},
+					{Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
 				}, nil},
 		},
 		"all well, checked, for some clients": {
@@ -117,6 +127,10 @@ func TestServices(t *testing.T) {
 				f.Balancer.SourceRanges = []string{"127.0.0.0/8"}
 			},
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "it has 2 targets, and 2 healthy"}, {Cloud, "only clients from 127.0.0.0/8 may connect"}}, nil},
+		},
+		"all well, checked, and the cloud does not tell of it": {
+			func(f *ServiceFacts) { f.health(); f.Health = nil },
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "it has 2 targets, which are checked"}}, nil},
 		},
 		"no such Service": {
 			func(f *ServiceFacts) { f.Service, f.Name = nil, "wep" },

@@ -343,6 +343,27 @@ func (f ServiceFacts) stale() *finding {
 	return f.down(old, componentKCM)
 }
 
+// annotationHealthCheck has the balancer check its targets, by the CCM's documented
+// contract (ccm/ANNOTATIONS.md).
+const annotationHealthCheck = "fakecloud.ccmlab.io/health-check"
+
+// describeHealth says what is known of the targets' health, after their number.
+func (f ServiceFacts) describeHealth() string {
+	switch {
+	case f.Balancer.HealthCheck == nil:
+		return fmt.Sprintf(", which nothing checks, as the Service asks for no health check; the annotation %s asks for one", annotationHealthCheck)
+	case f.Health == nil:
+		return ", which are checked" // Why no more is known is in Missing.
+	}
+	healthy := 0
+	for _, t := range f.Health.Targets {
+		if t.Health == api.TargetHealthy {
+			healthy++
+		}
+	}
+	return fmt.Sprintf(", and %d healthy", healthy)
+}
+
 // chain is all well: the way from a client to the pods.
 func (f ServiceFacts) chain() *finding {
 	s := f.served()
@@ -356,17 +377,7 @@ func (f ServiceFacts) chain() *finding {
 	ok := found(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
 	if lb := f.Balancer; lb != nil {
 		ok.fact(Cloud, "%s%s", describeBalancer(lb), because(listeners(lb)))
-		healthy := 0
-		for _, t := range deref(f.Health).Targets {
-			if t.Health == api.TargetHealthy {
-				healthy++
-			}
-		}
-		checked := ", whose health is not checked"
-		if lb.HealthCheck != nil && f.Health != nil {
-			checked = fmt.Sprintf(", and %d healthy", healthy)
-		}
-		ok.fact(Cloud, "it has %s%s", count(len(lb.Targets), "target"), checked)
+		ok.fact(Cloud, "it has %s%s", count(len(lb.Targets), "target"), f.describeHealth())
 		if len(lb.SourceRanges) > 0 {
 			ok.fact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
 		}
