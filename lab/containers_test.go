@@ -37,6 +37,11 @@ func TestContainers(t *testing.T) {
 	require.NoError(t, err)
 	cfg.QPS = -1 // Many look at once, and what they look for passes.
 	c := &containers{fixture: f, kube: kubernetes.NewForConfigOrDie(cfg), port: int(f.status().Services[0].Port)}
+	t.Run("a zone that the Node gets late is in the answer", func(t *testing.T) { // Alone: it is all pods' Node.
+		part := *c
+		part.fixture = f.in(t)
+		part.zoneComesLate()
+	})
 	for name, test := range map[string]func(*containers){
 		"readiness reaches the EndpointSlice":               (*containers).readiness,
 		"a failed liveness probe restarts":                  (*containers).liveness,
@@ -344,6 +349,47 @@ func (c *containers) shows() {
 	assert.Equal(c.t, before.Env, after.Env, "a variable stays what it was")
 
 	c.hidesSecrets()
+}
+
+// zoneComesLate has a pod that is bound while the API server's admission knows no
+// zone of its Node: it never gets the label (KEP-4742), and answers rightly.
+func (c *containers) zoneComesLate() {
+	const node, name = "node-1", "early"
+	c.labelZone(node, "null")
+	spec := corev1.PodSpec{NodeName: node, Containers: []corev1.Container{c.container("web")}}
+	c.await("the admission to have seen the Node without a zone", func(ctx context.Context) error {
+		pod, err := c.kube.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && pod.Labels[corev1.LabelTopologyZone] != "" {
+			err = errors.New("the pod gets the label")
+		}
+		return err
+	})
+	pod := c.run(name, spec)
+	awaitAnswer := func(zone string) {
+		want := fmt.Sprintf("Hello from pod %s (%s) on %s in zone %s", name, pod.Status.PodIP, node, zone)
+		c.await("the answer: "+want, func(context.Context) error {
+			answer, err := fetch(c.url(pod, "/"))
+			if err == nil && answer != want {
+				err = errors.New(answer)
+			}
+			return err
+		})
+	}
+	awaitAnswer("(no zone label yet)")
+	c.labelZone(node, `"nebula-1a"`)
+	awaitAnswer("nebula-1a")
+	pod = c.awaitPod(name, "be there", func(*corev1.Pod) bool { return true })
+	assert.NotContains(c.t, pod.Labels, corev1.LabelTopologyZone)
+}
+
+// labelZone sets both labels of a Node's zone to a JSON value: of one of them alone
+// the CCM would make the other.
+func (c *containers) labelZone(node, value string) {
+	c.t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s,%q:%s}}}`, corev1.LabelTopologyZone, value, corev1.LabelFailureDomainBetaZone, value)
+	_, err := c.kube.CoreV1().Nodes().Patch(c.t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(c.t, err)
 }
 
 func (c *containers) hidesSecrets() {
