@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +49,7 @@ const listPage = 100
 // listHundred asks for a page drawn anew each time.
 func (b *bench) listHundred(int, int64) call {
 	want := min(listPage, len(b.instances))
-	path := "/v1/instances?limit=" + strconv.Itoa(listPage)
+	path := fmt.Sprintf("/v1/instances?limit=%d", listPage)
 	if len(b.pages) > 0 {
 		path += "&pageToken=" + b.pages[rand.IntN(len(b.pages))]
 	}
@@ -111,17 +110,12 @@ func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) erro
 
 // raiseQuotas lets the project have what the rows create beyond what is stored.
 func (b *bench) raiseQuotas(ctx context.Context) error {
-	c, err := dial(ctx, b.cloud.Address)
-	if err != nil {
-		return err
-	}
-	defer c.close()
 	var project ids
-	if _, err := c.ask(call{request: b.get("/v1/project"), want: http.StatusOK, check: project.add}); err != nil {
+	if _, err := once(ctx, b.cloud.Address, call{request: b.get("/v1/project"), want: http.StatusOK, check: project.add}); err != nil {
 		return err
 	}
 	body := fmt.Appendf(nil, `{"instances":%d,"loadBalancers":%d}`, int64(b.size.Instances)+b.size.Creates, b.size.Balancers)
-	_, err = c.ask(call{request: b.request(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
+	_, err := once(ctx, b.cloud.Address, call{request: b.request(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
 	return err
 }
 
@@ -145,8 +139,8 @@ func (b *bench) fill(ctx context.Context) error {
 	if err := b.settle(ctx); err != nil {
 		return err
 	}
-	var err error
-	b.pages, err = b.pageTokens(ctx)
+	err := b.eachPage(ctx, "/v1/instances", listPage, func(p page) { b.pages = append(b.pages, p.NextPageToken) })
+	b.pages = b.pages[:max(0, len(b.instances)/listPage-1)] // After the first page.
 	return err
 }
 
@@ -158,37 +152,24 @@ type page struct {
 	NextPageToken string
 }
 
-func (b *bench) page(c *conn, path string) (page, error) {
-	var p page
-	status, body, err := c.do(b.get(path))
-	switch {
-	case err != nil:
-		return p, err
-	case status != http.StatusOK:
-		return p, fmt.Errorf("GET %s: status %d: %.300s", path, status, body)
-	}
-	return p, json.Unmarshal(body, &p)
+func (b *bench) page(ctx context.Context, path string) (p page, err error) {
+	_, err = once(ctx, b.cloud.Address, call{request: b.get(path), want: http.StatusOK, check: func(body []byte) error { return json.Unmarshal(body, &p) }})
+	return p, err
 }
 
-// pageTokens are of the pages that are full.
-func (b *bench) pageTokens(ctx context.Context) ([]string, error) {
-	c, err := dial(ctx, b.cloud.Address)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
-	var tokens []string
-	path := "/v1/instances?limit=" + strconv.Itoa(listPage)
-	for seen := listPage; ; seen += listPage {
-		p, err := b.page(c, path)
+// eachPage visits the pages of a list, of limit items each.
+func (b *bench) eachPage(ctx context.Context, list string, limit int, visit func(page)) error {
+	first := fmt.Sprintf("%s?limit=%d", list, limit)
+	for path := first; ; {
+		p, err := b.page(ctx, path)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if p.NextPageToken == "" || seen+listPage > len(b.instances) {
-			return tokens, nil
+		visit(p)
+		if p.NextPageToken == "" {
+			return nil
 		}
-		tokens = append(tokens, p.NextPageToken)
-		path = "/v1/instances?limit=" + strconv.Itoa(listPage) + "&pageToken=" + p.NextPageToken
+		path = first + "&pageToken=" + p.NextPageToken
 	}
 }
 
@@ -197,18 +178,13 @@ func (b *bench) pageTokens(ctx context.Context) ([]string, error) {
 func (b *bench) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
-	c, err := dial(ctx, b.cloud.Address)
-	if err != nil {
-		return err
-	}
-	defer c.close()
 	for {
 		var under int
 		for _, path := range []string{
 			"/v1/instances?limit=1&state=pending&state=stopping&state=terminating&state=terminated", // Kept for no time.
 			"/v1/load-balancers?limit=1&state=provisioning&state=updating&state=deleting",
 		} {
-			p, err := b.page(c, path)
+			p, err := b.page(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -227,25 +203,12 @@ func (b *bench) settle(ctx context.Context) error {
 
 // stored counts what a list has, by state.
 func (b *bench) stored(ctx context.Context, list string) (map[string]int, error) {
-	c, err := dial(ctx, b.cloud.Address)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
 	states := map[string]int{}
-	for path := list + "?limit=500"; ; {
-		p, err := b.page(c, path)
-		if err != nil {
-			return nil, err
-		}
+	return states, b.eachPage(ctx, list, 500, func(p page) {
 		for _, item := range p.Items {
 			states[item.State]++
 		}
-		if p.NextPageToken == "" {
-			return states, nil
-		}
-		path = list + "?limit=500&pageToken=" + p.NextPageToken
-	}
+	})
 }
 
 // terminate takes away what a row made beyond what is to be stored.

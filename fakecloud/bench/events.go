@@ -9,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http/httputil"
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -112,24 +112,18 @@ func (w *watcher) watch(ctx context.Context, address string, req []byte, connect
 	}
 	defer c.close()
 	defer context.AfterFunc(ctx, c.close)()
-	if err := c.net.SetDeadline(time.Now().Add(callTimeout)); err != nil {
-		return err
-	}
-	if _, err := c.net.Write(req); err != nil {
-		return err
-	}
-	status, length, err := readHead(c.in)
+	r, err := c.send(req)
 	if err != nil {
 		return err
 	}
-	if status != 200 || length != chunked {
-		return fmt.Errorf("the event stream answers with status %d", status)
+	if r.StatusCode != http.StatusOK {
+		return fmt.Errorf("the event stream answers with status %d", r.StatusCode)
 	}
 	if err := c.net.SetDeadline(time.Time{}); err != nil { // ctx ends it.
 		return err
 	}
 	connected()
-	stream := bufio.NewReaderSize(httputil.NewChunkedReader(c.in), maxEvent)
+	stream := bufio.NewReaderSize(r.Body, maxEvent)
 	for {
 		m, err := readMessage(stream)
 		if err != nil {
@@ -143,14 +137,9 @@ func (w *watcher) watch(ctx context.Context, address string, req []byte, connect
 // newest is the number of the newest event after the given one, and how many
 // there are. after 0 reads from the oldest.
 func (b *bench) newest(ctx context.Context, after int64) (last, count int64, err error) {
-	c, err := dial(ctx, b.cloud.Address)
+	body, err := once(ctx, b.cloud.Address, call{request: b.get("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK})
 	if err != nil {
-		return 0, 0, err
-	}
-	defer c.close()
-	status, body, err := c.do(b.get("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)))
-	if err != nil || status != 200 {
-		return 0, 0, errors.Join(fmt.Errorf("reading the event log: status %d", status), err)
+		return 0, 0, fmt.Errorf("reading the event log: %w", err)
 	}
 	last = after
 	in := bufio.NewReaderSize(bytes.NewReader(body), maxEvent)

@@ -112,13 +112,7 @@ func (p *peer) request(body string) []byte {
 
 // once makes a single call.
 func (p *peer) once(ctx context.Context, body string) ([]byte, error) {
-	c, err := dial(ctx, p.address)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
-	_, err = c.ask(call{request: p.request(body), want: http.StatusOK})
-	return c.body, err
+	return once(ctx, p.address, call{request: p.request(body), want: http.StatusOK})
 }
 
 // create makes a virtual machine. A fault has status 500.

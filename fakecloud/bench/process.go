@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"time"
 
@@ -50,11 +51,6 @@ func (b *bench) restart(ctx context.Context) (time.Duration, error) {
 }
 
 func (b *bench) ready(ctx context.Context) bool {
-	c, err := dial(ctx, b.cloud.Address)
-	if err != nil {
-		return false
-	}
-	defer c.close()
-	status, _, err := c.do(b.get("/readyz"))
-	return err == nil && status == 200
+	_, err := once(ctx, b.cloud.Address, call{request: b.get("/readyz"), want: http.StatusOK})
+	return err == nil
 }
