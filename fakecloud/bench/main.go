@@ -15,11 +15,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
@@ -68,30 +66,16 @@ func main() {
 	flag.StringVar(&b.peer, "peer", filepath.Join("fakecloud", "bench", "peer"), "folder of the peer's module")
 	dir := flag.String("dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)")
 	flag.Parse()
-	if err := b.runUntilInterrupted(*dir, strings.Split(*rows, ","), *output); err != nil {
+	err := machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) })
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cloud:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) runUntilInterrupted(dir string, names []string, output string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := b.run(ctx, dir, names, output)
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	return err
-}
-
 func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
-	if output != "table" && output != "json" {
-		return fmt.Errorf("-o %q: choose table or json", output)
-	}
-	for _, name := range names {
-		if !slices.Contains(rowNames(), name) {
-			return fmt.Errorf("-rows: no figure %q: choose from %s", name, strings.Join(rowNames(), ","))
-		}
+	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
+		return err
 	}
 	if b.quick {
 		b.size = quick
@@ -99,10 +83,7 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
 		return err
 	}
-	if b.dir, err = os.MkdirTemp(dir, "bench-cloud-"); err != nil {
-		return err
-	}
-	if b.dir, err = filepath.Abs(b.dir); err != nil {
+	if b.dir, err = machine.WorkDir(dir, "bench-cloud"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()

@@ -1,15 +1,11 @@
-// This file answers: what was measured, on which machine, and how is it shown?
-
 package main
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"text/tabwriter"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
@@ -51,9 +47,7 @@ func (b *bench) lookAtServer(ctx context.Context) (*server, error) {
 
 func (r *report) print(out io.Writer, output string) error {
 	if output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return machine.PrintJSON(out, r)
 	}
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
 	if r.Machine.FileSystem == "tmpfs" {
@@ -72,16 +66,10 @@ func (r *report) print(out io.Writer, output string) error {
 }
 
 func (r *report) printRows(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "\nFIGURE\tMEASURED\tTARGET\tHOLDS")
-	for _, line := range r.Rows {
-		holds := "-"
-		if line.Holds != nil {
-			holds = map[bool]string{true: "✓", false: "✗"}[*line.Holds]
-		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", line.Figure, line.Measured, orDash(line.Target), holds)
-	}
-	if err := t.Flush(); err != nil {
+	err := machine.PrintTable(out, "FIGURE\tMEASURED\tTARGET", r.Rows, func(r row) ([]string, *bool) {
+		return []string{r.Figure, r.Measured, r.Target}, r.Holds
+	})
+	if err != nil {
 		return err
 	}
 	for _, line := range r.Rows {
@@ -90,13 +78,6 @@ func (r *report) printRows(out io.Writer) error {
 		}
 	}
 	return nil
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func onOff(on bool) string {

@@ -16,11 +16,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
@@ -87,7 +85,7 @@ func main() {
 	if *steady > 0 {
 		b.size.Steady = *steady
 	}
-	if err := b.runUntilInterrupted(strings.Split(*rows, ","), *output); err != nil {
+	if err := machine.RunUntilInterrupted(func(ctx context.Context) error { return b.runAndPrint(ctx, strings.Split(*rows, ","), *output) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-ccm:", err)
 		os.Exit(1)
 	}
@@ -99,15 +97,10 @@ func (s *size) scale(nodes int) {
 	s.Nodes = nodes
 }
 
-func (b *bench) runUntilInterrupted(names []string, output string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func (b *bench) runAndPrint(ctx context.Context, names []string, output string) error {
 	r, err := b.run(ctx, names, output)
 	if len(r.Lines) > 0 { // What was measured before something went wrong is still so.
 		err = errors.Join(err, r.print(os.Stdout, output))
-	}
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
 	}
 	return err
 }
@@ -132,13 +125,8 @@ func (b *bench) run(ctx context.Context, names []string, output string) (report,
 }
 
 func (b *bench) check(names []string, output string) (err error) {
-	if output != "table" && output != "json" {
-		return fmt.Errorf("-o %q: choose table or json", output)
-	}
-	for _, name := range names {
-		if !slices.Contains(rowNames(), name) {
-			return fmt.Errorf("-rows: no figure %q: choose from %s", name, strings.Join(rowNames(), ","))
-		}
+	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
+		return err
 	}
 	if b.size.Nodes > maxNodes {
 		return fmt.Errorf("-nodes: %d are more than the %d that there are addresses for", b.size.Nodes, maxNodes)

@@ -3,11 +3,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
@@ -105,9 +103,7 @@ func (l line) ratio() string {
 
 func (r report) print(out io.Writer, output string) error {
 	if output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return machine.PrintJSON(out, r)
 	}
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
 	_, _ = fmt.Fprintf(out, "size     %s nodes as objects, without kubelets and without kube-controller-manager; each answer of the cloud to the CCM late by %s;\n",
@@ -120,22 +116,14 @@ func (r report) print(out io.Writer, output string) error {
 }
 
 func (r report) printLines(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "\nFIGURE\tOURS\tUPSTREAM'S DEFAULTS, NO CACHE\tRATIO\tAIM\tHOLDS")
-	for _, l := range r.Lines {
-		holds, peer, aim := "-", "-", "-"
-		if l.Holds != nil {
-			holds = map[bool]string{true: "✓", false: "✗"}[*l.Holds]
-		}
+	err := machine.PrintTable(out, "FIGURE\tOURS\tUPSTREAM'S DEFAULTS, NO CACHE\tRATIO\tAIM", r.Lines, func(l line) ([]string, *bool) {
+		peer := ""
 		if l.Peer != nil {
 			peer = l.Peer.String()
 		}
-		if l.Aim != "" {
-			aim = l.Aim
-		}
-		_, _ = fmt.Fprintln(t, strings.Join([]string{l.Figure, l.Ours.String(), peer, l.ratio(), aim, holds}, "\t"))
-	}
-	if err := t.Flush(); err != nil {
+		return []string{l.Figure, l.Ours.String(), peer, l.ratio(), l.Aim}, l.Holds
+	})
+	if err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintln(out)

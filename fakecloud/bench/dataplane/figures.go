@@ -75,9 +75,6 @@ func rowNames() []string {
 	return names
 }
 
-// is tells whether a name chooses this figure: "throughput" chooses both.
-func (f figure) is(name string) bool { return f.name == name || strings.HasPrefix(f.name, name+"-") }
-
 // row is one line of the table. What is measured is by contender: seconds,
 // bytes, counts, those per second, and the cores that the proxy had.
 type row struct {

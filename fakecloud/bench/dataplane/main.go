@@ -16,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,7 +76,7 @@ func main() {
 	if *peers != "none" {
 		b.peers = strings.Split(*peers, ",")
 	}
-	exit(b.runUntilInterrupted(*dir, strings.Split(*rows, ","), *output))
+	exit(machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) }))
 }
 
 func exit(err error) {
@@ -86,16 +85,6 @@ func exit(err error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-func (b *bench) runUntilInterrupted(dir string, names []string, output string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := b.run(ctx, dir, names, output)
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	return err
 }
 
 func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
@@ -111,10 +100,7 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 	if b.self, err = os.Executable(); err != nil {
 		return err
 	}
-	if b.dir, err = os.MkdirTemp(dir, "bench-dataplane-"); err != nil {
-		return err
-	}
-	if b.dir, err = filepath.Abs(b.dir); err != nil {
+	if b.dir, err = machine.WorkDir(dir, "bench-dataplane"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
@@ -132,13 +118,8 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 }
 
 func (b *bench) check(names []string, output string) error {
-	if output != "table" && output != "json" {
-		return fmt.Errorf("-o %q: choose table or json", output)
-	}
-	for _, name := range names {
-		if !slices.ContainsFunc(figures, func(f figure) bool { return f.is(name) }) {
-			return fmt.Errorf("-rows: no figure %q: choose from %s", name, strings.Join(rowNames(), ","))
-		}
+	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
+		return err
 	}
 	for _, name := range b.peers {
 		if !slices.Contains(peerNames(), name) {
@@ -152,7 +133,7 @@ func (b *bench) check(names []string, output string) error {
 // another left behind.
 func (b *bench) measure(ctx context.Context, names []string, r *report) error {
 	for _, f := range figures {
-		if !slices.ContainsFunc(names, f.is) {
+		if !slices.ContainsFunc(names, func(name string) bool { return machine.Chooses(name, f.name) }) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s %s …\n", time.Now().Format(time.TimeOnly), f.name)

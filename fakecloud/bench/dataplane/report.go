@@ -3,13 +3,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
@@ -26,9 +24,7 @@ type report struct {
 
 func (r *report) print(out io.Writer, output string) error {
 	if output == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return machine.PrintJSON(out, r)
 	}
 	s := r.Size
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
@@ -49,22 +45,10 @@ func (r *report) print(out io.Writer, output string) error {
 }
 
 func (r *report) printRows(out io.Writer) error {
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "\nFIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM\tHOLDS")
-	for _, line := range r.Rows {
-		holds := "-"
-		if line.Holds != nil {
-			holds = map[bool]string{true: "✓", false: "✗"}[*line.Holds]
-		}
-		cells := []string{line.Figure, line.Shown[fakecloud], line.Shown[haproxy], line.Shown[haproxySplice], line.Shown[nginx], line.ratios(), line.Aim, holds}
-		for i, cell := range cells {
-			if cell == "" {
-				cells[i] = "-"
-			}
-		}
-		_, _ = fmt.Fprintln(t, strings.Join(cells, "\t"))
-	}
-	if err := t.Flush(); err != nil {
+	err := machine.PrintTable(out, "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM", r.Rows, func(r row) ([]string, *bool) {
+		return []string{r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratios(), r.Aim}, r.Holds
+	})
+	if err != nil {
 		return err
 	}
 	for _, line := range r.Rows {
