@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -33,9 +34,9 @@ func TestTheDemoFitsThisServer(t *testing.T) {
 	assert.Equal(t, int32(port), service.Spec.Ports[0].Port)
 	assert.Equal(t, port, service.Spec.Ports[0].TargetPort.IntValue())
 
-	known := newAnswerer(options{}, nil, port, nil).probes
-	for kind, p := range map[string]*corev1.Probe{readiness: c.ReadinessProbe, liveness: c.LivenessProbe} {
-		assert.Equal(t, known[kind], probe{port: uint16(p.HTTPGet.Port.IntValue()), uri: p.HTTPGet.Path}, kind)
+	known := newAnswerer(options{}, nil, port, nil).Probes
+	for kind, p := range map[string]*corev1.Probe{demoserver.Readiness: c.ReadinessProbe, demoserver.Liveness: c.LivenessProbe} {
+		assert.Equal(t, known[kind], demoserver.Probe{Port: uint16(p.HTTPGet.Port.IntValue()), URI: p.HTTPGet.Path}, kind)
 	}
 	for _, m := range c.VolumeMounts {
 		assert.Contains(t, m.MountPath, filesDir+"/")

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
 )
 
 func main() {
@@ -37,7 +39,7 @@ func main() {
 }
 
 type options struct {
-	identity identity
+	identity demoserver.Identity
 	port     uint16
 	// env is what to show of the environment.
 	env   map[string]string
@@ -84,7 +86,7 @@ func optionsFrom(environment []string) (options, error) {
 		return otherwise
 	}
 	host, _ := os.Hostname() // In a pod this is the pod's name.
-	o := options{identity: identity{
+	o := options{identity: demoserver.Identity{
 		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),
 		Node: get("NODE_NAME", "an unknown node"), Zone: env["ZONE"], Container: "hello", Image: "ccmlab/hello",
 	}, env: shown(env), nodeURL: nodeURL(env), credentials: serviceAccountDir, zoneWait: firstZoneWait}
@@ -114,7 +116,7 @@ func shown(env map[string]string) map[string]string {
 	show := map[string]string{}
 	for name := range strings.SplitSeq(alwaysShown+","+env["SHOW_ENV"], ",") {
 		if value, set := env[strings.TrimSpace(name)]; set {
-			show[strings.TrimSpace(name)] = shortened(value)
+			show[strings.TrimSpace(name)] = demoserver.Shortened(value)
 		}
 	}
 	return show

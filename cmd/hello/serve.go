@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+
+	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
 )
 
 const (
@@ -42,7 +44,7 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	defer stopPolling()
 	served.Go(func() { zone.pollNode(polling) })
 	zone.waitForAnswer(ctx)
-	served.Go(func() { answers.echo(udp) })
+	served.Go(func() { answers.Echo(udp) })
 	failed := make(chan error, 1)
 	served.Go(func() { failed <- server.Serve(tcp) })
 	fmt.Printf("listening on %s, TCP and UDP\n", tcp.Addr())
@@ -86,7 +88,7 @@ func awaitEnd(ctx context.Context, drain time.Duration, draining *atomic.Bool, e
 }
 
 // handler is the answerer's, and /client answers with the client's address alone.
-func handler(answers *answerer, draining *atomic.Bool) http.Handler {
+func handler(answers *demoserver.Answerer, draining *atomic.Bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if draining.Load() {
 			w.Header().Set("Connection", "close") // The next request goes to another pod.
@@ -106,22 +108,24 @@ const filesDir = "/etc/demo"
 // newAnswerer is what the simulated node knows of its containers, as far as a
 // container can know it of itself: which probes there are, it cannot, so those at
 // /startupz, /livez and /readyz, as the demo has them, are what can be told to fail.
-func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) *answerer {
-	return &answerer{
-		identity: func() identity {
+func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) *demoserver.Answerer {
+	return &demoserver.Answerer{
+		Identity: func() demoserver.Identity {
 			id := o.identity
 			id.Zone = zone()
 			return id
 		},
-		env:   o.env,
-		files: func() map[string]string { return contents([]mounted{{path: filesDir, host: filesDir}}) },
-		probes: map[string]probe{
-			startup:   {port: port, uri: "/startupz"},
-			liveness:  {port: port, uri: "/livez"},
-			readiness: {port: port, uri: "/readyz"},
+		Env: o.env,
+		Files: func() map[string]string {
+			return demoserver.Contents([]demoserver.Mounted{{Path: filesDir, Host: filesDir}})
 		},
-		log: func(line string) { fmt.Println(line) },
-		exit: func(code uint8, _ string) {
+		Probes: map[string]demoserver.Probe{
+			demoserver.Startup:   {Port: port, URI: "/startupz"},
+			demoserver.Liveness:  {Port: port, URI: "/livez"},
+			demoserver.Readiness: {Port: port, URI: "/readyz"},
+		},
+		Log: func(line string) { fmt.Println(line) },
+		Exit: func(code uint8, _ string) {
 			select {
 			case exited <- int(code):
 			default: // Somebody asked before.

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,38 +13,11 @@ import (
 	"github.com/pires/go-proxyproto"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
 )
 
 const sentence = "Hello from pod web-1 (10.1.0.5) on node-1 in zone zone-a\n"
-
-// The simulated container of lab/kube says the same, word for word: its test
-// reads the same file.
-func TestSaysWhatTheSimulatedContainerSays(t *testing.T) {
-	golden, err := os.ReadFile("testdata/answers.golden")
-	require.NoError(t, err)
-	id := identity{
-		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
-		Env: map[string]string{"GREETING": "Good morning"}, Files: map[string]string{"/etc/demo/config/greeting": "Good morning"},
-		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
-	}
-	early := id.sentence()
-	id.Zone = "nebula-1a"
-	text, err := json.Marshal(id)
-	require.NoError(t, err)
-	assert.Equal(t, string(golden), id.sentence()+early+string(text)+"\n"+help+"\n")
-}
-
-// They do the same, too: the files that answer are copies. The two live in
-// modules that do not know each other.
-func TestAnswersAsTheSimulatedContainerDoes(t *testing.T) {
-	for _, name := range []string{"answer.go", "command.go", "files.go"} {
-		here, err := os.ReadFile(name)
-		require.NoError(t, err)
-		there, err := os.ReadFile("../../lab/kube/internal/runtime/" + name)
-		require.NoError(t, err)
-		assert.Equal(t, strings.Replace(string(there), "package runtime\n", "package main\n", 1), string(here), name)
-	}
-}
 
 type running struct {
 	tcp, udp string
@@ -56,7 +27,7 @@ type running struct {
 
 func start(t *testing.T, change func(*options)) running {
 	t.Helper()
-	o := options{identity: identity{Pod: "web-1", PodIP: "10.1.0.5", Node: "node-1", Zone: "zone-a"}}
+	o := options{identity: demoserver.Identity{Pod: "web-1", PodIP: "10.1.0.5", Node: "node-1", Zone: "zone-a"}}
 	if change != nil {
 		change(&o)
 	}
@@ -111,7 +82,7 @@ func TestEchoesDatagrams(t *testing.T) {
 	for _, payload := range []string{"ping", "", strings.Repeat("x", 60000)} {
 		_, err = conn.Write([]byte(payload))
 		require.NoError(t, err)
-		buf := make([]byte, maxDatagram)
+		buf := make([]byte, 1<<16)
 		n, err := conn.Read(buf)
 		require.NoError(t, err)
 		assert.Equal(t, sentence+payload, string(buf[:n]))

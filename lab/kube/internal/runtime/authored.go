@@ -13,6 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
 )
 
 // authored is the zero value for a container of a pod that is not known: none of
@@ -21,7 +23,7 @@ type authored struct {
 	// init is an init container that has to end. A sidecar (one that restarts
 	// always) does not.
 	init   bool
-	probes map[string]probe
+	probes map[string]demoserver.Probe
 
 	container v1.Container
 }
@@ -44,9 +46,9 @@ func authoredOf(pod *v1.Pod, name string) authored {
 	return authored{} // An ephemeral container has no probes.
 }
 
-func probesOf(c *v1.Container) map[string]probe {
-	found := map[string]probe{}
-	for kind, p := range map[string]*v1.Probe{startup: c.StartupProbe, liveness: c.LivenessProbe, readiness: c.ReadinessProbe} {
+func probesOf(c *v1.Container) map[string]demoserver.Probe {
+	found := map[string]demoserver.Probe{}
+	for kind, p := range map[string]*v1.Probe{demoserver.Startup: c.StartupProbe, demoserver.Liveness: c.LivenessProbe, demoserver.Readiness: c.ReadinessProbe} {
 		if p != nil {
 			found[kind] = probeOf(c, p)
 		}
@@ -58,9 +60,9 @@ const useHTTPGet = "cannot be told to fail, because %s. Probe with httpGet, or P
 
 // probeOf reads a probe as the kubelet does (NewRequestForHTTPGetAction in
 // pkg/probe/http).
-func probeOf(c *v1.Container, p *v1.Probe) probe {
-	unfit := func(format string, arguments ...any) probe {
-		return probe{unfit: fmt.Sprintf(useHTTPGet, fmt.Sprintf(format, arguments...))}
+func probeOf(c *v1.Container, p *v1.Probe) demoserver.Probe {
+	unfit := func(format string, arguments ...any) demoserver.Probe {
+		return demoserver.Probe{Unfit: fmt.Sprintf(useHTTPGet, fmt.Sprintf(format, arguments...))}
 	}
 	switch {
 	case p.TCPSocket != nil:
@@ -75,7 +77,7 @@ func probeOf(c *v1.Container, p *v1.Probe) probe {
 	port := p.HTTPGet.Port.IntValue()
 	for _, declared := range c.Ports {
 		if p.HTTPGet.Port.Type == intstr.String && declared.Name == p.HTTPGet.Port.StrVal || int(declared.ContainerPort) == port {
-			return probe{port: uint16(declared.ContainerPort), uri: requestURI(p.HTTPGet.Path)}
+			return demoserver.Probe{Port: uint16(declared.ContainerPort), URI: requestURI(p.HTTPGet.Path)}
 		}
 	}
 	return unfit("it asks on port %s, which this container does not declare", p.HTTPGet.Port.String())
@@ -96,12 +98,12 @@ func requestURI(path string) string {
 // volumes of type configMap and downwardAPI, known by the folders in which the
 // kubelet keeps them (pods/UID/volumes/PLUGIN/NAME). Secrets and tokens are not
 // among them, nor is anything that a container might have written itself.
-func (r *Runtime) openVolumes(c *container) []mounted {
-	var found []mounted
+func (r *Runtime) openVolumes(c *container) []demoserver.Mounted {
+	var found []demoserver.Mounted
 	for _, m := range c.config.GetMounts() {
 		parts := strings.Split(r.inPod(c.sandbox, m.GetHostPath()), "/")
 		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" || parts[3] == "kubernetes.io~downward-api") {
-			found = append(found, mounted{path: m.GetContainerPath(), host: m.GetHostPath()})
+			found = append(found, demoserver.Mounted{Path: m.GetContainerPath(), Host: m.GetHostPath()})
 		}
 	}
 	return found
@@ -136,7 +138,7 @@ func (a authored) env(envs []*runtimeapi.KeyValue) map[string]string {
 			why = a.fromEnvFrom(name)
 		}
 		if why == "" {
-			why = shortened(value)
+			why = demoserver.Shortened(value)
 		}
 		told[name] = why
 	}

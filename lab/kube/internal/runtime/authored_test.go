@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
 )
 
 func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
@@ -24,15 +26,15 @@ func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		handler v1.ProbeHandler
-		want    probe
+		want    demoserver.Probe
 		unfit   string
 	}{
-		"number":       {handler: httpGet("/healthz", intstr.FromInt32(9090)), want: probe{port: 9090, uri: "/healthz"}},
-		"name":         {handler: httpGet("/healthz", intstr.FromString("http")), want: probe{port: 8080, uri: "/healthz"}},
-		"query":        {handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/healthz?verbose=1"}},
-		"no slash":     {handler: httpGet("healthz", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/healthz"}},
-		"empty":        {handler: httpGet("", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/"}},
-		"bad escape":   {handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: probe{port: 8080, uri: "/a%25zz"}},
+		"number":       {handler: httpGet("/healthz", intstr.FromInt32(9090)), want: demoserver.Probe{Port: 9090, URI: "/healthz"}},
+		"name":         {handler: httpGet("/healthz", intstr.FromString("http")), want: demoserver.Probe{Port: 8080, URI: "/healthz"}},
+		"query":        {handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz?verbose=1"}},
+		"no slash":     {handler: httpGet("healthz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz"}},
+		"empty":        {handler: httpGet("", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/"}},
+		"bad escape":   {handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/a%25zz"}},
 		"other port":   {handler: httpGet("/", intstr.FromInt32(1)), unfit: "it asks on port 1, which this container does not declare"},
 		"unknown name": {handler: httpGet("/", intstr.FromString("grpc")), unfit: "it asks on port grpc"},
 		"https": {handler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080), Scheme: v1.URISchemeHTTPS}},
@@ -46,10 +48,10 @@ func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
 			if len(got) != 1 {
 				t.Fatalf("got %v", got)
 			}
-			p := got[liveness]
+			p := got[demoserver.Liveness]
 			if test.unfit != "" {
-				if !strings.Contains(p.unfit, "because "+test.unfit) || !strings.Contains(p.unfit, "Probe with httpGet") {
-					t.Errorf("unfit: %q", p.unfit)
+				if !strings.Contains(p.Unfit, "because "+test.unfit) || !strings.Contains(p.Unfit, "Probe with httpGet") {
+					t.Errorf("unfit: %q", p.Unfit)
 				}
 			} else if p != test.want {
 				t.Errorf("got %+v, want %+v", p, test.want)
@@ -148,10 +150,10 @@ func TestOnlyOpenVolumesAreRead(t *testing.T) {
 	mount := func(host string) {
 		c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{ContainerPath: "/etc/x", HostPath: host})
 	}
-	want := []mounted{}
+	want := []demoserver.Mounted{}
 	for _, open := range []string{"kubernetes.io~configmap/x", "kubernetes.io~configmap/x/key", "kubernetes.io~downward-api/x"} {
 		mount("/state/pods/uid/volumes/" + open)
-		want = append(want, mounted{path: "/etc/x", host: "/state/pods/uid/volumes/" + open})
+		want = append(want, demoserver.Mounted{Path: "/etc/x", Host: "/state/pods/uid/volumes/" + open})
 	}
 	for _, shut := range []string{
 		"/state/pods/uid/volumes/kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~projected/x", "/state/pods/uid/volumes/kubernetes.io~configmap",
@@ -217,7 +219,7 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 	for _, greeting := range []string{"Good morning", "Good night"} {
 		n.must(os.WriteFile(filepath.Join(volume, "greeting"), []byte(greeting), 0o600))
 		_, body := get(t, base+"/?format=json")
-		var got identity
+		var got demoserver.Identity
 		n.must(json.Unmarshal([]byte(body), &got))
 		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 || !reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
 			t.Errorf("env %v, files %v", got.Env, got.Files)

@@ -21,6 +21,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
 )
 
 // octet keeps two runs at once, and a lab beside them, apart: labs live below
@@ -228,29 +230,6 @@ func TestAddressesAreUniqueAndReusedOnlyAfterTheOthers(t *testing.T) {
 	}
 }
 
-// The demo's own server says the same, word for word: its test reads the same
-// file.
-func TestSaysWhatTheRealContainerSays(t *testing.T) {
-	golden, err := os.ReadFile("../../../../cmd/hello/testdata/answers.golden")
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := identity{
-		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
-		Env: map[string]string{"GREETING": "Good morning"}, Files: map[string]string{"/etc/demo/config/greeting": "Good morning"},
-		Request: requestSeen{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
-	}
-	early := id.sentence()
-	id.Zone = "nebula-1a"
-	text, err := json.Marshal(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if said := id.sentence() + early + string(text) + "\n" + help + "\n"; said != string(golden) {
-		t.Errorf("got %q, want %q", said, golden)
-	}
-}
-
 func TestContainerTellsWhoItIs(t *testing.T) {
 	n := newNode(t, 2)
 	sandbox, address := n.sandbox("web-abc")
@@ -263,12 +242,12 @@ func TestContainerTellsWhoItIs(t *testing.T) {
 	}
 	for _, asked := range [][]string{{"/x?format=json"}, {"/x", "Accept", "application/json"}} {
 		_, body := get(t, base+asked[0], asked[1:]...)
-		var got identity
+		var got demoserver.Identity
 		n.must(json.Unmarshal([]byte(body), &got))
 		got.Request.RemoteAddr, got.Request.Host = "", ""
-		want := identity{
+		want := demoserver.Identity{
 			Pod: "web-abc", Namespace: "default", Node: "node-1", Zone: "nebula-1a", PodIP: address,
-			Container: "main", Image: "app:1", Request: requestSeen{Method: "GET", Path: "/x"},
+			Container: "main", Image: "app:1", Request: demoserver.RequestSeen{Method: "GET", Path: "/x"},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
 )
 
 // portServer serves all ports of one container.
@@ -45,7 +47,7 @@ func (r *Runtime) serve(c *container) (*portServer, error) {
 		go func() { _ = server.http.Serve(listener) }()
 	}
 	for _, udp := range server.datagrams {
-		go answers.echo(udp)
+		go answers.Echo(udp)
 	}
 	return server, nil
 }
@@ -78,9 +80,9 @@ func (r *Runtime) greeting(c *container) string {
 		c.name(), c.podName(), r.options.NodeName, where, c.image(), does)
 }
 
-func (r *Runtime) answerer(c *container) *answerer {
+func (r *Runtime) answerer(c *container) *demoserver.Answerer {
 	pod := c.sandbox.config.GetMetadata()
-	base := identity{
+	base := demoserver.Identity{
 		Pod:       pod.GetName(),
 		Namespace: pod.GetNamespace(),
 		Node:      r.options.NodeName,
@@ -92,17 +94,17 @@ func (r *Runtime) answerer(c *container) *answerer {
 		base.PodIP = c.sandbox.address.String()
 	}
 	logFile, volumes := c.log, r.openVolumes(c)
-	return &answerer{
-		identity: func() identity {
+	return &demoserver.Answerer{
+		Identity: func() demoserver.Identity {
 			id := base
 			id.Zone = r.options.Zone()
 			return id
 		},
-		env:    c.spec.env(c.config.GetEnvs()),
-		files:  func() map[string]string { return contents(volumes) },
-		probes: c.spec.probes,
-		log:    func(line string) { logFile.write(stdout, line) },
-		exit:   func(code uint8, reason string) { r.end(c, int32(code), reason) },
+		Env:    c.spec.env(c.config.GetEnvs()),
+		Files:  func() map[string]string { return demoserver.Contents(volumes) },
+		Probes: c.spec.probes,
+		Log:    func(line string) { logFile.write(stdout, line) },
+		Exit:   func(code uint8, reason string) { r.end(c, int32(code), reason) },
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package demoserver
 
 import (
 	"os"
@@ -33,15 +33,15 @@ func volume(t *testing.T, files map[string]string) string {
 
 func TestFilesAreReadThroughTheKubeletsLinks(t *testing.T) {
 	dir := volume(t, map[string]string{"greeting": "Good morning", "deep/a": "1", "deep/b": "2"})
-	at := []mounted{{path: "/etc/config", host: dir}, {path: "/etc/one", host: filepath.Join(dir, "greeting")}, {path: "/gone", host: filepath.Join(dir, "none")}}
+	at := []Mounted{{Path: "/etc/config", Host: dir}, {Path: "/etc/one", Host: filepath.Join(dir, "greeting")}, {Path: "/gone", Host: filepath.Join(dir, "none")}}
 	want := map[string]string{"/etc/config/greeting": "Good morning", "/etc/config/deep/a": "1", "/etc/config/deep/b": "2", "/etc/one": "Good morning"}
-	assert.Equal(t, want, contents(at))
+	assert.Equal(t, want, Contents(at))
 
 	// The kubelet swaps all files at once.
 	write(t, filepath.Join(dir, "..2026_2", "greeting"), "Good night")
 	require.NoError(t, os.Symlink("..2026_2", filepath.Join(dir, "..data_tmp")))
 	require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	assert.Equal(t, map[string]string{"/etc/config/greeting": "Good night", "/etc/one": "Good night"}, contents(at))
+	assert.Equal(t, map[string]string{"/etc/config/greeting": "Good night", "/etc/one": "Good night"}, Contents(at))
 }
 
 func TestNothingOutsideAVolumeIsRead(t *testing.T) {
@@ -53,10 +53,10 @@ func TestNothingOutsideAVolumeIsRead(t *testing.T) {
 	} {
 		require.NoError(t, os.Symlink(to, filepath.Join(dir, name)))
 	}
-	for path, text := range contents([]mounted{{path: "/v", host: dir}}) {
+	for path, text := range Contents([]Mounted{{Path: "/v", Host: dir}}) {
 		assert.Equal(t, "1", text, path)
 	}
-	assert.Empty(t, contents([]mounted{{path: "/v", host: filepath.Join(dir, "absolute")}}))
+	assert.Empty(t, Contents([]Mounted{{Path: "/v", Host: filepath.Join(dir, "absolute")}}))
 }
 
 func TestFilesAreToldInPart(t *testing.T) {
@@ -64,7 +64,7 @@ func TestFilesAreToldInPart(t *testing.T) {
 	for i := range 2 * maxFiles {
 		files["file-"+strconv.Itoa(i)] = ""
 	}
-	found := contents([]mounted{{path: "/v", host: volume(t, files)}})
+	found := Contents([]Mounted{{Path: "/v", Host: volume(t, files)}})
 	assert.Equal(t, strings.Repeat("é", maxTold/2)+"... (only the first 4096 bytes)", found["/v/a-big"])
 	assert.Equal(t, "x"+strings.Repeat("é", maxTold/2-1)+"... (only the first 4096 bytes)", found["/v/a-odd"])
 	assert.Equal(t, "(not text)", found["/v/a-binary"])

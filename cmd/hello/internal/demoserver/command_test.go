@@ -1,4 +1,4 @@
-package main
+package demoserver
 
 import (
 	"context"
@@ -18,21 +18,21 @@ import (
 // container is an answerer that is asked without a network, so that its time can
 // be a bubble's.
 type container struct {
-	*answerer
+	*Answerer
 	t   *testing.T
 	log []string
 	// exits are the codes it was told to exit with.
 	exits chan uint8
 }
 
-func newContainer(t *testing.T, probes map[string]probe) *container {
+func newContainer(t *testing.T, probes map[string]Probe) *container {
 	c := &container{t: t, exits: make(chan uint8, 1)}
-	c.answerer = &answerer{
-		identity: func() identity { return identity{Pod: "web-1", Container: "web"} },
-		files:    func() map[string]string { return nil },
-		probes:   probes,
-		log:      func(line string) { c.log = append(c.log, line) },
-		exit:     func(code uint8, _ string) { c.exits <- code },
+	c.Answerer = &Answerer{
+		Identity: func() Identity { return Identity{Pod: "web-1", Container: "web"} },
+		Files:    func() map[string]string { return nil },
+		Probes:   probes,
+		Log:      func(line string) { c.log = append(c.log, line) },
+		Exit:     func(code uint8, _ string) { c.exits <- code },
 	}
 	return c
 }
@@ -56,13 +56,13 @@ func (c *container) tell(url string) string {
 	return w.Body.String()
 }
 
-func (c *container) probe(path string) int {
+func (c *container) Probe(path string) int {
 	return c.ask(http.MethodGet, path, "User-Agent", "kube-probe/1.36").Code
 }
 
-func probesApart() map[string]probe {
-	return map[string]probe{
-		startup: {port: 8080, uri: "/startupz"}, liveness: {port: 8080, uri: "/livez"}, readiness: {port: 8080, uri: "/readyz?full=1"},
+func probesApart() map[string]Probe {
+	return map[string]Probe{
+		Startup: {Port: 8080, URI: "/startupz"}, Liveness: {Port: 8080, URI: "/livez"}, Readiness: {Port: 8080, URI: "/readyz?full=1"},
 	}
 }
 
@@ -71,9 +71,9 @@ func TestProbesFailAsTold(t *testing.T) {
 	said := c.tell("/fail?probe=readiness")
 	assert.Contains(t, said, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.")
 	assert.Contains(t, said, "Now: the readiness probe fails, until POST /recover\n")
-	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/readyz?full=1"))
-	assert.Equal(t, http.StatusOK, c.probe("/livez"))
-	assert.Equal(t, http.StatusOK, c.probe("/readyz"), "not where the probe asks")
+	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/readyz?full=1"))
+	assert.Equal(t, http.StatusOK, c.Probe("/livez"))
+	assert.Equal(t, http.StatusOK, c.Probe("/readyz"), "not where the probe asks")
 	assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
 
 	var asJSON answered
@@ -83,19 +83,19 @@ func TestProbesFailAsTold(t *testing.T) {
 	assert.Regexp(t, `^the readiness probe fails, until \d\d:\d\d:\d\d UTC or POST /recover$`, asJSON.Told[0])
 
 	c.tell("/fail?probe=all")
-	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
-	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/startupz"))
+	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
+	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
 	c.tell("/recover?probe=liveness")
-	assert.Equal(t, http.StatusOK, c.probe("/livez"))
-	assert.Equal(t, http.StatusServiceUnavailable, c.probe("/startupz"))
+	assert.Equal(t, http.StatusOK, c.Probe("/livez"))
+	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
 	assert.NotContains(t, c.tell("/recover"), "Now:")
-	assert.Equal(t, http.StatusOK, c.probe("/startupz"))
-	assert.Equal(t, http.StatusOK, c.probe("/readyz?full=1"))
+	assert.Equal(t, http.StatusOK, c.Probe("/startupz"))
+	assert.Equal(t, http.StatusOK, c.Probe("/readyz?full=1"))
 }
 
 func TestProbesThatAskAtOnePlaceFailTogether(t *testing.T) {
-	same := probe{port: 8080, uri: "/healthz"}
-	c := newContainer(t, map[string]probe{liveness: same, readiness: same, startup: {port: 8080, uri: "/startupz"}})
+	same := Probe{Port: 8080, URI: "/healthz"}
+	c := newContainer(t, map[string]Probe{Liveness: same, Readiness: same, Startup: {Port: 8080, URI: "/startupz"}})
 	said := c.tell("/fail?probe=readiness")
 	assert.Contains(t, said, "The liveness probe (GET /healthz on port 8080) fails")
 	assert.Contains(t, said, "so they fail together")
@@ -110,7 +110,7 @@ func TestWhatIsToldForAWhileEnds(t *testing.T) {
 		c.tell("/fail?probe=liveness&for=30s")
 		c.tell("/slow?delay=2s&for=10s")
 		asked := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
+		assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
 		assert.Equal(t, 2*time.Second, time.Since(asked), "probes wait, too")
 		c.tell("/help?format=text")
 		assert.Equal(t, 2*time.Second, time.Since(asked), "commands do not wait")
@@ -119,12 +119,12 @@ func TestWhatIsToldForAWhileEnds(t *testing.T) {
 
 		time.Sleep(5 * time.Second)
 		c.tell("/fail?probe=readiness&for=0s")
-		assert.Equal(t, http.StatusOK, c.probe("/readyz?full=1"), "for no time at all")
+		assert.Equal(t, http.StatusOK, c.Probe("/readyz?full=1"), "for no time at all")
 		asked = time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, c.probe("/livez"))
+		assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
 		assert.Zero(t, time.Since(asked))
 		time.Sleep(20 * time.Second)
-		assert.Equal(t, http.StatusOK, c.probe("/livez"))
+		assert.Equal(t, http.StatusOK, c.Probe("/livez"))
 		assert.Empty(t, c.now().lines())
 
 		c.tell("/slow?delay=5m")
@@ -149,8 +149,8 @@ func TestExitsWhenToldAndNotBeforeTheAnswerIsOut(t *testing.T) {
 
 // Whatever is wrong is answered with what is right, and changes nothing.
 func TestWrongCommandsTeach(t *testing.T) {
-	c := newContainer(t, map[string]probe{
-		liveness: {unfit: "cannot be told to fail, because it is a tcpSocket probe."}, readiness: {port: 8080, uri: "/readyz"},
+	c := newContainer(t, map[string]Probe{
+		Liveness: {Unfit: "cannot be told to fail, because it is a tcpSocket probe."}, Readiness: {Port: 8080, URI: "/readyz"},
 	})
 	c.tell("/fail?probe=readiness")
 	c.tell("/slow?delay=1ns")
@@ -184,7 +184,7 @@ func TestWrongCommandsTeach(t *testing.T) {
 		w := c.ask(test.method, test.url)
 		assert.Equal(t, test.code, w.Code, test.url)
 		assert.Contains(t, w.Body.String(), test.says, test.url)
-		assert.Contains(t, w.Body.String(), help, test.url)
+		assert.Contains(t, w.Body.String(), Help, test.url)
 		assert.Equal(t, test.code == 405, w.Header().Get("Allow") == "POST", test.url)
 
 		w = c.ask(test.method, test.url, "Accept", "application/json")
@@ -192,7 +192,7 @@ func TestWrongCommandsTeach(t *testing.T) {
 		var said answered
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &said), test.url)
 		assert.Contains(t, said.Message, test.says, test.url)
-		assert.Equal(t, help, strings.Join(said.Help, "\n"), test.url)
+		assert.Equal(t, Help, strings.Join(said.Help, "\n"), test.url)
 		assert.Len(t, said.Told, 2, test.url)
 		assert.Equal(t, before, c.now(), test.url)
 	}
@@ -200,7 +200,7 @@ func TestWrongCommandsTeach(t *testing.T) {
 }
 
 func TestWithoutHTTPProbesThereIsNoneToFail(t *testing.T) {
-	c := newContainer(t, map[string]probe{liveness: {unfit: "is a tcpSocket probe."}})
+	c := newContainer(t, map[string]Probe{Liveness: {Unfit: "is a tcpSocket probe."}})
 	w := c.ask(http.MethodPost, "/fail?probe=all")
 	assert.Equal(t, http.StatusConflict, w.Code)
 	for _, says := range []string{"no startup probe", "The liveness probe is a tcpSocket probe.", "no readiness probe"} {
@@ -212,21 +212,21 @@ func TestHelpTellsWhatThereIs(t *testing.T) {
 	c := newContainer(t, probesApart())
 	c.tell("/fail?probe=startup&for=1h")
 	text := c.ask(http.MethodGet, "/help").Body.String()
-	assert.True(t, strings.HasPrefix(text, help+"\nNow: the startup probe fails, until "), text)
+	assert.True(t, strings.HasPrefix(text, Help+"\nNow: the startup probe fails, until "), text)
 	for _, path := range []string{"/fail", "/recover", "/slow", "/exit"} {
 		obey, parameters := c.obeys(path)
 		assert.NotNil(t, obey)
 		for _, p := range parameters {
-			assert.Regexp(t, `(?m)^  POST `+path+`[?[].*`+p+`=`, help)
+			assert.Regexp(t, `(?m)^  POST `+path+`[?[].*`+p+`=`, Help)
 		}
 	}
 }
 
 func TestProbesThatSucceedAreNotLogged(t *testing.T) {
 	c := newContainer(t, probesApart())
-	c.probe("/livez")
+	c.Probe("/livez")
 	assert.Empty(t, c.log)
 	c.tell("/fail?probe=liveness")
-	c.probe("/livez")
+	c.Probe("/livez")
 	assert.Equal(t, `GET /livez: the liveness probe fails, as it was told to`, c.log[len(c.log)-1])
 }

@@ -1,8 +1,8 @@
-package main
-
-// This file answers who a container is, over HTTP and UDP. The simulated
-// container (lab/kube/internal/runtime) and the demo's own server (cmd/hello)
-// live in two modules and have the same file: a test of cmd/hello compares them.
+// Package demoserver answers over HTTP and UDP who a container is, and misbehaves
+// as it is told. The demo's own server (cmd/hello) and the simulated container
+// (lab/kube/internal/runtime) say and do the same, in two modules of which neither
+// may depend on the other: lab/kube/internal/demoserver links to the files here.
+package demoserver
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// identity is what a container tells about itself.
-type identity struct {
+// Identity is what a container tells about itself.
+type Identity struct {
 	Pod       string            `json:"pod"`
 	Namespace string            `json:"namespace"`
 	Node      string            `json:"node"`
@@ -31,17 +31,19 @@ type identity struct {
 	Image     string            `json:"image"`
 	Env       map[string]string `json:"env,omitempty"`
 	Files     map[string]string `json:"files,omitempty"`
-	Request   requestSeen       `json:"request"`
+	Request   RequestSeen       `json:"request"`
 }
 
-type requestSeen struct {
+// RequestSeen is the request that is answered.
+type RequestSeen struct {
 	Method     string `json:"method"`
 	Path       string `json:"path"`
 	RemoteAddr string `json:"remoteAddr"`
 	Host       string `json:"host"`
 }
 
-func (i identity) sentence() string {
+// Sentence tells it to people.
+func (i Identity) Sentence() string {
 	zone := i.Zone
 	if zone == "" {
 		zone = "(no zone label yet)"
@@ -49,20 +51,20 @@ func (i identity) sentence() string {
 	return fmt.Sprintf("Hello from pod %s (%s) on %s in zone %s\n", i.Pod, i.PodIP, i.Node, zone)
 }
 
-// answerer is an http.Handler, and all that one run of a container remembers.
+// Answerer is an http.Handler, and all that one run of a container remembers.
 // It answers any request with the identity, so that any probe path succeeds,
-// but for the commands of help.
-type answerer struct {
-	// identity is asked at each request; Env, Files and Request are not its part.
-	identity func() identity
-	env      map[string]string
-	files    func() map[string]string
-	// probes are the container's, by kind.
-	probes map[string]probe
-	// log writes a line of the container's log.
-	log func(line string)
-	// exit ends the container. It is called on a goroutine of its own.
-	exit func(code uint8, reason string)
+// but for the commands of Help.
+type Answerer struct {
+	// Identity is asked at each request; Env, Files and Request are not its part.
+	Identity func() Identity
+	Env      map[string]string
+	Files    func() map[string]string
+	// Probes are the container's, by kind.
+	Probes map[string]Probe
+	// Log writes a line of the container's log.
+	Log func(line string)
+	// Exit ends the container. It is called on a goroutine of its own.
+	Exit func(code uint8, reason string)
 
 	mu   sync.Mutex
 	told told
@@ -70,12 +72,12 @@ type answerer struct {
 
 // ServeHTTP answers a probe, a command, or whatever else there is to ask. A probe
 // that succeeds is not logged: there is one every second.
-func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *Answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if kinds := a.probedBy(r); len(kinds) > 0 {
 		a.answerProbe(w, r, kinds)
 		return
 	}
-	a.log(fmt.Sprintf("%s %s from %s host %s", r.Method, r.URL.RequestURI(), r.RemoteAddr, r.Host))
+	a.Log(fmt.Sprintf("%s %s from %s host %s", r.Method, r.URL.RequestURI(), r.RemoteAddr, r.Host))
 	if a.command(w, r) {
 		return
 	}
@@ -88,25 +90,25 @@ func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, r)
 }
 
-func (a *answerer) answerProbe(w http.ResponseWriter, r *http.Request, kinds []string) {
+func (a *Answerer) answerProbe(w http.ResponseWriter, r *http.Request, kinds []string) {
 	wait(r.Context(), a.now().late())
 	if i := slices.IndexFunc(kinds, a.now().fails); i >= 0 {
-		a.log(fmt.Sprintf("%s %s: the %s probe fails, as it was told to", r.Method, r.URL.RequestURI(), kinds[i]))
+		a.Log(fmt.Sprintf("%s %s: the %s probe fails, as it was told to", r.Method, r.URL.RequestURI(), kinds[i]))
 		http.Error(w, "The "+kinds[i]+" probe fails, as it was told to. POST /recover ends that.", http.StatusServiceUnavailable)
 		return
 	}
 	a.answer(w, r)
 }
 
-func (a *answerer) answer(w http.ResponseWriter, r *http.Request) {
-	id := a.identity()
+func (a *Answerer) answer(w http.ResponseWriter, r *http.Request) {
+	id := a.Identity()
 	if !wantsJSON(r) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, id.sentence())
+		_, _ = io.WriteString(w, id.Sentence())
 		return
 	}
-	id.Env, id.Files = a.env, a.files()
-	id.Request = requestSeen{Method: r.Method, Path: r.URL.Path, RemoteAddr: r.RemoteAddr, Host: r.Host}
+	id.Env, id.Files = a.Env, a.Files()
+	id.Request = RequestSeen{Method: r.Method, Path: r.URL.Path, RemoteAddr: r.RemoteAddr, Host: r.Host}
 	writeJSON(w, http.StatusOK, id)
 }
 
@@ -154,9 +156,9 @@ const (
 	maxPayload = 65507
 )
 
-// echo answers each datagram with the sentence and what was in it, until the
+// Echo answers each datagram with the sentence and what was in it, until the
 // socket is closed. What would not fit any more is cut off.
-func (a *answerer) echo(udp net.PacketConn) {
+func (a *Answerer) Echo(udp net.PacketConn) {
 	buf := make([]byte, maxDatagram)
 	for {
 		n, from, err := udp.ReadFrom(buf)
@@ -164,10 +166,10 @@ func (a *answerer) echo(udp net.PacketConn) {
 			return
 		}
 		if err != nil {
-			a.log(fmt.Sprintf("udp: %v", err))
+			a.Log(fmt.Sprintf("udp: %v", err))
 			continue
 		}
-		answer := append([]byte(a.identity().sentence()), buf[:n]...)
+		answer := append([]byte(a.Identity().Sentence()), buf[:n]...)
 		_, _ = udp.WriteTo(answer[:min(len(answer), maxPayload)], from)
 	}
 }

@@ -1,7 +1,4 @@
-package main
-
-// This file answers what is in the files of a container. cmd/hello has the same
-// file, as it has answer.go.
+package demoserver
 
 import (
 	"fmt"
@@ -23,24 +20,24 @@ const (
 	notToldHere = "(more than this is not told)"
 )
 
-// mounted is a volume, or a single file of one, as a container sees it.
-type mounted struct{ path, host string }
+// Mounted is a volume, or a single file of one, as a container sees it.
+type Mounted struct{ Path, Host string }
 
-// contents are what the files of volumes hold now, by their path in the
+// Contents are what the files of volumes hold now, by their path in the
 // container. Links are followed inside their volume only: that is how the kubelet
 // swaps the files of a ConfigMap (key -> ..data/key, ..data -> a folder).
-func contents(volumes []mounted) map[string]string {
+func Contents(volumes []Mounted) map[string]string {
 	files := map[string]string{}
 	for _, v := range volumes {
-		dir, name := v.host, "."
-		if info, err := os.Stat(v.host); err == nil && !info.IsDir() {
-			dir, name = path.Split(v.host)
+		dir, name := v.Host, "."
+		if info, err := os.Stat(v.Host); err == nil && !info.IsDir() {
+			dir, name = path.Split(v.Host)
 		}
 		root, err := os.OpenRoot(dir)
 		if err != nil {
 			continue // Not there yet, or any more.
 		}
-		collect(root.FS(), name, v.path, 0, files)
+		collect(root.FS(), name, v.Path, 0, files)
 		_ = root.Close()
 	}
 	return files
@@ -60,7 +57,7 @@ func collect(volume fs.FS, name, as string, depth int, into map[string]string) {
 	case info.IsDir():
 		entries, _ := fs.ReadDir(volume, name)
 		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), "..") { // The kubelet's own, see contents.
+			if !strings.HasPrefix(e.Name(), "..") { // The kubelet's own, see Contents.
 				collect(volume, path.Join(name, e.Name()), path.Join(as, e.Name()), depth+1, into)
 			}
 		}
@@ -74,11 +71,11 @@ func readText(volume fs.FS, name string) (string, error) {
 	}
 	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, maxTold+1))
-	return shortened(string(data)), err
+	return Shortened(string(data)), err
 }
 
-// shortened is a text that is short enough to tell.
-func shortened(text string) string {
+// Shortened is a text that is short enough to tell.
+func Shortened(text string) string {
 	cut := ""
 	if len(text) > maxTold {
 		text, cut = text[:maxTold], fmt.Sprintf("... (only the first %d bytes)", maxTold)

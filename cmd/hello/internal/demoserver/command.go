@@ -1,7 +1,4 @@
-package runtime
-
-// This file answers what a container does that is told over HTTP to misbehave.
-// cmd/hello has the same file, as it has answer.go.
+package demoserver
 
 import (
 	"errors"
@@ -26,8 +23,8 @@ const (
 	maxFor = 24 * time.Hour
 )
 
-// help lists all that a container understands.
-const help = `What this container understands, besides any request whatever:
+// Help lists all that a container understands.
+const Help = `What this container understands, besides any request whatever:
   GET  /help                                who is told what, and this list
   GET  /anything?format=json                its identity, env and files as JSON (or Accept: application/json)
   GET  /anything?delay=2s                   this one answer comes late
@@ -40,33 +37,33 @@ A container that is restarted has forgotten what it was told.`
 
 // The kinds of probes, in the order in which a kubelet comes to them.
 const (
-	startup   = "startup"
-	liveness  = "liveness"
-	readiness = "readiness"
+	Startup   = "startup"
+	Liveness  = "liveness"
+	Readiness = "readiness"
 	allProbes = "all"
 )
 
-var probeKinds = []string{startup, liveness, readiness}
+var probeKinds = []string{Startup, Liveness, Readiness}
 
 // consequence is what the kubelet makes of a probe that fails failureThreshold
 // times in a row.
 var consequence = map[string]string{
-	startup:   "It is asked only until it succeeds for the first time; the other probes wait for that, and the container is restarted when that takes too long.",
-	liveness:  "After failureThreshold failures in a row the kubelet restarts the container.",
-	readiness: "After failureThreshold failures in a row the pod is not Ready, and Services send it no new connections. It runs on.",
+	Startup:   "It is asked only until it succeeds for the first time; the other probes wait for that, and the container is restarted when that takes too long.",
+	Liveness:  "After failureThreshold failures in a row the kubelet restarts the container.",
+	Readiness: "After failureThreshold failures in a row the pod is not Ready, and Services send it no new connections. It runs on.",
 }
 
-// probe is how the kubelet asks a container.
-type probe struct {
-	// port and uri (the path and query) are where an HTTP probe asks.
-	port uint16
-	uri  string
-	// unfit says, unless empty, why such a probe cannot be told to fail, and what
+// Probe is how the kubelet asks a container.
+type Probe struct {
+	// Port and URI (the path and query) are where an HTTP probe asks.
+	Port uint16
+	URI  string
+	// Unfit says, unless empty, why such a probe cannot be told to fail, and what
 	// to do instead.
-	unfit string
+	Unfit string
 }
 
-func (p probe) String() string { return fmt.Sprintf("GET %s on port %d", p.uri, p.port) }
+func (p Probe) String() string { return fmt.Sprintf("GET %s on port %d", p.URI, p.Port) }
 
 // told is what a container was told. It is not changed but replaced, so a copy
 // stays true to its moment.
@@ -106,14 +103,14 @@ func (t told) lines() []string {
 	return lines
 }
 
-func (a *answerer) now() told {
+func (a *Answerer) now() told {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.told
 }
 
 // tell replaces what the container was told.
-func (a *answerer) tell(change func(*told)) {
+func (a *Answerer) tell(change func(*told)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.told.failing = maps.Clone(a.told.failing)
@@ -151,7 +148,7 @@ type obeyed struct {
 
 // command obeys, and reports whether the request was a command. Commands are
 // answered at once, however slow the container was told to be.
-func (a *answerer) command(w http.ResponseWriter, r *http.Request) bool {
+func (a *Answerer) command(w http.ResponseWriter, r *http.Request) bool {
 	obey, parameters := a.obeys(r.URL.Path)
 	if obey == nil {
 		return false
@@ -176,10 +173,10 @@ func (a *answerer) command(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // obeys returns what obeys a command, and its parameters.
-func (a *answerer) obeys(path string) (func(url.Values) (obeyed, error), []string) {
+func (a *Answerer) obeys(path string) (func(url.Values) (obeyed, error), []string) {
 	switch path {
 	case "/help":
-		return func(url.Values) (obeyed, error) { return obeyed{text: help}, nil }, nil
+		return func(url.Values) (obeyed, error) { return obeyed{text: Help}, nil }, nil
 	case "/fail":
 		return a.fail, []string{"probe", "for"}
 	case "/recover":
@@ -215,7 +212,7 @@ func parametersOf(r *http.Request, known []string) (url.Values, error) {
 
 // reply is complete once it has been flushed, with its length known, whatever
 // then becomes of a container that was told to exit.
-func (a *answerer) reply(w http.ResponseWriter, r *http.Request, message string) {
+func (a *Answerer) reply(w http.ResponseWriter, r *http.Request, message string) {
 	lines := a.now().lines()
 	if wantsJSON(r) {
 		writeJSON(w, http.StatusOK, answered{Message: message, Told: lines})
@@ -230,19 +227,19 @@ func (a *answerer) reply(w http.ResponseWriter, r *http.Request, message string)
 	_ = http.NewResponseController(w).Flush()
 }
 
-func (a *answerer) refuse(w http.ResponseWriter, r *http.Request, why refusal) {
+func (a *Answerer) refuse(w http.ResponseWriter, r *http.Request, why refusal) {
 	if why.code == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", http.MethodPost)
 	}
 	if wantsJSON(r) {
-		writeJSON(w, why.code, answered{Message: why.text, Told: a.now().lines(), Help: strings.Split(help, "\n")})
+		writeJSON(w, why.code, answered{Message: why.text, Told: a.now().lines(), Help: strings.Split(Help, "\n")})
 		return
 	}
-	http.Error(w, why.text+"\n\n"+help, why.code)
+	http.Error(w, why.text+"\n\n"+Help, why.code)
 }
 
 // fail makes probes fail. Those that ask at one place fail together.
-func (a *answerer) fail(query url.Values) (obeyed, error) {
+func (a *Answerer) fail(query url.Values) (obeyed, error) {
 	kind := query.Get("probe")
 	end, err := endOf(query)
 	if err != nil {
@@ -254,7 +251,7 @@ func (a *answerer) fail(query url.Values) (obeyed, error) {
 	}
 	var said []string
 	for _, k := range chosen {
-		said = append(said, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.probes[k], until(end), consequence[k]))
+		said = append(said, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.Probes[k], until(end), consequence[k]))
 	}
 	if kind != allProbes && len(chosen) > 1 {
 		said = append(said, "They ask at one place, so they fail together: give each a path of its own to part them.")
@@ -269,18 +266,18 @@ func (a *answerer) fail(query url.Values) (obeyed, error) {
 
 // fit are the probes that a command is about, with those that ask at the same
 // place.
-func (a *answerer) fit(kind string) ([]string, error) {
+func (a *Answerer) fit(kind string) ([]string, error) {
 	if kind != allProbes && !slices.Contains(probeKinds, kind) {
 		return nil, badRequest("probe=%q: readiness, liveness, startup or all is needed.", kind)
 	}
 	var fit, unfit []string
 	for _, k := range probeKinds {
-		p, declared := a.probes[k]
+		p, declared := a.Probes[k]
 		switch {
 		case !declared:
 			unfit = append(unfit, fmt.Sprintf("The container has no %s probe: add a %sProbe with httpGet to the pod's template.", k, k))
-		case p.unfit != "":
-			unfit = append(unfit, fmt.Sprintf("The %s probe %s", k, p.unfit))
+		case p.Unfit != "":
+			unfit = append(unfit, fmt.Sprintf("The %s probe %s", k, p.Unfit))
 		default:
 			fit = append(fit, k)
 			continue
@@ -295,11 +292,11 @@ func (a *answerer) fit(kind string) ([]string, error) {
 	if kind == allProbes {
 		return fit, nil
 	}
-	return slices.DeleteFunc(fit, func(k string) bool { return a.probes[k] != a.probes[kind] }), nil
+	return slices.DeleteFunc(fit, func(k string) bool { return a.Probes[k] != a.Probes[kind] }), nil
 }
 
 // restore ends what fail and slow began.
-func (a *answerer) restore(query url.Values) (obeyed, error) {
+func (a *Answerer) restore(query url.Values) (obeyed, error) {
 	if !query.Has("probe") {
 		a.tell(func(t *told) { *t = told{} })
 		return obeyed{text: "All probes succeed again, and nothing is slow."}, nil
@@ -317,7 +314,7 @@ func (a *answerer) restore(query url.Values) (obeyed, error) {
 }
 
 // slow makes every answer late.
-func (a *answerer) slow(query url.Values) (obeyed, error) {
+func (a *Answerer) slow(query url.Values) (obeyed, error) {
 	if !query.Has("delay") {
 		return obeyed{}, badRequest("delay is missing: a duration from 0s to %s is needed, such as 2s.", maxDelay)
 	}
@@ -338,7 +335,7 @@ func (a *answerer) slow(query url.Values) (obeyed, error) {
 }
 
 // end ends the container.
-func (a *answerer) end(query url.Values) (obeyed, error) {
+func (a *Answerer) end(query url.Values) (obeyed, error) {
 	code := uint64(0)
 	if text := query.Get("code"); text != "" {
 		var err error
@@ -356,8 +353,8 @@ func (a *answerer) end(query url.Values) (obeyed, error) {
 	}
 	return obeyed{
 		text: fmt.Sprintf("Container %s exits with code %d %s. Whether it is started again is the restartPolicy's to say, and when, the kubelet's back-off.",
-			a.identity().Container, code, when),
-		then: func() { time.AfterFunc(after, func() { a.exit(uint8(code), "asked to exit over HTTP") }) },
+			a.Identity().Container, code, when),
+		then: func() { time.AfterFunc(after, func() { a.Exit(uint8(code), "asked to exit over HTTP") }) },
 	}, nil
 }
 
@@ -378,7 +375,7 @@ func until(end time.Time) string {
 }
 
 // probedBy are the kinds of probes that a request is.
-func (a *answerer) probedBy(r *http.Request) []string {
+func (a *Answerer) probedBy(r *http.Request) []string {
 	if !strings.HasPrefix(r.UserAgent(), "kube-probe/") {
 		return nil
 	}
@@ -390,7 +387,7 @@ func (a *answerer) probedBy(r *http.Request) []string {
 	}
 	var kinds []string
 	for _, kind := range probeKinds {
-		if p, declared := a.probes[kind]; declared && p.unfit == "" && p.port == port && p.uri == r.URL.RequestURI() {
+		if p, declared := a.Probes[kind]; declared && p.Unfit == "" && p.Port == port && p.URI == r.URL.RequestURI() {
 			kinds = append(kinds, kind)
 		}
 	}

@@ -1,0 +1,1 @@
+../../../../cmd/hello/internal/demoserver/answer.go
