@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -265,9 +266,7 @@ func (l *Lab) conformance(ctx context.Context, o ConformanceOptions, queue *conf
 	if under.Unsupported == nil {
 		under.Unsupported = map[conformance.Feature]string{}
 	}
-	for f, why := range o.Unsupported {
-		under.Unsupported[f] = why
-	}
+	maps.Copy(under.Unsupported, o.Unsupported)
 	healthy, err := l.healthy()
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())

@@ -404,10 +404,8 @@ func (f *fixture) kindControlPlaneRestarts() {
 	f.cloud("instances", "start", f.controlPlane())
 	f.eventuallyWhole(f.controlPlane(), "node-1", "node-2")
 	f.await("the CCM to lead again", func(context.Context) error {
-		for _, p := range f.pods("app=cloud-controller-manager") {
-			if podReady(p) {
-				return nil
-			}
+		if slices.ContainsFunc(f.pods("app=cloud-controller-manager"), podReady) {
+			return nil
 		}
 		return errors.New("no replica is ready")
 	})

@@ -1,6 +1,7 @@
 package annotations
 
 import (
+	"maps"
 	"os"
 	"testing"
 
@@ -20,9 +21,7 @@ var context = map[string]map[string]string{
 func TestEveryExampleParses(t *testing.T) {
 	for _, d := range Definitions {
 		all := map[string]string{Prefix + d.Name: d.Example, "other.example/scheme": "nonsense"}
-		for k, v := range context[d.Name] {
-			all[k] = v
-		}
+		maps.Copy(all, context[d.Name])
 		v, err := Parse(all)
 		require.NoError(t, err, d.Name)
 		without, err := Parse(context[d.Name])

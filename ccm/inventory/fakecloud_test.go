@@ -137,7 +137,7 @@ func (s *site) create(t *testing.T, n int) {
 	for range 8 {
 		making.Go(func() {
 			for i := range next {
-				_, err := s.operator.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr(fmt.Sprintf("node-%04d", i))})
+				_, err := s.operator.CreateInstance(t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%04d", i))})
 				assert.NoError(t, err)
 			}
 		})
@@ -152,8 +152,6 @@ func (s *site) create(t *testing.T, n int) {
 		return err == nil && len(up) == n
 	}, patience, 5*time.Millisecond)
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // gate is the way to the cloud, wherever that is now. It counts the CCM's calls,
 // and can break the event stream.
@@ -430,7 +428,7 @@ func TestATokenOfAnotherProject(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.token, []byte(theirs.Secret), 0o600))
 	stranger, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate.to()})
 	require.NoError(t, err)
-	_, err = stranger.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("node-0000")})
+	_, err = stranger.CreateInstance(t.Context(), api.InstanceCreate{Name: new("node-0000")})
 	require.NoError(t, err)
 	s.gate.breakStream(false) // It is opened again with the other token.
 	require.Eventually(t, func() bool {

@@ -117,7 +117,7 @@ func (r *applyRig) settle() {
 func TestApply(t *testing.T) {
 	r := newApplyRig(t)
 	ctx := t.Context()
-	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: ptr("there")})
+	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")})
 	require.NoError(t, err)
 	want := []string{"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
 	assert.Equal(t, want, r.apply(seed, "--dry-run"))

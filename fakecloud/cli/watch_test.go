@@ -43,7 +43,7 @@ func TestWatch(t *testing.T) {
 		_, err := p.client.AdvanceClock(t.Context(), 3600e9)
 		require.NoError(t, err)
 	}
-	first, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("first")})
+	first, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")})
 	require.NoError(t, err)
 	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}})
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestWatch(t *testing.T) {
 	routes, endRoutes := p.watch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
 	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
 
-	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: ptr("second")})
+	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")})
 	require.NoError(t, err)
 	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
 		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16", InstanceID: second.ID, Tags: &tags})
@@ -101,7 +101,7 @@ func TestWatch(t *testing.T) {
 	_, err = p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"})
 	require.NoError(t, err)
 	next(networks, `^created +backend `)
-	_, err = p.client.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: ptr("shop"), Tags: &api.Tags{"a": "b"}})
+	_, err = p.client.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("shop"), Tags: &api.Tags{"a": "b"}})
 	require.NoError(t, err)
 	next(addresses, `"name":"shop"`)
 	endNetworks()
@@ -146,5 +146,3 @@ func TestStatsWatchOutlivesTheCloud(t *testing.T) {
 	await(1)
 	end()
 }
-
-func ptr[T any](v T) *T { return &v }

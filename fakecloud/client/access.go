@@ -9,7 +9,7 @@ import (
 
 // ListProjects lists all projects of the cloud; with a name, the one of it.
 func (c *Client) ListProjects(ctx context.Context, name string) ([]api.Project, error) {
-	params := api.ListProjectsParams{Name: optional(name), Limit: ptr(pageSize)}
+	params := api.ListProjectsParams{Name: optional(name), Limit: new(pageSize)}
 	return pages(func(token *string) ([]api.Project, *string, error) {
 		params.PageToken = token
 		list, err := read[api.ProjectList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListProjects(ctx, &params) })
@@ -47,7 +47,7 @@ func (c *Client) DeleteProject(ctx context.Context, id string) error {
 
 // ListTokens lists a project's tokens by name.
 func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, error) {
-	params := api.ListTokensParams{Limit: ptr(pageSize)}
+	params := api.ListTokensParams{Limit: new(pageSize)}
 	return pages(func(token *string) ([]api.Token, *string, error) {
 		params.PageToken = token
 		list, err := read[api.TokenList](ctx, c, of(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {

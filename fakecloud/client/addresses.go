@@ -17,7 +17,7 @@ type AddressFilter struct {
 
 // ListAddresses lists all pages of reserved addresses, or fails.
 func (c *Client) ListAddresses(ctx context.Context, f AddressFilter) ([]api.ReservedAddress, error) {
-	params := api.ListAddressesParams{Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: ptr(pageSize)}
+	params := api.ListAddressesParams{Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: new(pageSize)}
 	return pages(func(token *string) ([]api.ReservedAddress, *string, error) {
 		params.PageToken = token
 		list, err := read[api.ReservedAddressList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAddresses(ctx, &params) })

@@ -31,9 +31,9 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 	}
 	left := limit
 	return pages(func(token *string) ([]api.AuditEntry, *string, error) {
-		params.PageToken, params.Limit = token, ptr(pageSize)
+		params.PageToken, params.Limit = token, new(pageSize)
 		if limit > 0 {
-			params.Limit = ptr(min(left, pageSize))
+			params.Limit = new(min(left, pageSize))
 		}
 		list, err := read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
 		if err != nil {

@@ -285,8 +285,6 @@ func (c *Client) Ready(ctx context.Context) error {
 	return asError(resp)
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // optional is nil for the zero value: a query parameter that is not sent.
 func optional[T comparable](v T) *T {
 	var zero T

@@ -65,7 +65,7 @@ func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(ap
 	defer dog.Stop()
 	params := api.StreamEventsParams{After: &after, Follow: &follow}
 	if after == FromNewest {
-		params.After, params.Newest = nil, ptr(true)
+		params.After, params.Newest = nil, new(true)
 	}
 	for _, f := range only {
 		params.Resource, params.ID, params.Tag, params.Project = optionalList(f.Resources), optionalList(f.IDs), optionalList(f.Tags), optional(f.Project)

@@ -16,7 +16,7 @@ type NetworkFilter struct {
 
 // ListNetworks lists all pages, or fails.
 func (c *Client) ListNetworks(ctx context.Context, f NetworkFilter) ([]api.Network, error) {
-	params := api.ListNetworksParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: ptr(pageSize)}
+	params := api.ListNetworksParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: new(pageSize)}
 	return pages(func(token *string) ([]api.Network, *string, error) {
 		params.PageToken = token
 		list, err := read[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })

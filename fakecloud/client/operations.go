@@ -29,7 +29,7 @@ type OperationFilter struct {
 // ListOperations lists all pages, or fails.
 func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.Operation, error) {
 	params := api.ListOperationsParams{
-		Resource: optional(f.Resource), Type: optionalList(f.Types), State: optionalList(f.States), Limit: ptr(pageSize),
+		Resource: optional(f.Resource), Type: optionalList(f.Types), State: optionalList(f.States), Limit: new(pageSize),
 	}
 	return pages(func(token *string) ([]api.Operation, *string, error) {
 		params.PageToken = token

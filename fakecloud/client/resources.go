@@ -22,7 +22,7 @@ type InstanceFilter struct {
 func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Instance, error) {
 	params := api.ListInstancesParams{
 		Name: optional(f.Name), Zone: optional(f.Zone), State: optionalList(f.States), Tag: optionalList(f.Tags),
-		Limit: ptr(pageSize),
+		Limit: new(pageSize),
 	}
 	return pages(func(token *string) ([]api.Instance, *string, error) {
 		params.PageToken = token
@@ -113,7 +113,7 @@ type LoadBalancerFilter struct {
 // ListLoadBalancers lists all pages, or fails.
 func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	params := api.ListLoadBalancersParams{
-		Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: ptr(pageSize),
+		Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: new(pageSize),
 	}
 	return pages(func(token *string) ([]api.LoadBalancer, *string, error) {
 		params.PageToken = token
@@ -170,7 +170,7 @@ type RouteFilter struct {
 
 // ListRoutes lists all pages, or fails.
 func (c *Client) ListRoutes(ctx context.Context, f RouteFilter) ([]api.Route, error) {
-	params := api.ListRoutesParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: ptr(pageSize)}
+	params := api.ListRoutesParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: new(pageSize)}
 	return pages(func(token *string) ([]api.Route, *string, error) {
 		params.PageToken = token
 		list, err := read[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRoutes(ctx, &params) })

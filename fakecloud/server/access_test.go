@@ -115,15 +115,15 @@ func TestProjects(t *testing.T) {
 	assert.Equal(t, all, append(page.Items, rest.Items...))
 	assert.Nil(t, rest.NextPageToken)
 
-	renamed, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: ptr("team-c")})
+	renamed, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")})
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, renamed.Version)
 	assert.Equal(t, api.Tags{"team": "a"}, renamed.DefaultTags)
-	_, err = r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: ptr("team-d")})
+	_, err = r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
-	_, err = r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: ptr("default")})
+	_, err = r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("default")})
 	assert.True(t, client.HasCode(err, api.NameTaken), err)
-	same, err := r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: ptr("team-c")})
+	same, err := r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")})
 	require.NoError(t, err)
 	assert.Equal(t, renamed, same, "nothing changed")
 	got, err := r.GetProject(ctx, made.ID)
@@ -132,7 +132,7 @@ func TestProjects(t *testing.T) {
 	for _, id := range []string{"none", "p-none"} {
 		_, err = r.GetProject(ctx, id)
 		assert.True(t, client.IsNotFound(err), err)
-		_, err = r.UpdateProject(ctx, id, api.ProjectUpdate{Name: ptr("x")})
+		_, err = r.UpdateProject(ctx, id, api.ProjectUpdate{Name: new("x")})
 		assert.True(t, client.IsNotFound(err), err)
 		assert.True(t, client.IsNotFound(r.DeleteProject(ctx, id)))
 	}

@@ -66,18 +66,18 @@ func TestAddressLife(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, free, still)
 
-	renamed, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: ptr("web"), Tags: &api.Tags{}})
+	renamed, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}})
 	require.NoError(t, err)
 	assert.Equal(t, "web", renamed.Name)
 	assert.Empty(t, renamed.Tags)
-	same, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: ptr("web"), Tags: &api.Tags{}})
+	same, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}})
 	require.NoError(t, err)
 	assert.Equal(t, renamed, same)
 
 	require.NoError(t, r.ReleaseAddress(ctx, a.ID))
 	_, err = r.GetAddress(ctx, a.ID)
 	require.True(t, client.IsNotFound(err), err)
-	next, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP, Name: ptr("web")})
+	next, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP, Name: new("web")})
 	require.NoError(t, err, "name and IP are free again")
 	assert.Equal(t, a.IP, next.IP)
 }
@@ -122,7 +122,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
 
 	two := r.reserve(t, "two")
-	_, err := r.UpdateAddress(ctx, two.ID, api.ReservedAddressUpdate{Name: ptr("one")})
+	_, err := r.UpdateAddress(ctx, two.ID, api.ReservedAddressUpdate{Name: new("one")})
 	require.True(t, client.HasCode(err, api.NameTaken), err)
 	in, other := r.newInstance(t), r.newInstance(t)
 	_, err = r.AttachAddress(ctx, a.ID, in.ID)
@@ -156,7 +156,7 @@ func TestAddressesOfOthersAreNotFound(t *testing.T) {
 	assert.Empty(t, list)
 	_, err = r.other.GetAddress(ctx, a.ID)
 	require.True(t, client.IsNotFound(err), err)
-	_, err = r.other.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: ptr("mine")})
+	_, err = r.other.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("mine")})
 	require.True(t, client.IsNotFound(err), err)
 	_, err = r.other.AttachAddress(ctx, a.ID, in.ID)
 	require.True(t, client.IsNotFound(err), err)
@@ -180,7 +180,7 @@ func TestAddressesOfOthersAreNotFound(t *testing.T) {
 func TestListsOfAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	one, two := r.reserve(t, "one"), r.reserve(t, "two")
-	tagged, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: ptr("three"), Tags: &api.Tags{"k": "v"}})
+	tagged, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}})
 	require.NoError(t, err)
 	_, err = r.AttachAddress(ctx, two.ID, r.newInstance(t).ID)
 	require.NoError(t, err)

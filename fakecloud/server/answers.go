@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -98,9 +99,7 @@ func (s *Server) edited(w http.ResponseWriter, r *http.Request, hit *faults.Hit,
 }
 
 func (s *Server) again(w http.ResponseWriter, r *http.Request, a faults.Answer) {
-	for name, values := range a.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), a.Header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.Body))) // It may have been edited.
 	w.WriteHeader(a.Status)
 	if _, err := w.Write(a.Body); err != nil {

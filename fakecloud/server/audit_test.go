@@ -121,8 +121,8 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 		entry(unchanged, "operator", "Go-http-client/1.1", "getInstance", 0),
 		entry(got, "operator", strings.Repeat("é", 128), "getInstance", 0), entry(made, "operator", "tool/1", "createInstance", len(body)),
 	}
-	want[0].Code, want[0].Fault = ptr("unavailable"), &f.ID
-	want[1].Code, want[1].Resource = ptr(string(p.Code)), ptr("i-none")
+	want[0].Code, want[0].Fault = new("unavailable"), &f.ID
+	want[1].Code, want[1].Resource = new(string(p.Code)), new("i-none")
 	want[2].Resource, want[3].Resource, want[4].Resource = &id, &id, &id
 	assert.Equal(t, want, all)
 

@@ -115,11 +115,11 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	health, err := r.LoadBalancerHealth(t.Context(), lb.ID)
 	require.NoError(t, err)
 	assert.Equal(t, []api.TargetHealth{
-		{InstanceID: targets[0], Health: api.TargetHealthy, Since: ptr(at(1)), History: []api.HealthChange{
-			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: ptr("not checked yet"), At: at(0)},
+		{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
+			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: new("not checked yet"), At: at(0)},
 		}},
-		{InstanceID: targets[1], Health: api.TargetUnknown, Reason: ptr("not checked yet"), Since: ptr(at(0)), History: []api.HealthChange{}},
-		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), History: []api.HealthChange{}},
+		{InstanceID: targets[1], Health: api.TargetUnknown, Reason: new("not checked yet"), Since: new(at(0)), History: []api.HealthChange{}},
+		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: new("instance is stopped"), History: []api.HealthChange{}},
 	}, health.Targets)
 }
 
@@ -251,7 +251,7 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	r := newRig(t)
 	target := serveTCP(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
-	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Address: ptr("127.0.0.1")})
+	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Address: new("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target}}

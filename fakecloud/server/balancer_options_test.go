@@ -26,8 +26,8 @@ func TestBalancersHaveOptions(t *testing.T) {
 	listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 8081, TargetPort: 1, ConnectionLimit: 9}}
 	check := api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 1, ExpectedCodes: "200-299,301"}
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: "all", Scheme: ptr(api.SchemeInternal), Algorithm: ptr(api.AlgorithmSourceHash), Listeners: listeners,
-		IdleTimeoutSeconds: ptr(60), DrainSeconds: ptr(30), HealthCheck: &check,
+		Name: "all", Scheme: new(api.SchemeInternal), Algorithm: new(api.AlgorithmSourceHash), Listeners: listeners,
+		IdleTimeoutSeconds: new(60), DrainSeconds: new(30), HealthCheck: &check,
 	})
 	require.NoError(t, err)
 	got, err := r.GetLoadBalancer(ctx, lb.ID)
@@ -41,7 +41,7 @@ func TestBalancersHaveOptions(t *testing.T) {
 		assert.Equal(t, check.ExpectedCodes, lb.HealthCheck.ExpectedCodes)
 	}
 	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		Scheme: ptr(api.SchemePublic), Algorithm: ptr(api.AlgorithmLeastConnections), IdleTimeoutSeconds: ptr(0), DrainSeconds: ptr(0),
+		Scheme: new(api.SchemePublic), Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
 	})
 	require.NoError(t, err)
 	assert.Equal(t, api.SchemePublic, changed.Scheme)
@@ -49,7 +49,7 @@ func TestBalancersHaveOptions(t *testing.T) {
 	assert.Zero(t, changed.IdleTimeoutSeconds)
 	assert.Zero(t, changed.DrainSeconds)
 	assert.Equal(t, listeners, changed.Listeners, "not given, not changed")
-	_, err = r.other.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DrainSeconds: ptr(1)})
+	_, err = r.other.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DrainSeconds: new(1)})
 	require.True(t, client.IsNotFound(err), err)
 }
 
@@ -114,11 +114,11 @@ func TestOptionsAreInForce(t *testing.T) {
 		_, _ = io.WriteString(c, "x")
 		_, _ = io.Copy(c, c)
 	})
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: new("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target, ConnectionLimit: 1}}
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: ptr(1)})
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: new(1)})
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	open := func() net.Conn {

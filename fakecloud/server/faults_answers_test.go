@@ -59,7 +59,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{CarryOut: true, Hang: true}})
 	answered := make(chan error, 1)
 	go func() {
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("hung")})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("hung")})
 		answered <- err
 	}()
 	r.awaitHits(t, f.ID, 1)

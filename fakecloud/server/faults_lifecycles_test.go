@@ -78,7 +78,7 @@ func TestZonesShowTheirOutage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []api.ZoneState{api.ZoneAvailable, api.ZoneOutage, api.ZoneAvailable}, states(r.Client))
 	assert.Equal(t, well, states(r.other))
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: ptr("nebula-1b")})
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: new("nebula-1b")})
 	require.True(t, client.HasCode(err, api.ZoneUnavailable), err)
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, well, states(r.Client))

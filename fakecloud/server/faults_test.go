@@ -70,7 +70,7 @@ func TestFaultLife(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, "^f-[0-9a-z]{26}$", made.ID)
 	assert.Equal(t, api.Fault{ID: made.ID, CreatedAt: made.CreatedAt, Match: match, Times: 2, Effect: effect}, *made)
-	body := api.FaultEffect{Body: ptr(""), ContentType: "text/html"}
+	body := api.FaultEffect{Body: new(""), ContentType: "text/html"}
 	second, err := r.CreateFault(ctx, api.FaultCreate{Effect: body})
 	require.NoError(t, err)
 	assert.Equal(t, body, second.Effect)
@@ -106,7 +106,7 @@ func TestFaultLife(t *testing.T) {
 
 func TestFaultsAnswerWithProblems(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err)
 	const theirs = "p-of-another-cloud"
 	for status, tc := range map[int]struct {
@@ -159,9 +159,9 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 
 func TestNothingIsCarriedOutUnderAFault(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	for _, effect := range []api.FaultEffect{{Status: 500}, {Drop: true}, {Body: ptr("{")}} {
+	for _, effect := range []api.FaultEffect{{Status: 500}, {Drop: true}, {Body: new("{")}} {
 		f := r.breakCCM(t, api.FaultCreate{Effect: effect, Match: api.FaultMatch{Operations: []string{"createInstance"}}})
-		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 		require.Error(t, err)
 		resp, _ := r.asCCM(t, "GET", "/v1/instances", "")
 		assert.Equal(t, 200, resp.StatusCode, "another operation")
@@ -177,7 +177,7 @@ func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
 	require.NoError(t, err)
-	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Body: ptr("<html>"), ContentType: "text/html"}})
+	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Body: new("<html>"), ContentType: "text/html"}})
 	resp, _ := r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.Equal(t, "<html>", resp.Body)
@@ -253,7 +253,7 @@ func TestFaultsCanAlwaysBeLifted(t *testing.T) {
 func TestDelayedCallsAreCarriedOut(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	f := r.breakCCM(t, api.FaultCreate{Times: 1, Effect: api.FaultEffect{DelayMilliseconds: 5}})
-	_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: ptr("later")})
+	_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("later")})
 	require.NoError(t, err)
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, []string{"later"}, r.names(t))

@@ -48,7 +48,7 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	lb, err := r.CreateLoadBalancer(ctx, body)
 	require.NoError(t, err)
 	assert.Equal(t, both, lb.IPFamilies)
-	assert.Equal(t, ptr("::1"), lb.IPv6Address)
+	assert.Equal(t, new("::1"), lb.IPv6Address)
 	assert.Equal(t, *body.SourceRanges, lb.SourceRanges)
 	plain, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
 	require.NoError(t, err)
@@ -59,12 +59,12 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	require.True(t, client.HasCode(err, api.AddressPoolExhausted), err)
 
 	version := lb.Version
-	for _, u := range []api.LoadBalancerUpdate{{IPFamilies: &api.IPFamilies{api.IPv4}}, {IPv6Address: ptr("::2")}} {
+	for _, u := range []api.LoadBalancerUpdate{{IPFamilies: &api.IPFamilies{api.IPv4}}, {IPv6Address: new("::2")}} {
 		_, err = r.UpdateLoadBalancer(ctx, lb.ID, u)
 		require.True(t, client.HasCode(err, api.InvalidRequest), err)
 		require.ErrorContains(t, err, "is final")
 	}
-	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{IPFamilies: &both, IPv6Address: ptr("0:0::1")})
+	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{IPFamilies: &both, IPv6Address: new("0:0::1")})
 	require.NoError(t, err, "the present one is no change, however it is written")
 	assert.LessOrEqual(t, same.Version, version+1, "it may have been built meanwhile")
 
@@ -83,7 +83,7 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	assert.NotContains(t, told, "none", "its events show it")
 	next, err := r.CreateLoadBalancer(ctx, body)
 	require.NoError(t, err)
-	assert.Equal(t, ptr("::1"), next.IPv6Address, "given back")
+	assert.Equal(t, new("::1"), next.IPv6Address, "given back")
 }
 
 func TestBothFamiliesLeadToTheTargets(t *testing.T) {
@@ -95,7 +95,7 @@ func TestBothFamiliesLeadToTheTargets(t *testing.T) {
 	require.NoError(t, free.Close())
 	r, ctx := newRig6(t), t.Context()
 	target := serveTCP(t, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.0.0.1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: new("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{

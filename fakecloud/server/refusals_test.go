@@ -73,7 +73,7 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 
 func TestExpiredTokensAreNotRotated(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
-	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: ptr(start.Add(time.Minute))})
+	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))})
 	require.NoError(t, err)
 	_, err = r.AdvanceClock(ctx, time.Hour)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
 
 func TestReservedAddressesHaveAQuota(t *testing.T) {
 	r := newRig(t)
-	_, err := r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: ptr[int64](1)})
+	_, err := r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: new(int64(1))})
 	require.NoError(t, err)
 	r.reserve(t, "a")
 	r.refused(t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "", "fakecloud quotas set --project default --addresses")

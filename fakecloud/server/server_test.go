@@ -176,8 +176,6 @@ func fields(p api.Problem) map[string]string {
 	return m
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func (r *rig) awaitInstance(t *testing.T, id string, want api.InstanceState) api.Instance {
 	t.Helper()
 	var in *api.Instance
@@ -351,16 +349,16 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 
 func TestInstanceLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1"), Tags: &api.Tags{"role": "worker"}})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1"), Tags: &api.Tags{"role": "worker"}})
 	require.NoError(t, err)
 	assert.Equal(t, api.InstancePending, in.State)
 	assert.Equal(t, api.Tags{"owner": "lab", "role": "worker"}, in.Tags)
 	assert.Equal(t, api.InstanceTypeSmall, in.Type)
 	assert.Equal(t, r.project.ID, in.Project)
 	assert.Equal(t, []api.Address{{Type: api.AddressInternal, IP: "127.51.0.1"}}, in.Addresses)
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.True(t, client.HasCode(err, api.NameTaken), err)
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: ptr("mars")})
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: new("mars")})
 	require.True(t, client.HasCode(err, api.UnknownZone), err)
 
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
@@ -385,7 +383,7 @@ func TestInstanceLife(t *testing.T) {
 	require.True(t, client.HasCode(err, api.WrongState), err)
 	_, err = r.TerminateInstance(ctx, in.ID)
 	require.NoError(t, err)
-	second, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	second, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err, "the name is free again")
 	assert.Equal(t, in.Addresses, second.Addresses, "and so is the address")
 }
@@ -422,7 +420,7 @@ func TestListsFilterAndPage(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var ids []string
 	for i := range 6 {
-		in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}})
+		in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"nebula-1a", "nebula-1b", "nebula-1c"}[i%3], in.Zone, "the emptiest zone, in order")
 		ids = append(ids, r.awaitInstance(t, in.ID, api.InstanceRunning).ID)
@@ -492,7 +490,7 @@ func freePort(t *testing.T, host string) int {
 
 func TestLoadBalancerLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	target, err := net.Listen("tcp4", in.Addresses[0].IP+":0")
@@ -585,7 +583,7 @@ func TestEventsFollowAndResume(t *testing.T) {
 	go func() {
 		done <- r.Watch(watch, 0, true, func(e api.Event) error { events <- e; return nil })
 	}()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err)
 	next := func() api.Event {
 		select {
@@ -686,7 +684,7 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 	}
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: "all", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
-		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: ptr(600),
+		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: new(600),
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3},
 	})
 	require.NoError(t, err)
@@ -709,7 +707,7 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 	require.True(t, client.IsNotFound(err), err)
 
 	bare, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		SourceRanges: &[]string{}, ClientAffinitySeconds: ptr(0), HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
 	})
 	require.NoError(t, err)
 	assert.Empty(t, bare.SourceRanges)
@@ -720,10 +718,10 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 
 func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.52.0.9")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: new("127.52.0.9")})
 	require.NoError(t, err)
 	assert.Equal(t, "127.52.0.9", in.Addresses[0].IP)
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Address: ptr("127.52.0.9")})
+	_, err = r.CreateInstance(ctx, api.InstanceCreate{Address: new("127.52.0.9")})
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
@@ -735,7 +733,7 @@ func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	r.awaitInstance(t, in.ID, api.InstanceStopped)
 	health, err := r.LoadBalancerHealth(ctx, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: ptr("instance is stopped"), History: []api.HealthChange{}}}, health.Targets)
+	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: new("instance is stopped"), History: []api.HealthChange{}}}, health.Targets)
 }
 
 func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason string) {
@@ -750,7 +748,7 @@ func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason st
 
 func TestRouteLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("node-1")})
+	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	create := func(name, destination, instance string) (*api.Route, error) {

@@ -44,7 +44,7 @@ func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	kept, err := r.CreateInstance(ctx, api.InstanceCreate{Name: ptr("kept")})
+	kept, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("kept")})
 	require.NoError(t, err)
 	r.awaitInstance(t, kept.ID, api.InstanceRunning)
 	old := r.balancer(t, "old")

@@ -6,6 +6,7 @@ package server_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -66,9 +67,7 @@ func (d documented) text(t *testing.T, more map[string]any) string {
 	}
 	whole := map[string]any{}
 	for _, from := range []map[string]any{d.body, more} {
-		for k, v := range from {
-			whole[k] = v
-		}
+		maps.Copy(whole, from)
 	}
 	text, err := json.Marshal(whole)
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,12 +39,7 @@ func script(t *testing.T, text string) *Program {
 func says(t *testing.T, p *Program, line string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		for _, l := range p.Log(100) {
-			if l == line {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(p.Log(100), line)
 	}, programBound, 10*time.Millisecond, line)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -115,10 +116,8 @@ func TestFindings(t *testing.T) {
 	}
 	without := func(missing ...string) func(string) (string, error) {
 		return func(program string) (string, error) {
-			for _, name := range missing {
-				if name == program {
-					return "", errors.New("not found")
-				}
+			if slices.Contains(missing, program) {
+				return "", errors.New("not found")
 			}
 			return "/usr/bin/" + program, nil
 		}

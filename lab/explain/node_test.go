@@ -16,8 +16,6 @@ import (
 
 var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
-func ptr[T any](v T) *T { return &v }
-
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
 // around is a lab where everything runs, the processes of nodes given too.
@@ -89,7 +87,7 @@ func wellNode() NodeFacts {
 				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.30.16.1"}},
 			},
 		},
-		Lease:    &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: ptr(metav1.NewMicroTime(now.Add(-time.Second))), LeaseDurationSeconds: ptr(int32(4))}},
+		Lease:    &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(now.Add(-time.Second))), LeaseDurationSeconds: new(int32(4))}},
 		Instance: &i, Named: []api.Instance{i}, Instances: []api.Instance{i},
 	}
 }
@@ -114,7 +112,7 @@ func (f *NodeFacts) state(s api.InstanceState) {
 func (f *NodeFacts) unready(status corev1.ConditionStatus, reason string) {
 	f.Node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: status, Reason: reason, Message: "the kubelet's words", LastTransitionTime: ago(9 * time.Second)}
 	if status == corev1.ConditionUnknown {
-		f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now.Add(-17 * time.Second)))
+		f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-17 * time.Second)))
 	}
 }
 
@@ -334,7 +332,7 @@ func TestNodes(t *testing.T) {
 		"crashed by a fault": {
 			func(f *NodeFacts) {
 				f.state(api.InstanceError)
-				f.Instance.StateReason = ptr("crashed")
+				f.Instance.StateReason = new("crashed")
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
 				f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Crash: true}}}
 			},
@@ -374,7 +372,7 @@ func TestNodes(t *testing.T) {
 		"the kubelet is back": {
 			func(f *NodeFacts) {
 				f.unready(corev1.ConditionUnknown, "NodeStatusUnknown")
-				f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now))
+				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now))
 			},
 			saidCase{NotReady, "Node node-1 is not ready: its kubelet is back, and has not said yet that it is.", nil, []string{"lab logs node-node-1 --tail 30"}},
 		},
@@ -384,7 +382,7 @@ func TestNodes(t *testing.T) {
 		},
 		"says Ready, and its kubelet is paused": {
 			func(f *NodeFacts) {
-				f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now.Add(-time.Minute)))
+				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Minute)))
 				f.pause("node/node-1", componentKCM)
 			},
 			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is stopped by a signal; nobody marks it, as kube-controller-manager is stopped by a signal.",
@@ -440,7 +438,7 @@ func TestNodes(t *testing.T) {
 		},
 		"says Ready, and its kubelet is silent": {
 			func(f *NodeFacts) {
-				f.Lease.Spec.RenewTime = ptr(metav1.NewMicroTime(now.Add(-time.Minute)))
+				f.Lease.Spec.RenewTime = new(metav1.NewMicroTime(now.Add(-time.Minute)))
 				f.stop(componentKCM)
 			},
 			saidCase{NotReady, "Node node-1 still says Ready, and its kubelet is silent; nobody marks it, as kube-controller-manager does not run.",

@@ -33,7 +33,7 @@ func wellService() ServiceFacts {
 		Health: &api.LoadBalancerHealth{Targets: []api.TargetHealth{{InstanceID: "i-1", Health: api.TargetUnknown}, {InstanceID: "i-2", Health: api.TargetUnknown}}},
 		Quota:  &api.Quota{Limit: 10, Used: 1},
 	}
-	slice := discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Port: ptr(int32(80))}}}
+	slice := discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Port: new(int32(80))}}}
 	for _, n := range []string{"1", "2"} {
 		f.Instances = append(f.Instances, api.Instance{ID: "i-" + n, Name: "node-" + n})
 		f.Nodes = append(f.Nodes, corev1.Node{
@@ -45,7 +45,7 @@ func wellService() ServiceFacts {
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		})
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true)}, NodeName: ptr("node-" + n), TargetRef: &corev1.ObjectReference{Name: "web-" + n},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}, NodeName: new("node-" + n), TargetRef: &corev1.ObjectReference{Name: "web-" + n},
 		})
 	}
 	f.Slices = []discoveryv1.EndpointSlice{slice}
@@ -73,7 +73,7 @@ func (f *ServiceFacts) balancerIn(state api.LoadBalancerState, reason string) {
 // endpointsNotReady has no endpoint ready, and no pod.
 func endpointsNotReady(f *ServiceFacts) {
 	for i := range f.Slices[0].Endpoints {
-		f.Slices[0].Endpoints[i].Conditions.Ready = ptr(false)
+		f.Slices[0].Endpoints[i].Conditions.Ready = new(false)
 	}
 	for i := range f.Pods {
 		f.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
@@ -94,7 +94,7 @@ func unscheduled(f *ServiceFacts, said string) {
 func (f *ServiceFacts) health(states ...api.TargetHealthState) {
 	f.Balancer.HealthCheck = &api.HealthCheck{Protocol: "http"}
 	for i, s := range states {
-		f.Health.Targets[i].Health, f.Health.Targets[i].Reason = s, ptr("connection refused")
+		f.Health.Targets[i].Health, f.Health.Targets[i].Reason = s, new("connection refused")
 	}
 }
 
@@ -173,7 +173,7 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service kubernetes is the API server's own.", []Fact{{Cluster, "its EndpointSlices have 2 endpoints ready"}}, nil},
 		},
 		"another controller's class": {
-			func(f *ServiceFacts) { noAddress(f); f.Service.Spec.LoadBalancerClass = ptr("example.com/mine") },
+			func(f *ServiceFacts) { noAddress(f); f.Service.Spec.LoadBalancerClass = new("example.com/mine") },
 			saidCase{NotReady, "Service web has no address: it is another controller's, by its class.", []Fact{{Cluster, `spec.loadBalancerClass is "example.com/mine"`}}, nil},
 		},
 		"no CCM": {
@@ -435,8 +435,8 @@ func TestServices(t *testing.T) {
 		"pods on the way out": {
 			func(f *ServiceFacts) {
 				for i := range f.Pods {
-					f.Pods[i].DeletionTimestamp = ptr(ago(time.Second))
-					f.Slices[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Terminating: ptr(true)}
+					f.Pods[i].DeletionTimestamp = new(ago(time.Second))
+					f.Slices[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Terminating: new(true)}
 				}
 			},
 			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its pods are all on the way out.",
@@ -503,7 +503,7 @@ func TestServices(t *testing.T) {
 		"Local: no target has a pod": {
 			func(f *ServiceFacts) {
 				f.Service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-				f.Slices[0].Endpoints[0].NodeName, f.Slices[0].Endpoints[1].NodeName = ptr("node-3"), ptr("node-3")
+				f.Slices[0].Endpoints[0].NodeName, f.Slices[0].Endpoints[1].NodeName = new("node-3"), new("node-3")
 				f.health(api.TargetUnhealthy, api.TargetUnhealthy)
 			},
 			saidCase{NotReady, "Service web has an address, and no node has a pod of its own to answer with.", nil, []string{"kubectl --namespace default get pods -o wide"}},
@@ -519,27 +519,27 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "only clients from 10.0.0.0/8 may connect"}}, nil},
 		},
 		"deleting, and no CCM": {
-			func(f *ServiceFacts) { f.Service.DeletionTimestamp = ptr(ago(time.Minute)); f.ccmOff() },
+			func(f *ServiceFacts) { f.Service.DeletionTimestamp = new(ago(time.Minute)); f.ccmOff() },
 			saidCase{NotReady, "Service web is being deleted, and its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.",
 				[]Fact{{Cluster, "it was deleted 1m0s ago, and waits for: " + finalizer}, {Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active"}}, []string{"lab ccm start"}},
 		},
 		"deleting, with its balancer": {
 			func(f *ServiceFacts) {
-				f.Service.DeletionTimestamp = ptr(ago(time.Minute))
+				f.Service.DeletionTimestamp = new(ago(time.Minute))
 				f.balancerIn(api.LoadBalancerDeleting, "")
 			},
 			saidCase{NotReady, "Service web is being deleted; its load balancer is on its way out.", nil, nil},
 		},
 		"deleting, and the CCM cannot": {
 			func(f *ServiceFacts) {
-				f.Service.DeletionTimestamp = ptr(ago(time.Minute))
+				f.Service.DeletionTimestamp = new(ago(time.Minute))
 				f.Events = []corev1.Event{event("fakecloud-ccm", "LoadBalancerAmbiguous", "two")}
 			},
 			saidCase{NotReady, "Service web is being deleted, and the CCM cannot delete its load balancer: LoadBalancerAmbiguous.", []Fact{{CCM, "event LoadBalancerAmbiguous, 3s ago: two"}}, []string{"lab logs ccm --tail 30"}},
 		},
 		"deleting, by somebody else's finalizer": {
 			func(f *ServiceFacts) {
-				f.Service.DeletionTimestamp, f.Service.Finalizers = ptr(ago(time.Minute)), []string{"example.com/mine"}
+				f.Service.DeletionTimestamp, f.Service.Finalizers = new(ago(time.Minute)), []string{"example.com/mine"}
 			},
 			saidCase{NotReady, "Service web is being deleted, and waits for somebody else than the CCM.", nil, []string{"kubectl --namespace default get service web -o yaml"}},
 		},
