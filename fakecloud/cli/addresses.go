@@ -1,11 +1,7 @@
-// This file answers: what can be done with reserved addresses from the command
-// line?
-
 package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,10 +13,47 @@ import (
 )
 
 func (a *app) addresses() *cobra.Command {
+	k := a.addressKind()
+	release := k.deleteCommand("release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress)
+	release.Long = "End reservations. An address that is in use is not released."
 	return group("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
-		a.addressesList(), a.addressesGet(), a.addressesReserve(), a.addressesUpdate(), a.addressesAttach(), a.addressesDetach(), a.addressesRelease())
+		a.addressesList(),
+		k.getCommand("Show reserved addresses", "  fakecloud addresses get web -o yaml"),
+		a.addressesReserve(),
+		k.updateCommand(func(c *client.Client, ctx context.Context, id string, u api.ResourceUpdate) (*api.ReservedAddress, error) {
+			return c.UpdateAddress(ctx, id, api.ReservedAddressUpdate(u))
+		}),
+		a.addressesAttach(),
+		k.actCommand("detach", "Take addresses from their instances", "  fakecloud addresses detach web", (*client.Client).DetachAddress),
+		release)
+}
+
+func (a *app) addressKind() resourceKind[api.ReservedAddress] {
+	return resourceKind[api.ReservedAddress]{
+		app: a, name: "address", group: "addresses", refs: "NAME|ID|IP", find: resolveAddress, print: a.printAddresses,
+		list: func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
+			return c.ListAddresses(ctx, client.AddressFilter{})
+		},
+		label:   func(r api.ReservedAddress) string { return r.Name },
+		id:      func(r api.ReservedAddress) string { return r.ID },
+		wrap:    func(items []api.ReservedAddress) any { return api.ReservedAddressList{Items: items} },
+		version: func(r api.ReservedAddress) int64 { return r.Version },
+	}
+}
+
+func (a *app) addressesList() *cobra.Command {
+	var f client.AddressFilter
+	cmd := a.addressKind().listCommand(
+		&cobra.Command{Short: "List reserved addresses, oldest first", Example: "  fakecloud addresses list --state available"},
+		func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
+			return c.ListAddresses(ctx, f)
+		},
+		inEvent(func(ev api.Event) *api.ReservedAddress { return ev.Address }, func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) }))
+	tagFilter(cmd, &f.Tags)
+	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
+	return cmd
 }
 
 func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.ReservedAddress) error {
@@ -33,34 +66,6 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.age(r.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
-}
-
-func (a *app) addressesList() *cobra.Command {
-	var f client.AddressFilter
-	var watch bool
-	cmd := &cobra.Command{
-		Use: "list", Short: "List reserved addresses, oldest first", Args: cobra.NoArgs,
-		Example: "  fakecloud addresses list --state available",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			if watch {
-				return a.watchAddresses(cmd, c, f)
-			}
-			items, err := c.ListAddresses(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			return a.printAddresses(cmd, api.ReservedAddressList{Items: orEmpty(items)}, items)
-		},
-	}
-	a.addOutput(cmd)
-	addWatch(cmd, &watch)
-	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
-	return cmd
 }
 
 // resolveAddress finds a reserved address by name, ID or IP.
@@ -86,62 +91,6 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 	return nil, fmt.Errorf("no address of that name or IP is reserved: %q; `fakecloud addresses list` shows those there are", ref)
 }
 
-func (a *app) completeAddresses() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		items, err := c.ListAddresses(ctx, client.AddressFilter{})
-		for _, r := range items {
-			names = append(names, r.Name)
-		}
-		return names, err
-	})
-}
-
-func (a *app) addressesGet() *cobra.Command {
-	return a.eachAddress("get", "Show reserved addresses", "  fakecloud addresses get web -o yaml", func(_ context.Context, _ *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-		return r, nil
-	})
-}
-
-func (a *app) addressesDetach() *cobra.Command {
-	return a.eachAddress("detach", "Take addresses from their instances", "  fakecloud addresses detach web", func(ctx context.Context, c *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-		return c.DetachAddress(ctx, r.ID)
-	})
-}
-
-// eachAddress is a command that does one thing with each address named, and
-// shows them.
-func (a *app) eachAddress(verb, short, example string, do func(context.Context, *client.Client, *api.ReservedAddress) (*api.ReservedAddress, error)) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: verb + " NAME|ID|IP...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: a.completeAddresses(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			done, err := a.forAddresses(cmd, args, do)
-			switch {
-			case len(done) == 0:
-				return err
-			case len(args) == 1:
-				return errors.Join(err, a.printAddresses(cmd, done[0], done))
-			}
-			return errors.Join(err, a.printAddresses(cmd, api.ReservedAddressList{Items: done}, done))
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
-}
-
-func (a *app) forAddresses(cmd *cobra.Command, refs []string, do func(context.Context, *client.Client, *api.ReservedAddress) (*api.ReservedAddress, error)) ([]api.ReservedAddress, error) {
-	c, err := a.client()
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return each(refs, func(ref string) (*api.ReservedAddress, error) {
-		r, err := resolveAddress(cmd.Context(), c, ref)
-		if err != nil {
-			return nil, err
-		}
-		return do(cmd.Context(), c, r)
-	})
-}
-
 func (a *app) addressesReserve() *cobra.Command {
 	var ip string
 	var tags map[string]string
@@ -152,26 +101,19 @@ func (a *app) addressesReserve() *cobra.Command {
   fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var body api.ReservedAddressCreate
+			body := api.ReservedAddressCreate{Tags: someTags(tags)}
 			if len(args) == 1 {
 				body.Name = &args[0]
 			}
 			if ip != "" {
 				body.IP = &ip
 			}
-			if len(tags) > 0 {
-				t := api.Tags(tags)
-				body.Tags = &t
-			}
 			c, err := a.client()
 			if err != nil {
 				return usageError{err}
 			}
 			r, err := c.ReserveAddress(cmd.Context(), body)
-			if err != nil {
-				return err
-			}
-			return a.printAddresses(cmd, r, []api.ReservedAddress{*r})
+			return a.addressKind().showOne(cmd, r, err)
 		},
 	}
 	a.addOutput(cmd)
@@ -180,40 +122,26 @@ func (a *app) addressesReserve() *cobra.Command {
 	return cmd
 }
 
-func (a *app) addressesUpdate() *cobra.Command {
-	return a.update("addresses", "address", a.completeAddresses(), func(cmd *cobra.Command, c *client.Client, ref string, u api.ResourceUpdate) error {
-		r, err := resolveAddress(cmd.Context(), c, ref)
-		if err != nil {
-			return err
-		}
-		if r, err = c.UpdateAddress(cmd.Context(), r.ID, api.ReservedAddressUpdate(u)); err != nil {
-			return err
-		}
-		return a.printAddresses(cmd, r, []api.ReservedAddress{*r})
-	})
-}
-
 func (a *app) addressesAttach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance", Args: cobra.ExactArgs(2),
 		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external;\n" +
 			"what is sent to it reaches nobody: the cloud forwards for load balancers only.",
 		Example: "  fakecloud addresses attach web node-1",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			done, err := a.forAddresses(cmd, args[:1], func(ctx context.Context, c *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-				in, err := resolveInstance(ctx, c, args[1])
-				if err != nil {
-					return nil, err
-				}
-				return c.AttachAddress(ctx, r.ID, in.ID)
-			})
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			r, err := resolveAddress(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			return a.printAddresses(cmd, done[0], done)
-		},
+			in, err := resolveInstance(cmd.Context(), c, args[1])
+			if err != nil {
+				return err
+			}
+			r, err = c.AttachAddress(cmd.Context(), r.ID, in.ID)
+			return a.addressKind().showOne(cmd, r, err)
+		}),
 	}
-	byPlace := []cobra.CompletionFunc{a.completeAddresses(), a.completeInstances()}
+	byPlace := []cobra.CompletionFunc{a.addressKind().complete(), a.instanceKind().complete()}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(given) >= len(byPlace) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -222,18 +150,4 @@ func (a *app) addressesAttach() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	return cmd
-}
-
-func (a *app) addressesRelease() *cobra.Command {
-	return &cobra.Command{
-		Use: "release NAME|ID|IP...", Short: "End reservations", Args: cobra.MinimumNArgs(1),
-		Long:    "End reservations. An address that is in use is not released.",
-		Example: "  fakecloud addresses release web", ValidArgsFunction: a.completeAddresses(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := a.forAddresses(cmd, args, func(ctx context.Context, c *client.Client, r *api.ReservedAddress) (*api.ReservedAddress, error) {
-				return r, c.ReleaseAddress(ctx, r.ID)
-			})
-			return err
-		},
-	}
 }

@@ -8,18 +8,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func (a *app) balancersHealth() *cobra.Command {
 	var history bool
 	cmd := &cobra.Command{
 		Use: "health NAME|ID", Short: "Show what a load balancer knows of its targets", Args: cobra.ExactArgs(1),
-		Example: "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history", ValidArgsFunction: a.completeBalancers(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		Example: "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history", ValidArgsFunction: a.balancerKind().complete(),
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			lb, err := resolveBalancer(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
@@ -47,7 +44,7 @@ func (a *app) balancersHealth() *cobra.Command {
 				}
 			}
 			return a.print(cmd.OutOrStdout(), health, header, all)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	cmd.Flags().BoolVar(&history, "history", false, "show each target's changes, the latest first (json and yaml always have them)")

@@ -53,7 +53,7 @@ func (a *app) balancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	noFiles(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"}, "algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
-	offer(cmd, "target", a.completeInstances())
+	offer(cmd, "target", a.instanceKind().complete())
 }
 
 // update asks for what was given on the command line, but for the targets, which
@@ -269,7 +269,7 @@ func (a *app) balancersCreate() *cobra.Command {
 	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
 	cmd.Flags().StringSliceVar(&families, "ip-family", nil, "ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)")
 	noFiles(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
-	offer(cmd, "address", a.completeAddresses())
+	offer(cmd, "address", a.addressKind().complete())
 	return cmd
 }
 
@@ -304,7 +304,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 		Example: `  fakecloud load-balancers update web --target node-1 --target node-3 --drain 30s
   fakecloud load-balancers update web --algorithm source-hash --connection-limit 100
   fakecloud load-balancers update web --health-check none`,
-		ValidArgsFunction: a.completeBalancers(),
+		ValidArgsFunction: a.balancerKind().complete(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if noTargets && len(o.targets) > 0 {
 				return misuse("--no-targets, and a --target: give one of the two")

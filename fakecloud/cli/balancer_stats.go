@@ -38,7 +38,7 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 		Example: `  fakecloud load-balancers stats web
   fakecloud load-balancers stats web --watch --interval 5s
   fakecloud load-balancers stats web --watch -o json | jq -c '[.at, .listeners[0].connections]'`,
-		ValidArgsFunction: a.completeBalancers(),
+		ValidArgsFunction: a.balancerKind().complete(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case !watch && cmd.Flags().Changed("interval"):

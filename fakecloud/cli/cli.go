@@ -186,6 +186,12 @@ func each[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
 	return done, errors.Join(errs...)
 }
 
+// eachRef is each for what gives nothing.
+func eachRef(refs []string, do func(ref string) error) error {
+	_, err := each(refs, func(ref string) (*struct{}, error) { return &struct{}{}, do(ref) })
+	return err
+}
+
 // named finds a resource by its name, which is unique, or by its ID, which has
 // that prefix.
 func named[T any](ctx context.Context, kind, group, prefix, ref string, list func(context.Context) ([]T, error), get func(context.Context, string) (*T, error)) (*T, error) {
@@ -228,6 +234,17 @@ func (a *app) complete(list func(context.Context, *client.Client) ([]string, err
 
 func (a *app) client() (*client.Client, error) {
 	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + version()})
+}
+
+// withClient is what a command does that begins with asking the cloud.
+func (a *app) withClient(run func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.client()
+		if err != nil {
+			return usageError{err}
+		}
+		return run(cmd, c, args)
+	}
 }
 
 // explain adds to an error what helps against it.

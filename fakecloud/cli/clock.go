@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func (a *app) clock() *cobra.Command {
@@ -58,17 +59,13 @@ func (a *app) refuseStill(ctx context.Context, what string) error {
 func (a *app) clockGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get", Short: "Show the cloud's time", Args: cobra.NoArgs, Example: "  fakecloud clock get -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			clock, err := c.Clock(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return a.print(cmd.OutOrStdout(), clock, "MODE NOW", [][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}})
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	return cmd

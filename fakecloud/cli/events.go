@@ -42,11 +42,7 @@ func (a *app) events() *cobra.Command {
   fakecloud events --follow --after 1767323045123 -o json
   fakecloud events --follow --resource load-balancer --tag cluster=lab
   fakecloud events --id i-01jd3n6f0c5w3y`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			for _, k := range kinds {
 				only.Resources = append(only.Resources, api.ResourceKind(k))
 			}
@@ -54,12 +50,12 @@ func (a *app) events() *cobra.Command {
 			if !follow {
 				return c.Watch(cmd.Context(), after, false, show, only)
 			}
-			err = c.Follow(cmd.Context(), after, show, sayBroken(cmd.ErrOrStderr()), only)
+			err := c.Follow(cmd.Context(), after, show, sayBroken(cmd.ErrOrStderr()), only)
 			if cmd.Context().Err() == nil {
 				return err
 			}
 			return nil // Ctrl-C is how following ends.
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")

@@ -1,5 +1,3 @@
-// This file answers: how are calls made to go wrong from the command line?
-
 package cli
 
 import (
@@ -12,62 +10,27 @@ import (
 )
 
 func (a *app) faults() *cobra.Command {
+	k := a.faultKind()
+	get := k.getCommand("Show a fault rule", "  fakecloud faults get f-01jd3n9y5c7r -o yaml")
+	get.Use, get.Args = "get ID", cobra.ExactArgs(1)
 	return group("faults", "Calls and life cycles that go wrong, on purpose", `  fakecloud faults create --token ccm --status 503 --times 5
   fakecloud faults create --operation listInstances --empty-list
   fakecloud faults create --zone-outage nebula-1a --for 30s
   fakecloud faults list
   fakecloud faults delete --all`,
-		a.faultsList(), a.faultsGet(), a.faultsCreate(), a.faultsDelete())
+		k.listCommand(&cobra.Command{Short: "List fault rules, oldest first, with how often each was applied", Example: "  fakecloud faults list -o json"}, k.list, nil),
+		get, a.faultsCreate(), a.faultsDelete())
 }
 
-func (a *app) faultsList() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "list", Short: "List fault rules, oldest first, with how often each was applied", Args: cobra.NoArgs,
-		Example: "  fakecloud faults list -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			items, err := c.ListFaults(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.printFaults(cmd, api.FaultList{Items: orEmpty(items)}, items)
-		},
+func (a *app) faultKind() resourceKind[api.Fault] {
+	return resourceKind[api.Fault]{
+		app: a, refs: "ID", print: a.printFaults,
+		list:  func(ctx context.Context, c *client.Client) ([]api.Fault, error) { return c.ListFaults(ctx) },
+		find:  func(ctx context.Context, c *client.Client, id string) (*api.Fault, error) { return c.GetFault(ctx, id) },
+		label: func(f api.Fault) string { return f.ID },
+		id:    func(f api.Fault) string { return f.ID },
+		wrap:  func(items []api.Fault) any { return api.FaultList{Items: items} },
 	}
-	a.addOutput(cmd)
-	return cmd
-}
-
-func (a *app) completeFaults() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (ids []string, err error) {
-		items, err := c.ListFaults(ctx)
-		for _, f := range items {
-			ids = append(ids, f.ID)
-		}
-		return ids, err
-	})
-}
-
-func (a *app) faultsGet() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "get ID", Short: "Show a fault rule", Args: cobra.ExactArgs(1),
-		Example: "  fakecloud faults get f-01jd3n9y5c7r -o yaml", ValidArgsFunction: a.completeFaults(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			found, err := each(args, func(id string) (*api.Fault, error) { return c.GetFault(cmd.Context(), id) })
-			if err != nil {
-				return err
-			}
-			return a.printFaults(cmd, found[0], found)
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
 }
 
 func (a *app) faultsDelete() *cobra.Command {
@@ -77,7 +40,7 @@ func (a *app) faultsDelete() *cobra.Command {
 		Long: `Lift faults. Calls and resources that they hold are let go of, and instances
 that an outage took are started again.`,
 		Example: `  fakecloud faults delete f-01jd3n9y5c7r
-  fakecloud faults delete --all`, ValidArgsFunction: a.completeFaults(),
+  fakecloud faults delete --all`, ValidArgsFunction: a.faultKind().complete(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return misuse("give the IDs of the faults to delete, or --all")
@@ -89,8 +52,7 @@ that an outage took are started again.`,
 			if all {
 				return c.DeleteFaults(cmd.Context())
 			}
-			_, err = each(args, func(id string) (*struct{}, error) { return &struct{}{}, c.DeleteFault(cmd.Context(), id) })
-			return err
+			return eachRef(args, func(id string) error { return c.DeleteFault(cmd.Context(), id) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all faults of the project")

@@ -88,10 +88,7 @@ survive a restart of the cloud.`,
 				f.Match.Project = p.ID
 			}
 			made, err := c.CreateFault(cmd.Context(), f.FaultCreate)
-			if err != nil {
-				return err
-			}
-			return a.printFaults(cmd, made, []api.Fault{*made})
+			return a.faultKind().showOne(cmd, made, err)
 		},
 	}
 	a.addOutput(cmd)

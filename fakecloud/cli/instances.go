@@ -1,11 +1,8 @@
-// This file answers: what can be done with instances from the command line?
-
 package cli
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,14 +14,61 @@ import (
 )
 
 func (a *app) instances() *cobra.Command {
+	k := a.instanceKind()
+	act := func(verb, short string, do func(*client.Client, context.Context, string) (*api.Instance, error)) *cobra.Command {
+		return k.changeCommand(verb, short, fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb), do, (*waiter).awaitInstances)
+	}
 	return group("instances", "Machines, and what can be done with them", `  fakecloud instances list
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
-		a.instancesList(), a.instancesGet(), a.instancesCreate(), a.instancesUpdate(),
-		a.instancesAct("reboot", "Reboot running instances", (*client.Client).RebootInstance),
-		a.instancesAct("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
-		a.instancesAct("stop", "Stop instances that run or are in error; they keep their addresses", (*client.Client).StopInstance),
-		a.instancesAct("terminate", "End instances for good", (*client.Client).TerminateInstance))
+		a.instancesList(),
+		k.getCommand("Show instances", "  fakecloud instances get node-1 -o yaml"),
+		a.instancesCreate(),
+		k.updateCommand((*client.Client).UpdateInstance),
+		act("reboot", "Reboot running instances", (*client.Client).RebootInstance),
+		act("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
+		act("stop", "Stop instances that run or are in error; they keep their addresses", (*client.Client).StopInstance),
+		act("terminate", "End instances for good", (*client.Client).TerminateInstance))
+}
+
+func (a *app) instanceKind() resourceKind[api.Instance] {
+	return resourceKind[api.Instance]{
+		app: a, name: "instance", group: "instances", refs: "NAME|ID", find: resolveInstance, print: a.printInstances,
+		list: func(ctx context.Context, c *client.Client) ([]api.Instance, error) {
+			return c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+		},
+		label:   func(in api.Instance) string { return in.Name },
+		id:      func(in api.Instance) string { return in.ID },
+		wrap:    func(items []api.Instance) any { return api.InstanceList{Items: items} },
+		version: func(in api.Instance) int64 { return in.Version },
+	}
+}
+
+func (a *app) instancesList() *cobra.Command {
+	var f client.InstanceFilter
+	var all bool
+	cmd := a.instanceKind().listCommand(
+		&cobra.Command{
+			Short: "List instances, oldest first",
+			Long:  "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
+			Example: `  fakecloud instances list
+  fakecloud instances list --tag cluster=lab --state running -o json`,
+		},
+		func(ctx context.Context, c *client.Client) ([]api.Instance, error) {
+			if len(f.States) == 0 && !all {
+				f.States = liveStates
+			}
+			return c.ListInstances(ctx, f)
+		},
+		inEvent(func(ev api.Event) *api.Instance { return ev.Instance }, func(in *api.Instance) bool {
+			return hasTags(in.Tags, f.Tags) && (f.Zone == "" || in.Zone == f.Zone)
+		}))
+	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
+	offer(cmd, "zone", a.completeZones())
+	tagFilter(cmd, &f.Tags)
+	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
+	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
+	return cmd
 }
 
 const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE"
@@ -42,42 +86,6 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 		})
 	}
 	return a.print(cmd.OutOrStdout(), value, instanceHeader, rows)
-}
-
-func (a *app) instancesList() *cobra.Command {
-	var f client.InstanceFilter
-	var all, watch bool
-	cmd := &cobra.Command{
-		Use: "list", Short: "List instances, oldest first", Args: cobra.NoArgs,
-		Long: "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
-		Example: `  fakecloud instances list
-  fakecloud instances list --tag cluster=lab --state running -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			if len(f.States) == 0 && !all {
-				f.States = liveStates
-			}
-			if watch {
-				return a.watchInstances(cmd, c, f)
-			}
-			items, err := c.ListInstances(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			return a.printInstances(cmd, api.InstanceList{Items: orEmpty(items)}, items)
-		},
-	}
-	a.addOutput(cmd)
-	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
-	offer(cmd, "zone", a.completeZones())
-	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
-	addWatch(cmd, &watch)
-	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
-	return cmd
 }
 
 var liveStates = []api.InstanceState{
@@ -119,45 +127,6 @@ func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.In
 	}
 	last := slices.MaxFunc(items, func(a, b api.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	return &last, nil
-}
-
-func (a *app) completeInstances() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		items, err := c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
-		for _, in := range items {
-			names = append(names, in.Name)
-		}
-		return names, err
-	})
-}
-
-func (a *app) instancesGet() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "get NAME|ID...", Short: "Show instances", Args: cobra.MinimumNArgs(1),
-		Example:           "  fakecloud instances get node-1 -o yaml",
-		ValidArgsFunction: a.completeInstances(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			found, err := each(args, func(ref string) (*api.Instance, error) { return resolveInstance(cmd.Context(), c, ref) })
-			return errors.Join(err, a.printFound(cmd, found, len(args)))
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
-}
-
-// printFound shows one instance as itself and several as a list.
-func (a *app) printFound(cmd *cobra.Command, found []api.Instance, asked int) error {
-	switch {
-	case len(found) == 0:
-		return nil
-	case asked == 1:
-		return a.printInstances(cmd, found[0], found)
-	}
-	return a.printInstances(cmd, api.InstanceList{Items: found}, found)
 }
 
 func (a *app) instancesCreate() *cobra.Command {
@@ -203,7 +172,7 @@ func (a *app) instancesCreate() *cobra.Command {
 				return err
 			}
 			err = w.awaitInstances(cmd, c, made)
-			return errors.Join(err, a.printFound(cmd, made, 1))
+			return a.instanceKind().show(cmd, made, 1, err)
 		},
 	}
 	a.addOutput(cmd)
@@ -213,7 +182,7 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
 	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	offer(cmd, "network", a.completeNetworks())
+	offer(cmd, "network", a.networkKind().complete())
 	offer(cmd, "zone", a.completeZones())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
@@ -221,7 +190,7 @@ func (a *app) instancesCreate() *cobra.Command {
 }
 
 func createBody(name, zone, kind, address string, tags map[string]string) api.InstanceCreate {
-	var body api.InstanceCreate
+	body := api.InstanceCreate{Tags: someTags(tags)}
 	if name != "" {
 		body.Name = &name
 	}
@@ -235,43 +204,5 @@ func createBody(name, zone, kind, address string, tags map[string]string) api.In
 	if address != "" {
 		body.Address = &address
 	}
-	if len(tags) > 0 {
-		t := api.Tags(tags)
-		body.Tags = &t
-	}
 	return body
-}
-
-type instanceAction func(*client.Client, context.Context, string) (*api.Instance, error)
-
-func (a *app) instancesAct(verb, short string, do instanceAction) *cobra.Command {
-	var w waiter
-	cmd := &cobra.Command{
-		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1),
-		Example:           fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb),
-		ValidArgsFunction: a.completeInstances(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			changed, err := each(args, func(ref string) (*api.Instance, error) {
-				in, err := resolveInstance(cmd.Context(), c, ref)
-				if err != nil {
-					return nil, err
-				}
-				err = w.note(cmd.Context(), func(ctx context.Context) (id string, err error) {
-					id = in.ID
-					in, err = do(c, ctx, id)
-					return id, err
-				})
-				return in, err
-			})
-			late := w.awaitInstances(cmd, c, changed)
-			return errors.Join(err, late, a.printFound(cmd, changed, len(args)))
-		},
-	}
-	a.addOutput(cmd)
-	w.flags(a, cmd)
-	return cmd
 }

@@ -1,11 +1,7 @@
-// This file answers: what can be done with load balancers from the command
-// line?
-
 package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,10 +13,41 @@ import (
 )
 
 func (a *app) loadBalancers() *cobra.Command {
+	k := a.balancerKind()
 	return group("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web --watch`,
-		a.balancersList(), a.balancersGet(), a.balancersCreate(), a.balancersUpdate(), a.balancersDelete(), a.balancersStats(), a.balancersHealth())
+		a.balancersList(),
+		k.actCommand("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", (*client.Client).GetLoadBalancer),
+		a.balancersCreate(), a.balancersUpdate(),
+		k.changeCommand("delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait", (*client.Client).DeleteLoadBalancer, (*waiter).awaitBalancers),
+		a.balancersStats(), a.balancersHealth())
+}
+
+func (a *app) balancerKind() resourceKind[api.LoadBalancer] {
+	return resourceKind[api.LoadBalancer]{
+		app: a, refs: "NAME|ID", find: resolveBalancer, print: a.printBalancers,
+		list: func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
+			return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		},
+		label:   func(lb api.LoadBalancer) string { return lb.Name },
+		id:      func(lb api.LoadBalancer) string { return lb.ID },
+		wrap:    func(items []api.LoadBalancer) any { return api.LoadBalancerList{Items: items} },
+		version: func(lb api.LoadBalancer) int64 { return lb.Version },
+	}
+}
+
+func (a *app) balancersList() *cobra.Command {
+	var f client.LoadBalancerFilter
+	cmd := a.balancerKind().listCommand(
+		&cobra.Command{Short: "List load balancers, oldest first", Example: "  fakecloud load-balancers list --tag cluster=lab"},
+		func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
+			return c.ListLoadBalancers(ctx, f)
+		},
+		inEvent(func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer }, func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) }))
+	tagFilter(cmd, &f.Tags)
+	stateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
+	return cmd
 }
 
 func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBalancer) error {
@@ -69,99 +96,9 @@ func showSources(ranges []string) string {
 	return fmt.Sprintf("%s+%d", ranges[0], len(ranges)-1)
 }
 
-func (a *app) balancersList() *cobra.Command {
-	var f client.LoadBalancerFilter
-	var watch bool
-	cmd := &cobra.Command{
-		Use: "list", Short: "List load balancers, oldest first", Args: cobra.NoArgs,
-		Example: "  fakecloud load-balancers list --tag cluster=lab",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			if watch {
-				return a.watchBalancers(cmd, c, f)
-			}
-			items, err := c.ListLoadBalancers(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			return a.printBalancers(cmd, api.LoadBalancerList{Items: orEmpty(items)}, items)
-		},
-	}
-	a.addOutput(cmd)
-	addWatch(cmd, &watch)
-	cmd.Flags().StringArrayVar(&f.Tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-	stateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
-	return cmd
-}
-
 // resolveBalancer finds a load balancer by name or ID.
 func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.LoadBalancer, error) {
 	return named(ctx, "load balancer", "load-balancers", "lb-", ref, func(ctx context.Context) ([]api.LoadBalancer, error) {
 		return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
 	}, c.GetLoadBalancer)
-}
-
-func (a *app) completeBalancers() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		items, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-		for _, lb := range items {
-			names = append(names, lb.Name)
-		}
-		return names, err
-	})
-}
-
-func (a *app) balancersGet() *cobra.Command {
-	return a.eachBalancer("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", nil, (*client.Client).GetLoadBalancer)
-}
-
-func (a *app) balancersDelete() *cobra.Command {
-	return a.eachBalancer("delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait", &waiter{}, (*client.Client).DeleteLoadBalancer)
-}
-
-// eachBalancer is a command that does one thing with each balancer named, and
-// can wait for it unless w is nil.
-func (a *app) eachBalancer(verb, short, example string, w *waiter, do func(*client.Client, context.Context, string) (*api.LoadBalancer, error)) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: verb + " NAME|ID...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: a.completeBalancers(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			done, err := each(args, func(ref string) (*api.LoadBalancer, error) {
-				lb, err := resolveBalancer(cmd.Context(), c, ref)
-				if err != nil {
-					return nil, err
-				}
-				if w == nil {
-					return do(c, cmd.Context(), lb.ID)
-				}
-				err = w.note(cmd.Context(), func(ctx context.Context) (id string, err error) {
-					id = lb.ID
-					lb, err = do(c, ctx, id)
-					return id, err
-				})
-				return lb, err
-			})
-			if w != nil {
-				err = errors.Join(err, w.awaitBalancers(cmd, c, done))
-			}
-			switch {
-			case len(done) == 0:
-				return err
-			case len(args) == 1:
-				return errors.Join(err, a.printBalancers(cmd, done[0], done))
-			}
-			return errors.Join(err, a.printBalancers(cmd, api.LoadBalancerList{Items: done}, done))
-		},
-	}
-	a.addOutput(cmd)
-	if w != nil {
-		w.flags(a, cmd)
-	}
-	return cmd
 }

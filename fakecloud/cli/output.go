@@ -70,6 +70,11 @@ func offerNoFiles(cmd *cobra.Command) {
 	}
 }
 
+// tagFilter adds --tag, which narrows a list.
+func tagFilter(cmd *cobra.Command, tags *[]string) {
+	cmd.Flags().StringArrayVar(tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
+}
+
 // stateFlag adds --state, which takes the given states of something.
 func stateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
 	var names []string

@@ -1,10 +1,7 @@
-// This file answers: what can be done with projects from the command line?
-
 package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,10 +14,39 @@ import (
 )
 
 func (a *app) projects() *cobra.Command {
+	k := a.projectKind()
 	return group("projects", "Projects, each with resources and tokens of its own; for admins", `  fakecloud projects list
   fakecloud projects create team-a --default-tag team=a
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
-		a.projectsList(), a.projectsGet(), a.projectsCreate(), a.projectsUpdate(), a.projectsDelete())
+		k.listCommand(&cobra.Command{Short: "List the cloud's projects, oldest first", Example: "  fakecloud projects list -o json"}, k.list, nil),
+		a.projectsGet(), a.projectsCreate(), a.projectsUpdate(),
+		k.deleteCommand("delete", "Delete projects in which nothing lives", "  fakecloud projects delete team-a", (*client.Client).DeleteProject))
+}
+
+func (a *app) projectKind() resourceKind[api.Project] {
+	return resourceKind[api.Project]{
+		app: a, refs: "NAME|ID", find: resolveProject, print: a.printProjects,
+		list:  func(ctx context.Context, c *client.Client) ([]api.Project, error) { return c.ListProjects(ctx, "") },
+		label: func(p api.Project) string { return p.Name },
+		id:    func(p api.Project) string { return p.ID },
+		wrap:  func(items []api.Project) any { return api.ProjectList{Items: items} },
+	}
+}
+
+func (a *app) projectsGet() *cobra.Command {
+	k := a.projectKind()
+	cmd := k.getCommand("Show projects; without arguments, your token's own", `  fakecloud projects get
+  fakecloud projects get team-a -o yaml`)
+	named := cmd.RunE
+	cmd.Use, cmd.Args = "get [NAME|ID...]", nil
+	cmd.RunE = a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+		if len(args) > 0 {
+			return named(cmd, args)
+		}
+		p, err := c.Project(cmd.Context())
+		return k.showOne(cmd, p, err)
+	})
+	return cmd
 }
 
 func (a *app) printProjects(cmd *cobra.Command, value any, items []api.Project) error {
@@ -29,26 +55,6 @@ func (a *app) printProjects(cmd *cobra.Command, value any, items []api.Project) 
 		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), a.age(p.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME ID DEFAULT-TAGS AGE", rows)
-}
-
-func (a *app) projectsList() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "list", Short: "List the cloud's projects, oldest first", Args: cobra.NoArgs,
-		Example: "  fakecloud projects list -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			items, err := c.ListProjects(cmd.Context(), "")
-			if err != nil {
-				return err
-			}
-			return a.printProjects(cmd, api.ProjectList{Items: orEmpty(items)}, items)
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
 }
 
 // resolveProject finds a project by name or ID; "" is the caller's own.
@@ -68,51 +74,10 @@ func resolveProject(ctx context.Context, c *client.Client, ref string) (*api.Pro
 	return nil, fmt.Errorf("no project is named %q; `fakecloud projects list` shows those there are", ref)
 }
 
-func (a *app) completeProjects() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		items, err := c.ListProjects(ctx, "")
-		for _, p := range items {
-			names = append(names, p.Name)
-		}
-		return names, err
-	})
-}
-
 // projectFlag adds --project, by default the caller's own.
 func (a *app) projectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
-	offer(cmd, "project", a.completeProjects())
-}
-
-func (a *app) projectsGet() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "get [NAME|ID...]", Short: "Show projects; without arguments, your token's own",
-		Example: `  fakecloud projects get
-  fakecloud projects get team-a -o yaml`, ValidArgsFunction: a.completeProjects(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			if len(args) == 0 {
-				p, err := c.Project(cmd.Context())
-				if err != nil {
-					return err
-				}
-				return a.printProjects(cmd, p, []api.Project{*p})
-			}
-			found, err := each(args, func(ref string) (*api.Project, error) { return resolveProject(cmd.Context(), c, ref) })
-			switch {
-			case len(found) == 0:
-				return err
-			case len(args) == 1:
-				return a.printProjects(cmd, found[0], found)
-			}
-			return errors.Join(err, a.printProjects(cmd, api.ProjectList{Items: found}, found))
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
+	offer(cmd, "project", a.projectKind().complete())
 }
 
 func (a *app) projectsCreate() *cobra.Command {
@@ -122,21 +87,22 @@ func (a *app) projectsCreate() *cobra.Command {
 		Long:              "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
 		Example:           "  fakecloud projects create team-a --default-tag team=a",
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := c.CreateProject(cmd.Context(), api.ProjectCreate{Name: args[0], DefaultTags: changedTags(cmd, "default-tag", tags)})
-			if err != nil {
-				return err
-			}
-			return a.printProjects(cmd, p, []api.Project{*p})
-		},
+			return a.projectKind().showOne(cmd, p, err)
+		}),
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringToStringVar(&tags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
 	return cmd
+}
+
+// someTags are the tags of a flag, if they are any.
+func someTags(tags map[string]string) *api.Tags {
+	if len(tags) == 0 {
+		return nil
+	}
+	return new(api.Tags(tags))
 }
 
 // changedTags are the tags of a flag, if it was given.
@@ -144,8 +110,7 @@ func changedTags(cmd *cobra.Command, flag string, tags map[string]string) *api.T
 	if !cmd.Flags().Changed(flag) {
 		return nil
 	}
-	t := api.Tags(tags)
-	return &t
+	return new(api.Tags(tags))
 }
 
 // newTags are those that an update replaces all tags by: those of a flag, or
@@ -168,7 +133,7 @@ func (a *app) projectsUpdate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Rename a project, or replace its default tags", Args: cobra.ExactArgs(1),
 		Example: `  fakecloud projects update team-a --name team-b
-  fakecloud projects update team-a --default-tag team=b`, ValidArgsFunction: a.completeProjects(),
+  fakecloud projects update team-a --default-tag team=b`, ValidArgsFunction: a.projectKind().complete(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var u api.ProjectUpdate
 			var err error
@@ -189,10 +154,8 @@ func (a *app) projectsUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p, err = c.UpdateProject(cmd.Context(), p.ID, u); err != nil {
-				return err
-			}
-			return a.printProjects(cmd, p, []api.Project{*p})
+			p, err = c.UpdateProject(cmd.Context(), p.ID, u)
+			return a.projectKind().showOne(cmd, p, err)
 		},
 	}
 	a.addOutput(cmd)
@@ -201,27 +164,6 @@ func (a *app) projectsUpdate() *cobra.Command {
 	cmd.Flags().BoolVar(&noTags, "no-default-tags", false, "remove all default tags")
 	noFiles(cmd, map[string][]string{"name": nil, "default-tag": nil})
 	return cmd
-}
-
-func (a *app) projectsDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete NAME|ID...", Short: "Delete projects in which nothing lives", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud projects delete team-a", ValidArgsFunction: a.completeProjects(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			_, err = each(args, func(ref string) (*api.Project, error) {
-				p, err := resolveProject(cmd.Context(), c, ref)
-				if err == nil {
-					err = c.DeleteProject(cmd.Context(), p.ID)
-				}
-				return p, err
-			})
-			return err
-		},
-	}
 }
 
 // tagText is tags in a table's cell.

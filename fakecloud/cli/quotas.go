@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func (a *app) quotas() *cobra.Command {
@@ -34,11 +35,7 @@ func (a *app) quotasGet() *cobra.Command {
 		Long: "Show what a project may have, and has: your token's own or, for admins, any.",
 		Example: `  fakecloud quotas get
   fakecloud quotas get --project team-a -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if project == "" {
 				q, err := c.Quotas(cmd.Context())
 				if err != nil {
@@ -55,7 +52,7 @@ func (a *app) quotasGet() *cobra.Command {
 				return err
 			}
 			return a.printQuotas(cmd, q)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.projectFlag(cmd, &project)
@@ -109,11 +106,7 @@ func (a *app) quotasSet() *cobra.Command {
 func (a *app) regions() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the regions", Args: cobra.NoArgs, Example: "  fakecloud regions list",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			regions, err := c.ListRegions(cmd.Context())
 			if err != nil {
 				return err
@@ -123,7 +116,7 @@ func (a *app) regions() *cobra.Command {
 				rows = append(rows, []string{r.Name})
 			}
 			return a.print(cmd.OutOrStdout(), api.RegionList{Items: regions}, "NAME", rows)
-		},
+		}),
 	}
 	a.addOutput(list)
 	return group("regions", "The cloud's regions", "  fakecloud regions list -o yaml", list)
@@ -132,11 +125,7 @@ func (a *app) regions() *cobra.Command {
 func (a *app) instanceTypes() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs, Example: "  fakecloud instance-types list",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			sizes, err := c.ListInstanceTypes(cmd.Context())
 			if err != nil {
 				return err
@@ -146,7 +135,7 @@ func (a *app) instanceTypes() *cobra.Command {
 				rows = append(rows, []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)})
 			}
 			return a.print(cmd.OutOrStdout(), api.InstanceSizeList{Items: sizes}, "NAME VCPUS MEMORY-MIB", rows)
-		},
+		}),
 	}
 	a.addOutput(list)
 	return group("instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list)

@@ -1,5 +1,3 @@
-// This file answers: how are scenarios run, and followed, from the command line?
-
 package cli
 
 import (
@@ -26,7 +24,17 @@ func (a *app) scenarios() *cobra.Command {
 	return group("scenarios", "Faults and actions over time", `  fakecloud scenarios list --available
   fakecloud scenarios run zone-outage --watch
   fakecloud scenarios run incident.yaml`,
-		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(), a.scenariosDelete())
+		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(),
+		a.scenarioKind().deleteByRefCommand("delete", "Stop scenarios and forget them", "  fakecloud scenarios delete s-01jd3n9y5c7r", (*client.Client).DeleteScenario))
+}
+
+func (a *app) scenarioKind() resourceKind[api.Scenario] {
+	return resourceKind[api.Scenario]{
+		app: a, refs: "ID", print: a.printScenarios,
+		list:  func(ctx context.Context, c *client.Client) ([]api.Scenario, error) { return c.ListScenarios(ctx) },
+		label: func(s api.Scenario) string { return s.ID },
+		wrap:  func(items []api.Scenario) any { return api.ScenarioList{Items: items} },
+	}
 }
 
 func (a *app) scenariosRun() *cobra.Command {
@@ -176,25 +184,15 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 
 func (a *app) scenariosList() *cobra.Command {
 	var available bool
-	cmd := &cobra.Command{
-		Use: "list", Short: "List the scenarios that were run, or those that are ready to", Args: cobra.NoArgs,
-		Example: "  fakecloud scenarios list --available",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if available {
-				return a.printReady(cmd.OutOrStdout())
-			}
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			items, err := c.ListScenarios(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.printScenarios(cmd, api.ScenarioList{Items: orEmpty(items)}, items)
-		},
+	k := a.scenarioKind()
+	cmd := k.listCommand(&cobra.Command{Short: "List the scenarios that were run, or those that are ready to", Example: "  fakecloud scenarios list --available"}, k.list, nil)
+	listRun := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if available {
+			return a.printReady(cmd.OutOrStdout())
+		}
+		return listRun(cmd, args)
 	}
-	a.addOutput(cmd)
 	cmd.Flags().BoolVar(&available, "available", false, "those that come with fakecloud; asks no cloud")
 	return cmd
 }
@@ -217,32 +215,18 @@ func (a *app) printReady(out io.Writer) error {
 	}{ready}, "", nil)
 }
 
-func (a *app) completeScenarios() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (ids []string, err error) {
-		items, err := c.ListScenarios(ctx)
-		for _, s := range items {
-			ids = append(ids, s.ID)
-		}
-		return ids, err
-	})
-}
-
 // scenariosAct is a command about one scenario, which it shows.
 func (a *app) scenariosAct(verb, short string, do func(*client.Client, context.Context, string) (*api.Scenario, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: verb + " ID", Short: short, Args: cobra.ExactArgs(1),
-		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.completeScenarios(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.scenarioKind().complete(),
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			found, err := each(args, func(id string) (*api.Scenario, error) { return do(c, cmd.Context(), id) })
 			if err != nil {
 				return err
 			}
 			return a.printSteps(cmd.OutOrStdout(), found[0])
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	return cmd
@@ -274,21 +258,6 @@ func (a *app) printSteps(out io.Writer, s api.Scenario) error {
 		}
 	}
 	return a.print(out, s, "AT STEP RESULT", rows)
-}
-
-func (a *app) scenariosDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete ID...", Short: "Stop scenarios and forget them", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud scenarios delete s-01jd3n9y5c7r", ValidArgsFunction: a.completeScenarios(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			_, err = each(args, func(id string) (*struct{}, error) { return &struct{}{}, c.DeleteScenario(cmd.Context(), id) })
-			return err
-		},
-	}
 }
 
 func indent(text string) string {

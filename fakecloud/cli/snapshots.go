@@ -1,6 +1,3 @@
-// This file answers: how is the cloud's state put aside and brought back from the
-// command line?
-
 package cli
 
 import (
@@ -18,73 +15,36 @@ import (
 )
 
 func (a *app) snapshots() *cobra.Command {
+	k := a.snapshotKind()
 	g := group("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
   fakecloud snapshots restore before-lesson-2`,
-		a.snapshotsList(), a.snapshotsGet(), a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(), a.snapshotsDelete())
+		k.listCommand(&cobra.Command{Short: "List snapshots by name", Example: "  fakecloud snapshots list -o json"}, k.list, nil),
+		k.getCommand("Show snapshots", "  fakecloud snapshots get before-lesson-2 -o yaml"),
+		a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(),
+		k.deleteByRefCommand("delete", "Delete snapshots", "  fakecloud snapshots delete before-lesson-2", (*client.Client).DeleteSnapshot))
 	g.Aliases = []string{"snapshot"}
 	return g
 }
 
-func (a *app) printSnapshots(cmd *cobra.Command, value any, items ...api.Snapshot) error {
+func (a *app) snapshotKind() resourceKind[api.Snapshot] {
+	return resourceKind[api.Snapshot]{
+		app: a, refs: "NAME", print: a.printSnapshots,
+		list: func(ctx context.Context, c *client.Client) ([]api.Snapshot, error) { return c.ListSnapshots(ctx) },
+		find: func(ctx context.Context, c *client.Client, name string) (*api.Snapshot, error) {
+			return c.GetSnapshot(ctx, name)
+		},
+		label: func(s api.Snapshot) string { return s.Name },
+		wrap:  func(items []api.Snapshot) any { return api.SnapshotList{Items: items} },
+	}
+}
+
+func (a *app) printSnapshots(cmd *cobra.Command, value any, items []api.Snapshot) error {
 	var rows [][]string
 	for _, s := range items {
 		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.age(s.CreatedAt)})
 	}
 	return a.print(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
-}
-
-func (a *app) completeSnapshots() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		items, err := c.ListSnapshots(ctx)
-		for _, s := range items {
-			names = append(names, s.Name)
-		}
-		return names, err
-	})
-}
-
-func (a *app) snapshotsList() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "list", Short: "List snapshots by name", Args: cobra.NoArgs,
-		Example: "  fakecloud snapshots list -o json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			items, err := c.ListSnapshots(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return a.printSnapshots(cmd, api.SnapshotList{Items: orEmpty(items)}, items...)
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
-}
-
-func (a *app) snapshotsGet() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "get NAME...", Short: "Show snapshots", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud snapshots get before-lesson-2 -o yaml", ValidArgsFunction: a.completeSnapshots(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			found, err := each(args, func(name string) (*api.Snapshot, error) { return c.GetSnapshot(cmd.Context(), name) })
-			switch {
-			case len(found) == 0:
-				return err
-			case len(args) == 1:
-				return a.printSnapshots(cmd, found[0], found...)
-			}
-			return errors.Join(err, a.printSnapshots(cmd, api.SnapshotList{Items: found}, found...))
-		},
-	}
-	a.addOutput(cmd)
-	return cmd
 }
 
 func (a *app) snapshotsSave() *cobra.Command {
@@ -95,17 +55,10 @@ tokens and events, as they are at one time. The file lies beside the cloud's
 data.`,
 		Example:           "  fakecloud snapshots save before-lesson-2",
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.CreateSnapshot(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.printSnapshots(cmd, s, *s)
-		},
+			return a.snapshotKind().showOne(cmd, s, err)
+		}),
 	}
 	a.addOutput(cmd)
 	return cmd
@@ -115,18 +68,11 @@ func (a *app) snapshotsRestore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone", Args: cobra.ExactArgs(1),
 		Example:           "  fakecloud snapshots restore before-lesson-2",
-		ValidArgsFunction: a.completeSnapshots(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		ValidArgsFunction: a.snapshotKind().complete(),
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.RestoreSnapshot(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.printSnapshots(cmd, s, *s)
-		},
+			return a.snapshotKind().showOne(cmd, s, err)
+		}),
 	}
 	a.addOutput(cmd)
 	return cmd
@@ -136,14 +82,10 @@ func (a *app) snapshotsExport() *cobra.Command {
 	return &cobra.Command{
 		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" takes it elsewhere", Args: cobra.ExactArgs(2),
 		Example:           "  fakecloud snapshots export before-lesson-2 room.db",
-		ValidArgsFunction: a.completeSnapshots(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		ValidArgsFunction: a.snapshotKind().complete(),
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return writeFile(args[1], func(f *os.File) error { return c.SnapshotContent(cmd.Context(), args[0], f) })
-		},
+		}),
 	}
 }
 
@@ -165,22 +107,6 @@ func writeFile(path string, write func(*os.File) error) (err error) {
 		return err
 	}
 	return fmt.Errorf("%s exists already; choose another name", path)
-}
-
-func (a *app) snapshotsDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete NAME...", Short: "Delete snapshots", Args: cobra.MinimumNArgs(1),
-		Example:           "  fakecloud snapshots delete before-lesson-2",
-		ValidArgsFunction: a.completeSnapshots(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
-			_, err = each(args, func(name string) (*struct{}, error) { return &struct{}{}, c.DeleteSnapshot(cmd.Context(), name) })
-			return err
-		},
-	}
 }
 
 // restore works on a data file that no cloud runs on.

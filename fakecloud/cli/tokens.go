@@ -1,5 +1,3 @@
-// This file answers: what can be done with tokens from the command line?
-
 package cli
 
 import (
@@ -40,11 +38,7 @@ func (a *app) tokensList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List a project's tokens, expired ones included", Args: cobra.NoArgs,
 		Example: "  fakecloud tokens list --project team-a",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
@@ -54,7 +48,7 @@ func (a *app) tokensList() *cobra.Command {
 				return err
 			}
 			return a.printTokens(cmd, api.TokenList{Items: orEmpty(items)}, items)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.projectFlag(cmd, &project)
@@ -80,11 +74,7 @@ func (a *app) tokensGet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: cobra.MinimumNArgs(1),
 		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.completeTokens(&project),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
@@ -97,7 +87,7 @@ func (a *app) tokensGet() *cobra.Command {
 				return a.printTokens(cmd, found[0], found)
 			}
 			return errors.Join(err, a.printTokens(cmd, api.TokenList{Items: found}, found))
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.projectFlag(cmd, &project)
@@ -231,20 +221,13 @@ func (a *app) tokensDelete() *cobra.Command {
 One that "fakecloud serve --token" gives cannot be deleted: restart "fakecloud
 serve" without it.`,
 		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.completeTokens(&project),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
-			_, err = each(args, func(name string) (*struct{}, error) {
-				return &struct{}{}, c.DeleteToken(cmd.Context(), p.ID, name)
-			})
-			return err
-		},
+			return eachRef(args, func(name string) error { return c.DeleteToken(cmd.Context(), p.ID, name) })
+		}),
 	}
 	a.projectFlag(cmd, &project)
 	return cmd

@@ -22,11 +22,7 @@ func (a *app) completeZones() cobra.CompletionFunc {
 func (a *app) zones() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the zones", Args: cobra.NoArgs, Example: "  fakecloud zones list",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.client()
-			if err != nil {
-				return usageError{err}
-			}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			zones, err := c.ListZones(cmd.Context())
 			if err != nil {
 				return err
@@ -36,7 +32,7 @@ func (a *app) zones() *cobra.Command {
 				rows = append(rows, []string{z.Name, z.Region, string(z.State)})
 			}
 			return a.print(cmd.OutOrStdout(), api.ZoneList{Items: zones}, "NAME REGION STATE", rows)
-		},
+		}),
 	}
 	a.addOutput(list)
 	return group("zones", "The cloud's zones", "  fakecloud zones list -o yaml", list)
