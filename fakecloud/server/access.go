@@ -38,15 +38,7 @@ func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api
 		return
 	}
 	items, more, err := s.cloud.ListProjects(r.Context(), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.ProjectList{Items: each(items, projectOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.ProjectList{Items: each(items, projectOf), NextPageToken: nextPage(items, more, func(last cloud.Project) string { return last.ID })}, err)
 }
 
 // CreateProject implements api.ServerInterface.
@@ -56,22 +48,13 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.Cre
 		return
 	}
 	p, err := s.cloud.CreateProject(r.Context(), project(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: value(body.DefaultTags)})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Location", "/v1/projects/"+p.ID)
-	s.resource(w, r, http.StatusCreated, p.Version, projectOf(p))
+	s.created(w, r, "/v1/projects/"+p.ID, p.Version, projectOf(p), err)
 }
 
 // GetProjectByID implements api.ServerInterface.
 func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	p, err := s.cloud.ProjectByID(r.Context(), id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, p.Version, projectOf(p))
+	s.resource(w, r, http.StatusOK, p.Version, projectOf(p), err)
 }
 
 // UpdateProject implements api.ServerInterface.
@@ -81,20 +64,12 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 		return
 	}
 	p, err := s.cloud.UpdateProject(r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, p.Version, projectOf(p))
+	s.resource(w, r, http.StatusOK, p.Version, projectOf(p), err)
 }
 
 // DeleteProject implements api.ServerInterface.
 func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.DeleteProjectParams) {
-	if err := s.cloud.DeleteProject(r.Context(), project(r), id); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.cloud.DeleteProject(r.Context(), project(r), id))
 }
 
 // ListTokens implements api.ServerInterface.
@@ -105,15 +80,7 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 		return
 	}
 	items, more, err := s.cloud.ListTokens(r.Context(), id, f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.TokenList{Items: each(items, tokenOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].Name)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.TokenList{Items: each(items, tokenOf), NextPageToken: nextPage(items, more, func(last cloud.Token) string { return last.Name })}, err)
 }
 
 // CreateToken implements api.ServerInterface.
@@ -134,20 +101,12 @@ func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 // GetToken implements api.ServerInterface.
 func (s *Server) GetToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	t, err := s.cloud.GetToken(r.Context(), id, name)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, tokenOf(t))
+	s.result(w, r, http.StatusOK, tokenOf(t), err)
 }
 
 // DeleteToken implements api.ServerInterface.
 func (s *Server) DeleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
-	if err := s.cloud.DeleteToken(r.Context(), id, name); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.cloud.DeleteToken(r.Context(), id, name))
 }
 
 // RotateToken implements api.ServerInterface.
@@ -157,11 +116,7 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 		return
 	}
 	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, seconds(body.GraceSeconds))
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret})
+	s.result(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret}, err)
 }
 
 func projectOf(p cloud.Project) api.Project {

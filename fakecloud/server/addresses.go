@@ -29,15 +29,7 @@ func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params ap
 	}
 	f.States = each(value(params.State), func(v api.AddressState) string { return string(v) })
 	items, more, err := s.cloud.ListAddresses(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.ReservedAddressList{Items: each(items, addressOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.ReservedAddressList{Items: each(items, addressOf), NextPageToken: nextPage(items, more, func(last cloud.ReservedAddress) string { return last.ID })}, err)
 }
 
 // ReserveAddress implements api.ServerInterface.
@@ -47,16 +39,13 @@ func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.Re
 		return
 	}
 	a, err := s.cloud.ReserveAddress(r.Context(), project(r), cloud.AddressSpec{Name: value(body.Name), IP: value(body.IP), Tags: value(body.Tags)})
-	if err == nil {
-		w.Header().Set("Location", "/v1/addresses/"+a.ID)
-	}
-	s.address(w, r, http.StatusCreated, a, err)
+	s.created(w, r, "/v1/addresses/"+a.ID, a.Version, addressOf(a), err)
 }
 
 // GetAddress implements api.ServerInterface.
 func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	a, err := s.cloud.GetAddress(r.Context(), project(r), id)
-	s.address(w, r, http.StatusOK, a, err)
+	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // UpdateAddress implements api.ServerInterface.
@@ -66,7 +55,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
-	s.address(w, r, http.StatusOK, a, err)
+	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // AttachAddress implements api.ServerInterface.
@@ -76,28 +65,16 @@ func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.AttachAddress(r.Context(), project(r), id, body.InstanceID)
-	s.address(w, r, http.StatusOK, a, err)
+	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // DetachAddress implements api.ServerInterface.
 func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.DetachAddressParams) {
 	a, err := s.cloud.DetachAddress(r.Context(), project(r), id)
-	s.address(w, r, http.StatusOK, a, err)
+	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // ReleaseAddress implements api.ServerInterface.
 func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.ReleaseAddressParams) {
-	if err := s.cloud.ReleaseAddress(r.Context(), project(r), id); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (s *Server) address(w http.ResponseWriter, r *http.Request, status int, a cloud.ReservedAddress, err error) {
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, status, a.Version, addressOf(a))
+	s.done(w, r, s.cloud.ReleaseAddress(r.Context(), project(r), id))
 }

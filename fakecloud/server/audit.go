@@ -38,15 +38,7 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 		return
 	}
 	items, more, err := s.cloud.ListAudit(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.AuditList{Items: each(items, auditOf)}
-	if more {
-		list.NextPageToken = pageToken("audit-" + strconv.FormatInt(items[len(items)-1].ID, 10))
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })}, err)
 }
 
 func auditPosition(token string) (int64, error) {
@@ -80,11 +72,7 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent), Operation: keep(api.AuditByOperation, c.Operation),
 		}
 	})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)})
+	s.result(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)}, err)
 }
 
 func auditOf(e cloud.AuditEntry) api.AuditEntry {

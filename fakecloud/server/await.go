@@ -25,15 +25,7 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 		States: each(value(params.State), func(v api.OperationState) string { return string(v) }),
 		After:  page.After, Limit: page.Limit,
 	})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.OperationList{Items: each(items, operationOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.OperationList{Items: each(items, operationOf), NextPageToken: nextPage(items, more, func(last cloud.Operation) string { return last.ID })}, err)
 }
 
 // GetOperation implements api.ServerInterface.
@@ -41,11 +33,7 @@ func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.Ope
 	until, cancel := s.patience(w, r, time.Duration(value(params.Wait))*time.Second)
 	defer cancel()
 	op, err := s.cloud.AwaitOperation(r.Context(), project(r), id, until.Done())
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, operationOf(op))
+	s.result(w, r, http.StatusOK, operationOf(op), err)
 }
 
 // patience ends after so long, when the caller goes away, and when the server

@@ -204,29 +204,17 @@ func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
 // GetFault implements api.ServerInterface.
 func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
 	f, err := s.faults.Get(project(r).ID, id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, faultOf(f))
+	s.result(w, r, http.StatusOK, faultOf(f), err)
 }
 
 // DeleteFault implements api.ServerInterface.
 func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
-	if err := s.faults.Delete(r.Context(), project(r).ID, id); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.faults.Delete(r.Context(), project(r).ID, id))
 }
 
 // DeleteFaults implements api.ServerInterface.
 func (s *Server) DeleteFaults(w http.ResponseWriter, r *http.Request) {
-	if err := s.faults.DeleteAll(r.Context(), project(r).ID); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.faults.DeleteAll(r.Context(), project(r).ID))
 }
 
 func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {

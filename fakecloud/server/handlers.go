@@ -55,15 +55,7 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 	f.Zone = value(params.Zone)
 	f.States = each(value(params.State), func(v api.InstanceState) string { return string(v) })
 	items, more, err := s.cloud.ListInstances(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.InstanceList{Items: each(items, instanceOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.InstanceList{Items: each(items, instanceOf), NextPageToken: nextPage(items, more, func(last cloud.Instance) string { return last.ID })}, err)
 }
 
 func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
@@ -88,9 +80,12 @@ func badPageToken() error {
 	}
 }
 
-func pageToken(id string) *string {
-	t := base64.RawURLEncoding.EncodeToString([]byte(id))
-	return &t
+// nextPage is the token of the page that follows the last item, if there is one.
+func nextPage[T any](items []T, more bool, id func(last T) string) *string {
+	if !more {
+		return nil
+	}
+	return new(base64.RawURLEncoding.EncodeToString([]byte(id(items[len(items)-1]))))
 }
 
 // decode reads a body that the validator has passed.
@@ -116,12 +111,7 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 	if err == nil {
 		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Location", "/v1/instances/"+in.ID)
-	s.resource(w, r, http.StatusCreated, in.Version, instanceOf(in))
+	s.created(w, r, "/v1/instances/"+in.ID, in.Version, instanceOf(in), err)
 }
 
 // GetInstance implements api.ServerInterface.
@@ -154,11 +144,7 @@ func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id
 	if err == nil {
 		in, err = awaited(s, w, r, in, id, s.cloud.GetInstance)
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, status, in.Version, instanceOf(in))
+	s.resource(w, r, status, in.Version, instanceOf(in), err)
 }
 
 // ListLoadBalancers implements api.ServerInterface.
@@ -170,15 +156,7 @@ func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, param
 	}
 	f.States = each(value(params.State), func(v api.LoadBalancerState) string { return string(v) })
 	items, more, err := s.cloud.ListLoadBalancers(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.LoadBalancerList{Items: each(items, loadBalancerOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.LoadBalancerList{Items: each(items, loadBalancerOf), NextPageToken: nextPage(items, more, func(last cloud.LoadBalancer) string { return last.ID })}, err)
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -198,12 +176,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 	if err == nil {
 		lb, err = awaited(s, w, r, lb, lb.ID, s.cloud.GetLoadBalancer)
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Location", "/v1/load-balancers/"+lb.ID)
-	s.resource(w, r, http.StatusCreated, lb.Version, loadBalancerOf(lb))
+	s.created(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, loadBalancerOf(lb), err)
 }
 
 // GetLoadBalancer implements api.ServerInterface.
@@ -221,11 +194,7 @@ func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int
 	if err == nil {
 		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, status, lb.Version, loadBalancerOf(lb))
+	s.resource(w, r, status, lb.Version, loadBalancerOf(lb), err)
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
@@ -255,31 +224,19 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	if err == nil {
 		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
 	}
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb))
+	s.resource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb), err)
 }
 
 // GetLoadBalancerStats implements api.ServerInterface.
 func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	stats, err := s.cloud.LoadBalancerStats(r.Context(), project(r), id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, statsOf(stats))
+	s.result(w, r, http.StatusOK, statsOf(stats), err)
 }
 
 // GetLoadBalancerHealth implements api.ServerInterface.
 func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), project(r), id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: each(targets, healthOf)})
+	s.result(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: each(targets, healthOf)}, err)
 }
 
 // ListRoutes implements api.ServerInterface.
@@ -290,15 +247,7 @@ func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.L
 		return
 	}
 	items, more, err := s.cloud.ListRoutes(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.RouteList{Items: each(items, routeOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.RouteList{Items: each(items, routeOf), NextPageToken: nextPage(items, more, func(last cloud.Route) string { return last.ID })}, err)
 }
 
 // CreateRoute implements api.ServerInterface.
@@ -310,29 +259,16 @@ func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request, _ api.Creat
 	route, err := s.cloud.CreateRoute(r.Context(), project(r), cloud.RouteSpec{
 		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: value(body.Tags),
 	})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Location", "/v1/routes/"+route.ID)
-	s.resource(w, r, http.StatusCreated, route.Version, routeOf(route))
+	s.created(w, r, "/v1/routes/"+route.ID, route.Version, routeOf(route), err)
 }
 
 // GetRoute implements api.ServerInterface.
 func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
 	route, err := s.cloud.GetRoute(r.Context(), project(r), id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, route.Version, routeOf(route))
+	s.resource(w, r, http.StatusOK, route.Version, routeOf(route), err)
 }
 
 // DeleteRoute implements api.ServerInterface.
 func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID, _ api.DeleteRouteParams) {
-	if err := s.cloud.DeleteRoute(r.Context(), project(r), id); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.cloud.DeleteRoute(r.Context(), project(r), id))
 }

@@ -17,15 +17,7 @@ func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api
 		return
 	}
 	items, more, err := s.cloud.ListNetworks(r.Context(), project(r), f)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	list := api.NetworkList{Items: each(items, networkOf)}
-	if more {
-		list.NextPageToken = pageToken(items[len(items)-1].ID)
-	}
-	s.reply(w, r, http.StatusOK, list)
+	s.result(w, r, http.StatusOK, api.NetworkList{Items: each(items, networkOf), NextPageToken: nextPage(items, more, func(last cloud.Network) string { return last.ID })}, err)
 }
 
 // CreateNetwork implements api.ServerInterface.
@@ -35,31 +27,18 @@ func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request, _ api.Cre
 		return
 	}
 	n, err := s.cloud.CreateNetwork(r.Context(), project(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: value(body.Tags)})
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Location", "/v1/networks/"+n.ID)
-	s.resource(w, r, http.StatusCreated, n.Version, networkOf(n))
+	s.created(w, r, "/v1/networks/"+n.ID, n.Version, networkOf(n), err)
 }
 
 // GetNetwork implements api.ServerInterface.
 func (s *Server) GetNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID) {
 	n, err := s.cloud.GetNetwork(r.Context(), project(r), id)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, n.Version, networkOf(n))
+	s.resource(w, r, http.StatusOK, n.Version, networkOf(n), err)
 }
 
 // DeleteNetwork implements api.ServerInterface.
 func (s *Server) DeleteNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID, _ api.DeleteNetworkParams) {
-	if err := s.cloud.DeleteNetwork(r.Context(), project(r), id); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.cloud.DeleteNetwork(r.Context(), project(r), id))
 }
 
 // UpdateNetwork implements api.ServerInterface.
@@ -69,11 +48,7 @@ func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.Ne
 		return
 	}
 	n, err := s.cloud.UpdateNetwork(r.Context(), project(r), id, u)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, n.Version, networkOf(n))
+	s.resource(w, r, http.StatusOK, n.Version, networkOf(n), err)
 }
 
 // UpdateInstance implements api.ServerInterface.
@@ -83,11 +58,7 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 		return
 	}
 	in, err := s.cloud.UpdateInstance(r.Context(), project(r), id, u)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, in.Version, instanceOf(in))
+	s.resource(w, r, http.StatusOK, in.Version, instanceOf(in), err)
 }
 
 // UpdateRoute implements api.ServerInterface.
@@ -97,11 +68,7 @@ func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.Rout
 		return
 	}
 	route, err := s.cloud.UpdateRoute(r.Context(), project(r), id, u)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.resource(w, r, http.StatusOK, route.Version, routeOf(route))
+	s.resource(w, r, http.StatusOK, route.Version, routeOf(route), err)
 }
 
 func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {

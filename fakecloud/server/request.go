@@ -45,8 +45,12 @@ func (s *Server) conditions(next http.Handler) http.Handler {
 	})
 }
 
-// resource answers with one resource, at a version.
-func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, version int64, body any) {
+// resource answers with one resource, at a version, unless err.
+func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, version int64, body any, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	tag := `"` + strconv.FormatInt(version, 10) + `"`
 	w.Header().Set("ETag", tag)
 	if req := callOf(r).request; req != nil && req.Replayed {
@@ -57,4 +61,30 @@ func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, ve
 		return
 	}
 	s.reply(w, r, status, body)
+}
+
+// created is resource for one that was just made, and says where it is.
+func (s *Server) created(w http.ResponseWriter, r *http.Request, location string, version int64, body any, err error) {
+	if err == nil {
+		w.Header().Set("Location", location)
+	}
+	s.resource(w, r, http.StatusCreated, version, body, err)
+}
+
+// result answers with what was found or done, unless err.
+func (s *Server) result(w http.ResponseWriter, r *http.Request, status int, body any, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.reply(w, r, status, body)
+}
+
+// done answers that there is nothing to tell, unless err.
+func (s *Server) done(w http.ResponseWriter, r *http.Request, err error) {
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }

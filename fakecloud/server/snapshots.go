@@ -17,22 +17,10 @@ func snapshotOf(s cloud.Snapshot) api.Snapshot {
 	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
 }
 
-func (s *Server) snapshot(w http.ResponseWriter, r *http.Request, status int, snap cloud.Snapshot, err error) {
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, status, snapshotOf(snap))
-}
-
 // ListSnapshots implements api.ServerInterface.
 func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 	all, err := s.cloud.ListSnapshots(r.Context())
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	s.reply(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)})
+	s.result(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)}, err)
 }
 
 // CreateSnapshot implements api.ServerInterface.
@@ -47,22 +35,18 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		w.Header().Set("Location", "/v1/snapshots/"+body.Name)
 	}
-	s.snapshot(w, r, http.StatusCreated, snap, err)
+	s.result(w, r, http.StatusCreated, snapshotOf(snap), err)
 }
 
 // GetSnapshot implements api.ServerInterface.
 func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	snap, err := s.cloud.GetSnapshot(r.Context(), name)
-	s.snapshot(w, r, http.StatusOK, snap, err)
+	s.result(w, r, http.StatusOK, snapshotOf(snap), err)
 }
 
 // DeleteSnapshot implements api.ServerInterface.
 func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	if err := s.cloud.DeleteSnapshot(r.Context(), name); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	s.done(w, r, s.cloud.DeleteSnapshot(r.Context(), name))
 }
 
 // RestoreSnapshot implements api.ServerInterface.
@@ -70,7 +54,7 @@ func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name ap
 	ctx, cancel := s.patience(w, r, maxSnapshotting)
 	defer cancel()
 	snap, err := s.cloud.RestoreSnapshot(ctx, name)
-	s.snapshot(w, r, http.StatusOK, snap, err)
+	s.result(w, r, http.StatusOK, snapshotOf(snap), err)
 }
 
 // GetSnapshotContent implements api.ServerInterface.
