@@ -10,14 +10,10 @@ import (
 // ListProjects lists all projects of the cloud; with a name, the one of it.
 func (c *Client) ListProjects(ctx context.Context, name string) ([]api.Project, error) {
 	params := api.ListProjectsParams{Name: optional(name), Limit: new(pageSize)}
-	return pages(func(token *string) ([]api.Project, *string, error) {
+	return pages(func(token *string) (*api.ProjectList, error) {
 		params.PageToken = token
-		list, err := read[api.ProjectList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListProjects(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.ProjectList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListProjects(ctx, &params) })
+	}, func(list *api.ProjectList) ([]api.Project, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetProject asks for one project by its ID; Project is for the caller's own.
@@ -48,16 +44,12 @@ func (c *Client) DeleteProject(ctx context.Context, id string) error {
 // ListTokens lists a project's tokens by name.
 func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, error) {
 	params := api.ListTokensParams{Limit: new(pageSize)}
-	return pages(func(token *string) ([]api.Token, *string, error) {
+	return pages(func(token *string) (*api.TokenList, error) {
 		params.PageToken = token
-		list, err := read[api.TokenList](ctx, c, of(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+		return read[api.TokenList](ctx, c, of(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
 			return c.raw.ListTokens(ctx, id, &params, edit...)
 		}))
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+	}, func(list *api.TokenList) ([]api.Token, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetToken asks for one token, without its secret.

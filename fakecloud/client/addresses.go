@@ -18,13 +18,11 @@ type AddressFilter struct {
 // ListAddresses lists all pages of reserved addresses, or fails.
 func (c *Client) ListAddresses(ctx context.Context, f AddressFilter) ([]api.ReservedAddress, error) {
 	params := api.ListAddressesParams{Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: new(pageSize)}
-	return pages(func(token *string) ([]api.ReservedAddress, *string, error) {
+	return pages(func(token *string) (*api.ReservedAddressList, error) {
 		params.PageToken = token
-		list, err := read[api.ReservedAddressList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAddresses(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
+		return read[api.ReservedAddressList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAddresses(ctx, &params) })
+	}, func(list *api.ReservedAddressList) ([]api.ReservedAddress, *string) {
+		return list.Items, list.NextPageToken
 	})
 }
 

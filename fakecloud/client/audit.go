@@ -30,19 +30,17 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 		params.Since = &f.Since
 	}
 	left := limit
-	return pages(func(token *string) ([]api.AuditEntry, *string, error) {
+	return pages(func(token *string) (*api.AuditList, error) {
 		params.PageToken, params.Limit = token, new(pageSize)
 		if limit > 0 {
 			params.Limit = new(min(left, pageSize))
 		}
-		list, err := read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
+		return read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if left -= len(list.Items); limit > 0 && left <= 0 {
-			list.NextPageToken = nil
+			return list.Items, nil
 		}
-		return list.Items, list.NextPageToken, nil
+		return list.Items, list.NextPageToken
 	})
 }
 

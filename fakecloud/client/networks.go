@@ -17,14 +17,10 @@ type NetworkFilter struct {
 // ListNetworks lists all pages, or fails.
 func (c *Client) ListNetworks(ctx context.Context, f NetworkFilter) ([]api.Network, error) {
 	params := api.ListNetworksParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: new(pageSize)}
-	return pages(func(token *string) ([]api.Network, *string, error) {
+	return pages(func(token *string) (*api.NetworkList, error) {
 		params.PageToken = token
-		list, err := read[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })
+	}, func(list *api.NetworkList) ([]api.Network, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetNetwork asks for one network by its ID.

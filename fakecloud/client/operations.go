@@ -31,14 +31,10 @@ func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.O
 	params := api.ListOperationsParams{
 		Resource: optional(f.Resource), Type: optionalList(f.Types), State: optionalList(f.States), Limit: new(pageSize),
 	}
-	return pages(func(token *string) ([]api.Operation, *string, error) {
+	return pages(func(token *string) (*api.OperationList, error) {
 		params.PageToken = token
-		list, err := read[api.OperationList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListOperations(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.OperationList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListOperations(ctx, &params) })
+	}, func(list *api.OperationList) ([]api.Operation, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetOperation asks for one operation by its ID. It waits for its end for so

@@ -24,24 +24,23 @@ func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Ins
 		Name: optional(f.Name), Zone: optional(f.Zone), State: optionalList(f.States), Tag: optionalList(f.Tags),
 		Limit: new(pageSize),
 	}
-	return pages(func(token *string) ([]api.Instance, *string, error) {
+	return pages(func(token *string) (*api.InstanceList, error) {
 		params.PageToken = token
-		list, err := read[api.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListInstances(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListInstances(ctx, &params) })
+	}, func(list *api.InstanceList) ([]api.Instance, *string) { return list.Items, list.NextPageToken })
 }
 
-func pages[T any](page func(token *string) ([]T, *string, error)) ([]T, error) {
+// pages reads all pages of a list, of each of which of gives the items, and the
+// token of the next.
+func pages[L, T any](read func(token *string) (*L, error), of func(*L) ([]T, *string)) ([]T, error) {
 	var all []T
 	var token *string
 	for {
-		items, next, err := page(token)
+		list, err := read(token)
 		if err != nil {
 			return nil, err
 		}
+		items, next := of(list)
 		all = append(all, items...)
 		if next == nil || *next == "" {
 			return all, nil
@@ -115,14 +114,10 @@ func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([
 	params := api.ListLoadBalancersParams{
 		Name: optional(f.Name), State: optionalList(f.States), Tag: optionalList(f.Tags), Limit: new(pageSize),
 	}
-	return pages(func(token *string) ([]api.LoadBalancer, *string, error) {
+	return pages(func(token *string) (*api.LoadBalancerList, error) {
 		params.PageToken = token
-		list, err := read[api.LoadBalancerList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListLoadBalancers(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.LoadBalancerList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListLoadBalancers(ctx, &params) })
+	}, func(list *api.LoadBalancerList) ([]api.LoadBalancer, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetLoadBalancer asks for one balancer by its ID.
@@ -171,14 +166,10 @@ type RouteFilter struct {
 // ListRoutes lists all pages, or fails.
 func (c *Client) ListRoutes(ctx context.Context, f RouteFilter) ([]api.Route, error) {
 	params := api.ListRoutesParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: new(pageSize)}
-	return pages(func(token *string) ([]api.Route, *string, error) {
+	return pages(func(token *string) (*api.RouteList, error) {
 		params.PageToken = token
-		list, err := read[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRoutes(ctx, &params) })
-		if err != nil {
-			return nil, nil, err
-		}
-		return list.Items, list.NextPageToken, nil
-	})
+		return read[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRoutes(ctx, &params) })
+	}, func(list *api.RouteList) ([]api.Route, *string) { return list.Items, list.NextPageToken })
 }
 
 // GetRoute asks for one route by its ID.
