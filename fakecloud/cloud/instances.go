@@ -4,7 +4,6 @@ package cloud
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -150,13 +149,7 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 
 func checkInstanceName(ctx context.Context, tx *store.Tx, p Project, name string) error {
 	id, err := tx.LiveInstanceNamed(ctx, db.LiveInstanceNamedParams{ProjectID: p.ID, Name: name})
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
-	}
-	return refuse(NameTaken, "instance %s in project %q already has the name %q: choose another, or terminate that one first", id, p.Name, name).at("name", "is taken")
+	return checkUnused(err, id, "", "instance", p, name, "terminate")
 }
 
 // instanceZone is the zone asked for, or the emptiest.
@@ -177,12 +170,7 @@ func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want 
 
 // GetInstance reads one instance.
 func (c *Cloud) GetInstance(ctx context.Context, p Project, id string) (Instance, error) {
-	var in Instance
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		in, err = loadInstance(ctx, tx, p, id)
-		return err
-	})
-	return in, err
+	return readOne(ctx, c, func(tx *store.Tx) (Instance, error) { return loadInstance(ctx, tx, p, id) })
 }
 
 // ListInstances gives one page, oldest first, and whether more follow.

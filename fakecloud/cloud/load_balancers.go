@@ -5,7 +5,6 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -201,13 +200,7 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 		return err
 	}
 	id, err := tx.LoadBalancerNamed(ctx, db.LoadBalancerNamedParams{ProjectID: p.ID, Name: name})
-	switch {
-	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
-		return nil
-	case err != nil:
-		return err
-	}
-	return refuse(NameTaken, "load balancer %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+	return checkUnused(err, id, self, "load balancer", p, name, "delete")
 }
 
 // checkTargets makes sure that each target is an instance of the project that
@@ -237,12 +230,7 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 
 // GetLoadBalancer reads one balancer.
 func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
-	var lb LoadBalancer
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		lb, err = loadBalancer(ctx, tx, p, id)
-		return err
-	})
-	return lb, err
+	return readOne(ctx, c, func(tx *store.Tx) (LoadBalancer, error) { return loadBalancer(ctx, tx, p, id) })
 }
 
 // ListLoadBalancers gives one page, oldest first, and whether more follow.

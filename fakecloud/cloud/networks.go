@@ -114,13 +114,7 @@ func (c *Cloud) newNetwork(ctx context.Context, tx *store.Tx, p Project, spec Ne
 
 func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
 	id, err := tx.NetworkNamed(ctx, db.NetworkNamedParams{ProjectID: p.ID, Name: name})
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
-	}
-	return refuse(NameTaken, "network %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+	return checkUnused(err, id, "", "network", p, name, "delete")
 }
 
 // checkNetworkCIDR keeps a project's networks apart, and from the load
@@ -149,12 +143,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 
 // GetNetwork reads one network.
 func (c *Cloud) GetNetwork(ctx context.Context, p Project, id string) (Network, error) {
-	var n Network
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		n, err = c.loadNetwork(ctx, tx, p, id)
-		return err
-	})
-	return n, err
+	return readOne(ctx, c, func(tx *store.Tx) (Network, error) { return c.loadNetwork(ctx, tx, p, id) })
 }
 
 // ListNetworks gives one page, oldest first, and whether more follow.

@@ -109,12 +109,7 @@ func checkProjectName(ctx context.Context, tx *store.Tx, name string) error {
 
 // ProjectByID reads one project.
 func (c *Cloud) ProjectByID(ctx context.Context, id string) (Project, error) {
-	var p Project
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		p, err = loadProject(ctx, tx, id)
-		return err
-	})
-	return p, err
+	return readOne(ctx, c, func(tx *store.Tx) (Project, error) { return loadProject(ctx, tx, id) })
 }
 
 // ListProjects gives one page, oldest first, and whether more follow. Of the

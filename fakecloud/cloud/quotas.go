@@ -66,12 +66,7 @@ func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
 
 // ProjectQuotas gives what a project may have, and has.
 func (c *Cloud) ProjectQuotas(ctx context.Context, project string) ([]QuotaUse, error) {
-	var all []QuotaUse
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		all, err = quotasOf(ctx, tx, project)
-		return err
-	})
-	return all, err
+	return readOne(ctx, c, func(tx *store.Tx) ([]QuotaUse, error) { return quotasOf(ctx, tx, project) })
 }
 
 // SetQuotas sets limits of a project, and leaves the others. One below what the

@@ -120,23 +120,12 @@ func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name s
 		return err
 	}
 	id, err := tx.AddressNamed(ctx, db.AddressNamedParams{ProjectID: p.ID, Name: name})
-	switch {
-	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
-		return nil
-	case err != nil:
-		return err
-	}
-	return refuse(NameTaken, "address %s in project %q already has the name %q: choose another, or release that one first", id, p.Name, name).at("name", "is taken")
+	return checkUnused(err, id, self, "address", p, name, "release")
 }
 
 // GetAddress reads one reserved address.
 func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	var a ReservedAddress
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		a, err = loadAddress(ctx, tx, p, id)
-		return err
-	})
-	return a, err
+	return readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) { return loadAddress(ctx, tx, p, id) })
 }
 
 // ListAddresses gives one page, oldest first, and whether more follow.

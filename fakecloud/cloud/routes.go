@@ -70,13 +70,7 @@ func routeVia(state InstanceState) (RouteState, string) {
 
 func checkRouteName(ctx context.Context, tx *store.Tx, p Project, name string) error {
 	id, err := tx.RouteNamed(ctx, db.RouteNamedParams{ProjectID: p.ID, Name: name})
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
-	}
-	return refuse(NameTaken, "route %s in project %q already has the name %q: choose another, or delete that one first", id, p.Name, name).at("name", "is taken")
+	return checkUnused(err, id, "", "route", p, name, "delete")
 }
 
 // nextHop finds the instance of a new route.
@@ -128,12 +122,7 @@ func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, n
 
 // GetRoute reads one route.
 func (c *Cloud) GetRoute(ctx context.Context, p Project, id string) (Route, error) {
-	var r Route
-	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		r, err = loadRoute(ctx, tx, p, id)
-		return err
-	})
-	return r, err
+	return readOne(ctx, c, func(tx *store.Tx) (Route, error) { return loadRoute(ctx, tx, p, id) })
 }
 
 // ListRoutes gives one page, oldest first, and whether more follow.

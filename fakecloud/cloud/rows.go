@@ -258,3 +258,25 @@ func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from Load
 		Reason: lb.StateReason, Body: toJSON(lb),
 	})
 }
+
+// readOne gives what a read finds.
+func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, error)) (found T, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		found, err = read(tx)
+		return err
+	})
+	return found, err
+}
+
+// checkUnused refuses a name that a resource of the kind has, by its ID and what
+// looking for it gave, unless that is self. What must be done to it for the name
+// to be free is the verb.
+func checkUnused(err error, id, self, kind string, p Project, name, verb string) error {
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first", kind, id, p.Name, name, verb).at("name", "is taken")
+}
