@@ -115,7 +115,11 @@ func (z *zoneFinder) pollNode(ctx context.Context) {
 			fmt.Printf("the pod has no zone label; its Node is in zone %s\n", zone)
 			return
 		}
-		wait(ctx, pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
