@@ -112,7 +112,7 @@ func (w *watcher) watch(ctx context.Context, address string, req []byte, connect
 	}
 	defer c.close()
 	defer context.AfterFunc(ctx, c.close)()
-	r, err := c.send(req)
+	r, err := c.send(req) //nolint:bodyclose // It has no end; the connection is closed.
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (c *conn) send(request []byte) (*http.Response, error) {
 // do sends a whole request and reads the whole answer. The body is valid until
 // the next call. After an error the connection is of no use.
 func (c *conn) do(request []byte) (status int, body []byte, err error) {
-	r, err := c.send(request)
+	r, err := c.send(request) //nolint:bodyclose // It is read to its end, or the connection is of no use any more.
 	if err != nil {
 		return 0, nil, err
 	}
