@@ -147,7 +147,7 @@ func (b *bench) fill(ctx context.Context) error {
 // page is as much as is read of a list.
 type page struct {
 	Items []struct {
-		ID, State, StateReason string
+		State string
 	}
 	NextPageToken string
 }

@@ -5,7 +5,6 @@ package store
 import (
 	"context"
 	"sync/atomic"
-	"time"
 )
 
 // checkpointFrames is how long the write-ahead log grows before its pages are
@@ -34,18 +33,17 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// OnCommit has fn called after each commit with the number of changes in it and
-// how long it took to bring them to disk. fn must be short and must not use the
-// store.
-func OnCommit(fn func(writes int, took time.Duration)) Option {
+// OnCommit has fn called after each commit with the number of changes in it. fn
+// must be short and must not use the store.
+func OnCommit(fn func(writes int)) Option {
 	return func(s *Store) { s.onCommit = fn }
 }
 
-func (s *Store) count(writes int, took time.Duration) {
+func (s *Store) count(writes int) {
 	s.counts.writes.Add(int64(writes))
 	s.counts.commits.Add(1)
 	if s.onCommit != nil {
-		s.onCommit(writes, took)
+		s.onCommit(writes)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	_ "github.com/mattn/go-sqlite3" // registers the driver "sqlite3"
 	"github.com/pressly/goose/v3"
@@ -54,8 +53,8 @@ type Store struct {
 
 	pageSize int // bytes
 
-	keep     int64                                // newest events kept
-	onCommit func(writes int, took time.Duration) // may be nil
+	keep     int64            // newest events kept
+	onCommit func(writes int) // may be nil
 	counts   counters
 
 	open   sync.RWMutex // held for reading by whatever Close waits for

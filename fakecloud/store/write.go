@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // maxBatch bounds how many writes wait for one commit.
@@ -118,16 +117,15 @@ func (s *Store) commit() {
 
 func (s *Store) end(b *batch) {
 	defer close(b.over) // Also when a hook panics.
-	err, began := b.lost, time.Now()
+	err := b.lost
 	if err == nil && len(b.done) > 0 {
 		err = s.writer.run("COMMIT")
 	}
-	took := time.Since(began)
 	if err != nil || len(b.done) == 0 {
 		_ = s.writer.run("ROLLBACK") // Nothing to undo if SQLite has.
 	}
 	if err == nil {
-		s.committed(b, took)
+		s.committed(b)
 		return
 	}
 	b.err = fmt.Errorf("nothing was changed: committing %d writes together: %w", len(b.done), err)
@@ -137,11 +135,11 @@ func (s *Store) end(b *batch) {
 }
 
 // committed tells who has to know.
-func (s *Store) committed(b *batch, took time.Duration) {
+func (s *Store) committed(b *batch) {
 	if len(b.done) == 0 {
 		return
 	}
-	s.count(len(b.done), took)
+	s.count(len(b.done))
 	events := 0
 	for _, tx := range b.done {
 		for _, fn := range tx.afterCommit {

@@ -55,7 +55,7 @@ func projects(t *testing.T, s *store.Store) (names []string) {
 func TestWritesThatQueueShareACommit(t *testing.T) {
 	for _, path := range []string{store.Memory, filepath.Join(t.TempDir(), "cloud.db")} {
 		var batches []int
-		s := open(t, path, store.OnCommit(func(n int, _ time.Duration) { batches = append(batches, n) }))
+		s := open(t, path, store.OnCommit(func(n int) { batches = append(batches, n) }))
 		var fns []func(*store.Tx) error
 		for i := range 20 {
 			fns = append(fns, func(tx *store.Tx) error {
@@ -82,7 +82,7 @@ func TestWritesThatQueueShareACommit(t *testing.T) {
 
 func TestABatchIsBounded(t *testing.T) {
 	var batches []int
-	s := open(t, store.Memory, store.OnCommit(func(n int, _ time.Duration) { batches = append(batches, n) }))
+	s := open(t, store.Memory, store.OnCommit(func(n int) { batches = append(batches, n) }))
 	fns := make([]func(*store.Tx) error, 300)
 	for i := range fns {
 		fns[i] = func(*store.Tx) error { return nil }
