@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -105,32 +106,43 @@ func (g *goal) await(ctx context.Context, bound time.Duration) (time.Time, error
 
 // follow has a goal watch objects of the API server from now on. Those that have
 // got there already count at once.
-func (s *stage) follow(ctx context.Context, what []string, source *cache.ListWatch, there func(watch.EventType, runtime.Object) bool) (*goal, error) {
+func follow[T, L runtime.Object](
+	ctx context.Context,
+	s *stage,
+	what []string,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watchFrom func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	there func(watch.EventType, T) bool,
+) (*goal, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	list, err := source.ListWithContext(ctx, metav1.ListOptions{})
+	found, err := list(ctx, metav1.ListOptions{})
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	at, err := meta.ListAccessor(list)
+	at, err := meta.ListAccessor(found)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	w, err := watchtools.NewRetryWatcherWithContext(ctx, at.GetResourceVersion(), source)
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, at.GetResourceVersion(), &cache.ListWatch{WatchFuncWithContext: watchFrom})
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	g := s.aim(what, cancel)
 	take := func(event watch.EventType, object runtime.Object) {
-		if o, err := meta.Accessor(object); err == nil && there(event, object) {
+		one, ok := object.(T)
+		if !ok || !there(event, one) {
+			return
+		}
+		if o, err := meta.Accessor(object); err == nil {
 			g.reached(o.GetName())
 		}
 	}
 	go func() {
 		defer close(g.ended)
-		_ = meta.EachListItem(list, func(o runtime.Object) error { take(watch.Added, o); return nil })
+		_ = meta.EachListItem(found, func(o runtime.Object) error { take(watch.Added, o); return nil })
 		for event := range w.ResultChan() {
 			if event.Type == watch.Error {
 				g.fail(fmt.Errorf("watching: %v", event.Object))
@@ -146,31 +158,13 @@ func (s *stage) follow(ctx context.Context, what []string, source *cache.ListWat
 // watchNodes has a goal watch these Nodes.
 func (s *stage) watchNodes(ctx context.Context, names []string, there func(watch.EventType, *corev1.Node) bool) (*goal, error) {
 	nodes := s.watcher.CoreV1().Nodes()
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return nodes.Watch(ctx, o)
-		},
-	}
-	return s.follow(ctx, names, source, func(e watch.EventType, o runtime.Object) bool {
-		n, ok := o.(*corev1.Node)
-		return ok && there(e, n)
-	})
+	return follow(ctx, s, names, nodes.List, nodes.Watch, there)
 }
 
 // watchServices has a goal watch these Services of the namespace default.
 func (s *stage) watchServices(ctx context.Context, names []string, there func(watch.EventType, *corev1.Service) bool) (*goal, error) {
 	services := s.watcher.CoreV1().Services(metav1.NamespaceDefault)
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return services.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return services.Watch(ctx, o)
-		},
-	}
-	return s.follow(ctx, names, source, func(e watch.EventType, o runtime.Object) bool {
-		svc, ok := o.(*corev1.Service)
-		return ok && there(e, svc)
-	})
+	return follow(ctx, s, names, services.List, services.Watch, there)
 }
 
 // watchRoutes has a goal watch the cloud for routes with these destinations.
@@ -193,10 +187,5 @@ func (s *stage) watchRoutes(ctx context.Context, destinations []string) *goal {
 func untainted(_ watch.EventType, n *corev1.Node) bool { return !tainted(n, testbed.Taint.Key) }
 
 func tainted(n *corev1.Node, key string) bool {
-	for _, t := range n.Spec.Taints {
-		if t.Key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"net"
-	"sync"
 )
 
 // idle opens connections, each of which has been used once, and looks at the
@@ -39,17 +38,7 @@ func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 }
 
 func pingAll(ctx context.Context, conns []*net.TCPConn) error {
-	const atATime = 16
-	errs := make([]error, atATime)
-	var wg sync.WaitGroup
-	for w := range atATime {
-		wg.Go(func() {
-			buffer := make([]byte, requestSize+answerSize)
-			for i := w; i < len(conns) && errs[w] == nil && ctx.Err() == nil; i += atATime {
-				errs[w] = ask(conns[i], uint64(i), buffer)
-			}
-		})
-	}
-	wg.Wait()
-	return firstError(append(errs, ctx.Err()))
+	return forAll(ctx, len(conns), 16, func(i int) error {
+		return ask(conns[i], uint64(i), make([]byte, requestSize+answerSize))
+	})
 }

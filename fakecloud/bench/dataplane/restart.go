@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -27,13 +26,8 @@ func (s *stage) restart(ctx context.Context, c *contender) (sample, error) {
 		return nil, err
 	}
 	ready := time.Now()
-	errs := make([]error, len(addresses))
-	var wg sync.WaitGroup
-	for i, address := range addresses {
-		wg.Go(func() { errs[i] = listening(ctx, address) })
-	}
-	wg.Wait()
-	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, firstError(errs)
+	err = forAll(ctx, len(addresses), len(addresses), func(i int) error { return listening(ctx, addresses[i]) })
+	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, err
 }
 
 // addresses are those of the balancers, as many of them as the size says.

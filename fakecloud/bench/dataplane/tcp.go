@@ -32,21 +32,30 @@ func dial(address string, port int) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// dialAll opens so many connections, some at a time.
-func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, error) {
-	const atATime = 64
-	conns := make([]*net.TCPConn, n)
-	errs := make([]error, atATime)
+// forAll does something n times, by so many workers, each of which ends with the
+// first that fails.
+func forAll(ctx context.Context, n, workers int, do func(i int) error) error {
+	errs := make([]error, workers)
 	var wg sync.WaitGroup
-	for w := range atATime {
+	for w := range workers {
 		wg.Go(func() {
-			for i := w; i < n && errs[w] == nil && ctx.Err() == nil; i += atATime {
-				conns[i], errs[w] = dial(address, port)
+			for i := w; i < n && errs[w] == nil && ctx.Err() == nil; i += workers {
+				errs[w] = do(i)
 			}
 		})
 	}
 	wg.Wait()
-	if err := firstError(append(errs, ctx.Err())); err != nil {
+	return firstError(append(errs, ctx.Err()))
+}
+
+// dialAll opens so many connections.
+func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, error) {
+	conns := make([]*net.TCPConn, n)
+	err := forAll(ctx, n, 64, func(i int) (err error) {
+		conns[i], err = dial(address, port)
+		return err
+	})
+	if err != nil {
 		closeAll(conns)
 		return nil, err
 	}

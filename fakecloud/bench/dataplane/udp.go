@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -180,16 +179,11 @@ func (s *stage) datagrams(ctx context.Context, c *contender) (sample, error) {
 		d.begin, d.end = begin, begin.Add(s.size.Period)
 		all[i] = d
 	}
-	var wg sync.WaitGroup
-	errs := make([]error, len(all))
-	for i, d := range all {
-		wg.Go(func() { errs[i] = d.run(ctx) })
-	}
-	wg.Wait()
+	err := forAll(ctx, len(all), len(all), func(i int) error { return all[i].run(ctx) })
 	v := sample{lost: 0}
 	for _, d := range all {
 		v["perSecond"] += float64(d.back) / s.size.Period.Seconds()
 		v[lost] += float64(d.lost)
 	}
-	return v, firstError(append(errs, ctx.Err()))
+	return v, err
 }
