@@ -1,7 +1,5 @@
 package lab
 
-// This file answers: how is a CCM run by hand, beside the lab's own?
-
 import (
 	"errors"
 	"fmt"

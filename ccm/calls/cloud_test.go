@@ -1,5 +1,3 @@
-// This file answers: does all this fit the throttling of a real fakecloud?
-
 package calls_test
 
 import (

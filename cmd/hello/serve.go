@@ -1,7 +1,5 @@
 package main
 
-// This file answers when the server ends, and that no request is lost with it.
-
 import (
 	"context"
 	"errors"

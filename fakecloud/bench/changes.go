@@ -1,5 +1,3 @@
-// This file answers: what is asked of the cloud, and how is it filled?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: does every watcher get every event, and how late?
-
 package main
 
 import (

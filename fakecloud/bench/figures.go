@@ -1,6 +1,3 @@
-// This file answers: which figures are there, what are they to be, and do they
-// hold?
-
 package main
 
 import (

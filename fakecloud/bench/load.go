@@ -1,5 +1,3 @@
-// This file answers: how many calls a second, and how long does each take?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how does another simulated cloud fare under the same load?
-
 package main
 
 import (

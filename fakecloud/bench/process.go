@@ -1,5 +1,3 @@
-// This file answers: how is the cloud started, and killed and started again?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is the cloud made to be as a manifest says?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what differs from what a manifest asks for?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is what differs brought about?
-
 package cli
 
 import (

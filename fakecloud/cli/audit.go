@@ -1,5 +1,3 @@
-// This file answers: how is seen who called what, and what that cost?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how well are a load balancer's targets, and since when?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what can a load balancer be asked for on the command line?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what do a load balancer's listeners and targets carry?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: are counters shown as they are, and rates as they were?
-
 package cli
 
 import (

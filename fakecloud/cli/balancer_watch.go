@@ -1,5 +1,3 @@
-// This file answers: how does `load-balancers stats --watch` go on?
-
 package cli
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: how is the cloud's clock read and moved from the command
-// line?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: does every command say what it does, and how?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: are flags and arguments completed with what fits?
-
 package cli
 
 import (

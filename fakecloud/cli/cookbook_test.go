@@ -1,5 +1,3 @@
-// This file answers: do the commands of the fault cookbook work?
-
 package cli_test
 
 import (

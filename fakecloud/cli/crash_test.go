@@ -1,6 +1,3 @@
-// This file answers: is what the binary acknowledged there, once, however often it
-// is killed?
-
 package cli_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are events shown as they happen?
-
 package cli
 
 import (

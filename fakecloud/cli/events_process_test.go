@@ -1,6 +1,3 @@
-// This file answers: do those who follow the events of a cloud that is killed
-// again and again miss any, or see one twice?
-
 package cli_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is a fault told on the command line?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are faults shown?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does a manifest ask for, and does it make sense?
-
 package cli
 
 import (

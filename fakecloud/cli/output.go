@@ -1,5 +1,3 @@
-// This file answers: how are results shown?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: do tables fit the terminal, and lose nothing elsewhere?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: does the real binary keep its promises, killed or asked?
-
 package cli_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how much may a project have, and what does the cloud offer?
-
 package cli
 
 import (

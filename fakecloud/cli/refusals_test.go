@@ -1,5 +1,3 @@
-// This file answers: do refusals say what to do next, and once?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: where does a certificate come from, when nobody brings one?
-
 package cli
 
 import (

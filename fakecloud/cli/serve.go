@@ -1,5 +1,3 @@
-// This file answers: how is the cloud started?
-
 package cli
 
 import (

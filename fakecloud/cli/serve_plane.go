@@ -1,5 +1,3 @@
-// This file answers: where do the cloud's load balancers listen?
-
 package cli
 
 import (

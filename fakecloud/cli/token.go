@@ -1,5 +1,3 @@
-// This file answers: where do tokens come from?
-
 package cli
 
 import (

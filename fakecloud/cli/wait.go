@@ -1,5 +1,3 @@
-// This file answers: how does --wait wait?
-
 package cli
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: which calls may take longer than the client's timeout?
-
 package client_test
 
 import (

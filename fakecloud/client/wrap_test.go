@@ -1,5 +1,3 @@
-// This file answers: what do calls go through that are wrapped?
-
 package client_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: who is it, and which project is theirs?
-
 package cloud
 
 import (

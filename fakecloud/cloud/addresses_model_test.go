@@ -1,6 +1,3 @@
-// This file answers: are reserved addresses held as a simple model says,
-// whatever is asked for, and whoever ends?
-
 package cloud
 
 import (

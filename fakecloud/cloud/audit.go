@@ -1,5 +1,3 @@
-// This file answers: what is kept of who called what?
-
 package cloud
 
 import (

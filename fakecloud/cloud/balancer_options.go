@@ -1,6 +1,3 @@
-// This file answers: what can a load balancer be asked for beside listeners and
-// targets, and what of that makes no sense?
-
 package cloud
 
 import (

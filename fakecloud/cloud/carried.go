@@ -1,5 +1,3 @@
-// This file answers: what do balancers carry, and how well are their targets?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what time is it in the cloud, and who moves it on?
-
 package cloud
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: what does the state of an active balancer say while it
-// cannot serve, and how often does that change?
-
 package cloud
 
 import (

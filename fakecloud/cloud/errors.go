@@ -1,5 +1,3 @@
-// This file answers: how does the cloud refuse?
-
 package cloud
 
 import (

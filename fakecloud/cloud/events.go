@@ -1,5 +1,3 @@
-// This file answers: how is the event log read?
-
 package cloud
 
 import (

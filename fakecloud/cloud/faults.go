@@ -1,6 +1,3 @@
-// This file answers: how do life cycles go wrong when they are told to, and what
-// is kept of the rules that say so?
-
 package cloud
 
 import (

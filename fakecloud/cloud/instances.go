@@ -1,5 +1,3 @@
-// This file answers: what can be done with instances?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: which load balancers have an IPv6 address, and which one?
-
 package cloud
 
 import (

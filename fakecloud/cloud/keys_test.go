@@ -1,5 +1,3 @@
-// This file answers: how many idempotency keys does a project have at most?
-
 package cloud
 
 import (

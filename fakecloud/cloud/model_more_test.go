@@ -1,6 +1,3 @@
-// This file answers: what else does the model do: requests that are repeated or
-// come too late, zones that are lost, networks, snapshots?
-
 package cloud
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: does the cloud do what a much simpler model of it does,
-// whatever people ask of it and whenever it is restarted?
-
 package cloud
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: what became of a change that takes time, and who is told
-// when it has ended?
-
 package cloud
 
 import (

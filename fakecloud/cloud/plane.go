@@ -1,5 +1,3 @@
-// This file answers: how do load balancers reach the data plane?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how long does each thing take?
-
 package cloud
 
 import (

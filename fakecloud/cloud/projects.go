@@ -1,5 +1,3 @@
-// This file answers: which projects are there, and what can be done with them?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how much may a project have, and how much has it?
-
 package cloud
 
 import (

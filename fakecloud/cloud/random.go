@@ -1,5 +1,3 @@
-// This file answers: where do IDs, names and drawn delays come from?
-
 package cloud
 
 import (

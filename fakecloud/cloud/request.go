@@ -1,5 +1,3 @@
-// This file answers: what does a caller say of a change, beside the change?
-
 package cloud
 
 import (

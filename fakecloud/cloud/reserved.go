@@ -1,6 +1,3 @@
-// This file answers: what can be done with reserved addresses, and who holds
-// them?
-
 package cloud
 
 import (

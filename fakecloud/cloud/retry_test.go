@@ -1,5 +1,3 @@
-// This file answers: how often is a balancer tried that cannot be built?
-
 package cloud
 
 import (

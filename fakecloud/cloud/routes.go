@@ -1,5 +1,3 @@
-// This file answers: what can be done with routes, and where do they lead?
-
 package cloud
 
 import (

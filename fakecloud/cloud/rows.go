@@ -1,5 +1,3 @@
-// This file answers: how do resources become rows, and each change an event?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is all of the cloud's state put aside, and brought back?
-
 package cloud
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: does a snapshot that is restored get along with what goes on
-// meanwhile, and with what was before?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: which tokens are there, and what can be done with them?
-
 package cloud
 
 import (

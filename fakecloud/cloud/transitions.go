@@ -1,5 +1,3 @@
-// This file answers: how often did what go from which state to which?
-
 package cloud
 
 import (

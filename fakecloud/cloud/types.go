@@ -1,5 +1,3 @@
-// This file answers: what does the cloud consist of?
-
 package cloud
 
 import (

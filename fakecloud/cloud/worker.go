@@ -1,5 +1,3 @@
-// This file answers: what happens by itself, and when?
-
 package cloud
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how long do many transitions take that fall due at once?
-
 package cloud
 
 import (

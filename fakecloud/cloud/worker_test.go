@@ -1,5 +1,3 @@
-// This file answers: do transitions that share a write stay out of each other's way?
-
 package cloud
 
 import (

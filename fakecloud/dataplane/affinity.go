@@ -1,5 +1,3 @@
-// This file answers: which target was a client sent to?
-
 package dataplane
 
 import (

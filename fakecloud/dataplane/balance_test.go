@@ -1,6 +1,3 @@
-// This file answers: does each algorithm, and affinity, keep its promise,
-// whatever is opened, closed, added and removed?
-
 package dataplane_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does one balancer hold, and where does it lead?
-
 package dataplane
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: are a balancer's options in force?
-
 package dataplane_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: why can a balancer not serve its clients?
-
 package dataplane
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what has a balancer carried, by listener and by target?
-
 package dataplane
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: does each client get the answers to its own datagrams,
-// whatever the options and however many there are?
-
 package dataplane_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what if a target's machine does not answer at all?
-
 package dataplane_test
 
 import (

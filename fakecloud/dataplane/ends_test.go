@@ -1,5 +1,3 @@
-// This file answers: does what was cut short ever look complete?
-
 package dataplane_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: which TCP connections are there, and when are they broken?
-
 package dataplane
 
 import (

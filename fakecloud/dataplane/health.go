@@ -1,5 +1,3 @@
-// This file answers: is a target well?
-
 package dataplane
 
 import (

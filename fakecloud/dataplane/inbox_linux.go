@@ -1,5 +1,3 @@
-// This file answers: how does Linux take and give many datagrams at a time?
-
 package dataplane
 
 import (

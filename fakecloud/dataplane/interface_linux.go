@@ -1,5 +1,3 @@
-// This file answers: how does this machine come to have a balancer's address?
-
 package dataplane
 
 import (

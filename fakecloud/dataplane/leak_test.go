@@ -1,5 +1,3 @@
-// This file answers: is anything left of a plane that has been closed?
-
 package dataplane_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what is a data plane that forwards nothing?
-
 package dataplane
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: in which order does a client try the targets?
-
 package dataplane
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how do a connection's bytes get from one side to the other?
-
 package dataplane
 
 import (

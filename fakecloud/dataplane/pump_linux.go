@@ -1,5 +1,3 @@
-// This file answers: how does Linux carry one direction of a connection?
-
 package dataplane
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: which targets refused a listener's clients lately?
-
 package dataplane
 
 import (

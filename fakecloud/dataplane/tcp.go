@@ -1,5 +1,3 @@
-// This file answers: what happens to one connection?
-
 package dataplane
 
 import (

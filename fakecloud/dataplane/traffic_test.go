@@ -1,6 +1,3 @@
-// This file answers: which connections does a change of the configuration end,
-// while they are in use?
-
 package dataplane_test
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: does a TCP connection through a balancer do what it would
-// do without one, whatever its ends do?
-
 package dataplane_test
 
 import (

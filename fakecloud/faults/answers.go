@@ -1,5 +1,3 @@
-// This file answers: what did a stale rule see?
-
 package faults
 
 import (

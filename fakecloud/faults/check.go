@@ -1,5 +1,3 @@
-// This file answers: does a rule make sense?
-
 package faults
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: is the right call hit, and no more often than asked?
-
 package faults_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how do counts outlive the process?
-
 package faults
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: are counts right although the store fails?
-
 package faults_test
 
 import (

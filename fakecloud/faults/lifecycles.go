@@ -1,5 +1,3 @@
-// This file answers: which rule do resources feel?
-
 package faults
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: do life cycles go wrong as told, and right again when a rule
-// ends, whenever the process is restarted?
-
 package faults_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: is a rule on calls refused that can never match?
-
 package faults_test
 
 import (

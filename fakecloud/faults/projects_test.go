@@ -1,5 +1,3 @@
-// This file answers: what becomes of faults when a project is deleted?
-
 package faults_test
 
 import (

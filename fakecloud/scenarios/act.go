@@ -1,5 +1,3 @@
-// This file answers: what does a step do to which resources?
-
 package scenarios
 
 import (

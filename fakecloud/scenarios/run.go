@@ -1,5 +1,3 @@
-// This file answers: how does a scenario go on?
-
 package scenarios
 
 import (

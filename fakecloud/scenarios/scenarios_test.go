@@ -1,6 +1,3 @@
-// This file answers: does a scenario do what it says, when it says so, and undo
-// it?
-
 package scenarios_test
 
 import (

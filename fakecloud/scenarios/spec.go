@@ -1,5 +1,3 @@
-// This file answers: does a scenario make sense?
-
 package scenarios
 
 import (

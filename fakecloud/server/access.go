@@ -1,5 +1,3 @@
-// This file answers: who may do what, and how are projects and tokens run?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what do the operations on reserved addresses do?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are answers kept, lost and changed by faults?
-
 package server
 
 import (

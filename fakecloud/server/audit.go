@@ -1,5 +1,3 @@
-// This file answers: what can be asked about who called what?
-
 package server
 
 import (

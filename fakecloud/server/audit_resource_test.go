@@ -1,5 +1,3 @@
-// This file answers: does the audit say what a call is about?
-
 package server_test
 
 import (

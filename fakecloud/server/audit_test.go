@@ -1,5 +1,3 @@
-// This file answers: is every call in the audit, with what it cost?
-
 package server_test
 
 import (

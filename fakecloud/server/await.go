@@ -1,5 +1,3 @@
-// This file answers: what of operations, and how is one waited for?
-
 package server
 
 import (

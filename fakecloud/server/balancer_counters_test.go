@@ -1,6 +1,3 @@
-// This file answers: do the counters of balancers come through, over the API and
-// /metrics?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does a call cost, without a network in between?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is the cloud's clock read and moved?
-
 package server
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: did the package's tests, all together, see each operation
-// succeed, and fail in each way that the spec documents, and in no other?
-
 package server_test
 
 import (

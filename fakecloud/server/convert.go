@@ -1,5 +1,3 @@
-// This file answers: how do the cloud's types look in the API?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how is the spec read by people, without internet?
-
 package server
 
 import (

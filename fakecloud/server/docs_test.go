@@ -1,5 +1,3 @@
-// This file answers: can the API be read about, by people and by programs?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how do events reach those who follow them?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: does an event stream end with the token that opened it?
-
 package server_test
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: does each reader get all of its events, once, whatever the
-// others do?
-
 package server_test
 
 import (

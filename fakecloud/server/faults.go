@@ -1,5 +1,3 @@
-// This file answers: how does a call go wrong when it is told to?
-
 package server
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: do faults that carry calls out, keep answers or change them
-// do so, and only for whom they are?
-
 package server_test
 
 import (

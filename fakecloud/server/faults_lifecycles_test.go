@@ -1,6 +1,3 @@
-// This file answers: are faults of life cycles to be had over HTTP, and seen
-// there?
-
 package server_test
 
 import (

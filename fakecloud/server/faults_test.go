@@ -1,5 +1,3 @@
-// This file answers: do calls go wrong as told, and no others?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does each operation of the API do?
-
 package server
 
 import (

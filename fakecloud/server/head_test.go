@@ -1,5 +1,3 @@
-// This file answers: is HEAD a GET without a body, everywhere?
-
 package server_test
 
 import (

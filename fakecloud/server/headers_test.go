@@ -1,5 +1,3 @@
-// This file answers: is a header that a change depends on ever ignored?
-
 package server_test
 
 import (

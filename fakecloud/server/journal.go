@@ -1,5 +1,3 @@
-// This file answers: how does what was called get into the audit?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how often may who call?
-
 package server
 
 import (

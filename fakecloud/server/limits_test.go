@@ -1,5 +1,3 @@
-// This file answers: who calls too often, is it told so, and nobody else?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does the cloud tell of itself in numbers?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does /metrics tell of load balancers?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: do the counters count?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what happens to every request before its handler?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are networks run, and resources renamed and tagged?
-
 package server
 
 import (

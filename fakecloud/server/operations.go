@@ -1,5 +1,3 @@
-// This file answers: which operation of the spec is a request?
-
 package server
 
 import (

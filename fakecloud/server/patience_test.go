@@ -1,5 +1,3 @@
-// This file answers: do calls about large snapshots get the time that they take?
-
 package server_test
 
 import (

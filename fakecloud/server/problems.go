@@ -1,5 +1,3 @@
-// This file answers: how do errors reach the caller?
-
 package server
 
 import (

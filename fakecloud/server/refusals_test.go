@@ -1,6 +1,3 @@
-// This file answers: does the cloud refuse as the spec says, where nothing else
-// asks for that?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what do the headers of a change, and of a resource, mean?
-
 package server
 
 import (

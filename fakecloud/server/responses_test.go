@@ -1,5 +1,3 @@
-// This file answers: does the server keep to its own spec?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are scenarios had over HTTP?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: are scenarios to be had over HTTP?
-
 package server_test
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how do snapshots look in the API?
-
 package server
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: does a request keep to the spec?
-
 package server
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: do all operations of the spec keep to what all of them
-// promise?
-
 package server_test
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: how is a running database copied to a file, and how is it
-// replaced by one?
-
 package store
 
 import (

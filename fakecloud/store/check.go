@@ -1,5 +1,3 @@
-// This file answers: is a file a sound database of ours?
-
 package store
 
 import (

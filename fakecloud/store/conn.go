@@ -1,5 +1,3 @@
-// This file answers: how do queries reach SQLite?
-
 package store
 
 import (

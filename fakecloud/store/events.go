@@ -1,5 +1,3 @@
-// This file answers: how is the event log written, read and pruned?
-
 package store
 
 import (

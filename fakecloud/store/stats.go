@@ -1,5 +1,3 @@
-// This file answers: what do writes cost, in commits and in waits for the disk?
-
 package store
 
 import (

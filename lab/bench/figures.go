@@ -1,5 +1,3 @@
-// This file answers: which figures are there, and how is each measured?
-
 package main
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: what is there when a figure is measured, and what did it
-// take?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: when did the last of them get there?
-
 package main
 
 import (

@@ -3,8 +3,6 @@
 // is.
 package classroom
 
-// This file answers: which seats are there, and where is what belongs to each?
-
 import (
 	"cmp"
 	"crypto/rand"

@@ -1,7 +1,5 @@
 package classroom
 
-// This file answers: what does somebody find who comes to a seat?
-
 import (
 	"cmp"
 	"context"

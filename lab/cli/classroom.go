@@ -1,7 +1,5 @@
 package cli
 
-// This file answers: how does a trainer run a class on one machine?
-
 import (
 	"cmp"
 	"context"

@@ -1,8 +1,5 @@
 package cli
 
-// This file answers: how does a trainer see the seats of many machines, or pods, on one
-// page?
-
 import (
 	"net"
 	"net/url"

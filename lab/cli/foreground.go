@@ -1,7 +1,5 @@
 package cli
 
-// This file answers what `lab up --foreground` does once the lab is up.
-
 import (
 	"context"
 	"errors"

@@ -1,7 +1,5 @@
 package cli
 
-// This file answers: which incidents are there, and how is one shown?
-
 import (
 	"context"
 	"errors"

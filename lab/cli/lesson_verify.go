@@ -1,7 +1,5 @@
 package cli
 
-// This file answers: do the lessons work on this machine?
-
 import (
 	"context"
 	"errors"

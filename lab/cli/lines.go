@@ -1,7 +1,5 @@
 package cli
 
-// This file answers: how do the lines of several logs share one screen?
-
 import (
 	"bytes"
 	"fmt"

@@ -1,7 +1,5 @@
 package cli
 
-// This file answers: how is a lab's timeline shown, and which of it?
-
 import (
 	"context"
 	"encoding/json"

@@ -3,8 +3,6 @@
 // done.
 package lessons
 
-// This file answers: what is a lesson, and is what its folder says sound?
-
 import (
 	"cmp"
 	"context"

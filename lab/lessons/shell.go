@@ -1,7 +1,5 @@
 package lessons
 
-// This file answers: how is something typed into a lesson's labs?
-
 import (
 	"bufio"
 	"bytes"

@@ -1,7 +1,5 @@
 package lessons
 
-// This file answers: where does a CCM come from that has a mistake to be found?
-
 import (
 	"context"
 	"fmt"

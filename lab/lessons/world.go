@@ -1,7 +1,5 @@
 package lessons
 
-// This file answers: what is there, in the labs of a lesson?
-
 import (
 	"context"
 	"encoding/json"

@@ -1,8 +1,5 @@
 package main
 
-// This file answers how a whole lab, control plane and all, becomes one image
-// that an ordinary container runs.
-
 import (
 	"errors"
 	"fmt"

@@ -1,8 +1,5 @@
 package main
 
-// This file answers how a seat of a classroom becomes an image: a whole lab, and
-// beside it what a learner's shell needs.
-
 import (
 	"context"
 	"errors"

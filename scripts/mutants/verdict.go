@@ -1,7 +1,5 @@
 package main
 
-// This file answers: is what the suite said of a mutant as its declaration has it?
-
 import (
 	"fmt"
 	"maps"

@@ -1,5 +1,3 @@
-// This file answers: what do the backends do with what they get?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does a connection take that says nothing?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how are the peers set up?
-
 package main
 
 import (

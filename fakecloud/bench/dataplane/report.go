@@ -1,5 +1,3 @@
-// This file answers: how is what was measured shown?
-
 package main
 
 import (

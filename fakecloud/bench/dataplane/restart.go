@@ -1,5 +1,3 @@
-// This file answers: how long after a crash do balancers listen again?
-
 package main
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: what runs while a figure is measured, and who is measured
-// when?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how fast are connections, and what is sent over them?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: how many datagrams go there and back?
-
 package main
 
 import (

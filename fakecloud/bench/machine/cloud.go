@@ -1,5 +1,3 @@
-// This file answers: how does a benchmark start the cloud?
-
 package machine
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what do measured times say, and how are figures written?
-
 package machine
 
 import (

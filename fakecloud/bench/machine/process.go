@@ -1,5 +1,3 @@
-// This file answers: how is a server started, watched and ended?
-
 package machine
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what does a client do, and what counts as a failure?
-
 package main
 
 import (

@@ -1,6 +1,3 @@
-// This file answers: who has sessions open while targets crash, and do datagrams
-// still flow?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: what did the soak cost, and what was not given back?
-
 package main
 
 import (

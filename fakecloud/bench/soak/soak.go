@@ -1,5 +1,3 @@
-// This file answers: what is a soak, from its first connection to the last?
-
 package main
 
 import (

@@ -1,5 +1,3 @@
-// This file answers: who is behind the balancers, and how do they crash?
-
 package main
 
 import (

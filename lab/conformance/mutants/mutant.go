@@ -3,8 +3,6 @@
 // some.
 package mutants
 
-// This file answers: what is a mutant, and how is it built?
-
 import (
 	"context"
 	"embed"

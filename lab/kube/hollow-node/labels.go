@@ -1,7 +1,5 @@
 package main
 
-// This file answers which labels the node has now.
-
 import (
 	"context"
 	"fmt"

@@ -1,7 +1,5 @@
 package main
 
-// This file answers in which order the parts of a node start and stop.
-
 import (
 	"context"
 	"fmt"

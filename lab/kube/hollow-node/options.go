@@ -1,7 +1,5 @@
 package main
 
-// This file answers what the command line may say, and what is wrong with it.
-
 import (
 	"crypto/tls"
 	"errors"

@@ -1,7 +1,5 @@
 package hollowkubelet
 
-// This file answers how much of the machine pods may have.
-
 import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"

@@ -1,8 +1,5 @@
 package hollowkubelet
 
-// This file answers what becomes of the kubelet's writes to /var/log and other
-// places of a machine that is not its own.
-
 import (
 	"io/fs"
 	"os"

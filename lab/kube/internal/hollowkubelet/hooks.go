@@ -1,8 +1,5 @@
 package hollowkubelet
 
-// This file answers how httpGet hooks reach pods: by upstream's own client, which
-// dials the addresses where pods are realised.
-
 import (
 	"context"
 	"fmt"

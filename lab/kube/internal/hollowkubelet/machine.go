@@ -1,7 +1,5 @@
 package hollowkubelet
 
-// This file answers what the simulated machine is made of.
-
 import (
 	"context"
 	"time"

@@ -1,8 +1,5 @@
 package hollowkubelet
 
-// This file answers how probes reach pods: by upstream's own prober, told that
-// pods are at the addresses where they are realised.
-
 import (
 	"context"
 	"fmt"

@@ -1,8 +1,5 @@
 package hollowkubelet
 
-// This file answers who says where the node is: a cloud controller manager, or
-// the kubelet itself.
-
 import (
 	"fmt"
 	"net"

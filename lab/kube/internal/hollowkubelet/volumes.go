@@ -1,7 +1,5 @@
 package hollowkubelet
 
-// This file answers whose files a pod's volumes are.
-
 import (
 	"os"
 	"path/filepath"

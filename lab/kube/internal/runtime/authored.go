@@ -1,9 +1,5 @@
 package runtime
 
-// This file answers what the author of a pod wrote about a container that CRI
-// does not tell: how it is probed, which of its variables and files anybody may
-// see, and whether it is to end before the next one starts.
-
 import (
 	"fmt"
 	"net/url"

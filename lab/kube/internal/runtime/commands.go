@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers which commands a container has.
-
 import (
 	"context"
 	"errors"

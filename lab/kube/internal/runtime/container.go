@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers the kubelet's questions about containers, and moves them
-// through created, running and exited.
-
 import (
 	"context"
 	"fmt"

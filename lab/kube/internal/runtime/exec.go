@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers what kubectl exec, exec probes and exec hooks get from a
-// container that has no processes: a few commands that see what it would see.
-
 import (
 	"cmp"
 	"context"

@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers the kubelet's questions about images: every name is an image
-// and every pull succeeds at once, because nothing of it is ever run.
-
 import (
 	"context"
 	"time"

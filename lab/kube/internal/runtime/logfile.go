@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers how a container's log looks on disk.
-
 import (
 	"fmt"
 	"os"

@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers which address the next sandbox gets.
-
 import (
 	"fmt"
 	"net/netip"

@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers which ports a container serves.
-
 import (
 	"encoding/json"
 	"fmt"

@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers the kubelet's questions about pod sandboxes.
-
 import (
 	"context"
 	"crypto/rand"

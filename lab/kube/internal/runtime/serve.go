@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers which servers a running container has.
-
 import (
 	"context"
 	"errors"

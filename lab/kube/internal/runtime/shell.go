@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers how a command line is understood: by a real shell's
-// interpreter, left with only what cannot reach the real machine.
-
 import (
 	"context"
 	"errors"

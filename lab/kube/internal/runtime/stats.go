@@ -1,7 +1,5 @@
 package runtime
 
-// This file answers how much containers use: nothing.
-
 import (
 	"context"
 	"time"

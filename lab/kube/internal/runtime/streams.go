@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers how kubectl exec and port-forward reach a container:
-// the kubelet asks the runtime for a URL and proxies the client to it.
-
 import (
 	"context"
 	"errors"

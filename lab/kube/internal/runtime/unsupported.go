@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers what a container without processes cannot do, in words that
-// reach the user of kubectl.
-
 import (
 	"context"
 

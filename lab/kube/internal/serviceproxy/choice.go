@@ -1,7 +1,5 @@
 package serviceproxy
 
-// This file answers which endpoint a new connection or flow goes to.
-
 import (
 	"net/netip"
 	"slices"

@@ -1,8 +1,5 @@
 package serviceproxy
 
-// This file answers load balancers that ask which nodes have endpoints of a
-// Service with externalTrafficPolicy Local.
-
 import (
 	"fmt"
 	"net"

@@ -1,7 +1,5 @@
 package serviceproxy
 
-// This file answers which node ports are open, and what each leads to.
-
 import (
 	"cmp"
 	"net/netip"

@@ -1,7 +1,5 @@
 package serviceproxy
 
-// This file answers how two connections become one.
-
 import (
 	"context"
 	"errors"

@@ -1,7 +1,5 @@
 package serviceproxy
 
-// This file answers what happens to a connection to a node port.
-
 import (
 	"context"
 	"errors"

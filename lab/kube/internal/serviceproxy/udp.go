@@ -1,7 +1,5 @@
 package serviceproxy
 
-// This file answers what happens to a datagram to a node port.
-
 import (
 	"errors"
 	"log/slog"

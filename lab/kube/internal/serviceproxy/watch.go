@@ -1,8 +1,5 @@
 package serviceproxy
 
-// This file answers which objects the proxy watches, and how little of them it
-// keeps.
-
 import (
 	"context"
 	"log/slog"
