@@ -26,7 +26,7 @@ func (a *app) auditFlags(cmd *cobra.Command, f *client.AuditFilter) {
 		operations, _ := server.AuditedOperations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	offer(cmd, "token", a.completeTokens(new(string)))
+	offer(cmd, "token", a.tokenKind(new(string)).complete())
 }
 
 func (a *app) auditList() *cobra.Command {

@@ -99,7 +99,7 @@ survive a restart of the cloud.`,
 		operations, _ := server.Operations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	offer(cmd, "token", a.completeTokens(new(string)))
+	offer(cmd, "token", a.tokenKind(new(string)).complete())
 	noFiles(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
 	offer(cmd, "zone-outage", a.completeZones())
 	return cmd

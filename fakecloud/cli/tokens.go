@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -35,58 +34,40 @@ func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) erro
 
 func (a *app) tokensList() *cobra.Command {
 	var project string
-	cmd := &cobra.Command{
-		Use: "list", Short: "List a project's tokens, expired ones included", Args: cobra.NoArgs,
-		Example: "  fakecloud tokens list --project team-a",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			p, err := resolveProject(cmd.Context(), c, project)
-			if err != nil {
-				return err
-			}
-			items, err := c.ListTokens(cmd.Context(), p.ID)
-			if err != nil {
-				return err
-			}
-			return a.printTokens(cmd, api.TokenList{Items: orEmpty(items)}, items)
-		}),
-	}
-	a.addOutput(cmd)
+	k := a.tokenKind(&project)
+	cmd := k.listCommand(&cobra.Command{Short: "List a project's tokens, expired ones included", Example: "  fakecloud tokens list --project team-a"}, k.list, nil)
 	a.projectFlag(cmd, &project)
 	return cmd
 }
 
-func (a *app) completeTokens(project *string) cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) (names []string, err error) {
-		p, err := resolveProject(ctx, c, *project)
-		if err != nil {
-			return nil, err
-		}
-		items, err := c.ListTokens(ctx, p.ID)
-		for _, t := range items {
-			names = append(names, t.Name)
-		}
-		return names, err
-	})
+// tokenKind is of the tokens of a project; "" is the caller's own.
+func (a *app) tokenKind(project *string) resourceKind[api.Token] {
+	return resourceKind[api.Token]{
+		app: a, print: a.printTokens,
+		list: func(ctx context.Context, c *client.Client) ([]api.Token, error) {
+			p, err := resolveProject(ctx, c, *project)
+			if err != nil {
+				return nil, err
+			}
+			return c.ListTokens(ctx, p.ID)
+		},
+		label: func(t api.Token) string { return t.Name },
+		wrap:  func(items []api.Token) any { return api.TokenList{Items: items} },
+	}
 }
 
 func (a *app) tokensGet() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
 		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.completeTokens(&project),
+		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.tokenKind(&project).complete(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
 			found, err := each(args, func(name string) (*api.Token, error) { return c.GetToken(cmd.Context(), p.ID, name) })
-			switch {
-			case len(found) == 0:
-				return err
-			case len(args) == 1:
-				return a.printTokens(cmd, found[0], found)
-			}
-			return errors.Join(err, a.printTokens(cmd, api.TokenList{Items: found}, found))
+			return a.tokenKind(&project).show(cmd, found, len(args), err)
 		}),
 	}
 	a.addOutput(cmd)
@@ -185,7 +166,7 @@ func (a *app) tokensRotate() *cobra.Command {
 
 One that "fakecloud serve --token" gives cannot be rotated: change its file and
 restart "fakecloud serve".`,
-		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.completeTokens(&project),
+		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.tokenKind(&project).complete(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
 				return misuse("--grace %s: give whole seconds", grace)
@@ -220,7 +201,7 @@ func (a *app) tokensDelete() *cobra.Command {
 
 One that "fakecloud serve --token" gives cannot be deleted: restart "fakecloud
 serve" without it.`,
-		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.completeTokens(&project),
+		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.tokenKind(&project).complete(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
