@@ -173,19 +173,12 @@ func (c *Cloud) GetInstance(ctx context.Context, p Project, id string) (Instance
 
 // ListInstances gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListInstances(ctx context.Context, p Project, f Filter) (page []Instance, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListInstances(ctx, db.ListInstancesParams{
+	return readPage(ctx, c, f.Limit, instanceFrom, func(tx *store.Tx) ([]db.Instance, error) {
+		return tx.ListInstances(ctx, db.ListInstancesParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name, Zone: f.Zone,
 			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, instanceFrom)
-		return err
 	})
-	return page, more, err
 }
 
 func listJSON[T any](v []T) string {

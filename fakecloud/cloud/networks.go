@@ -146,18 +146,11 @@ func (c *Cloud) GetNetwork(ctx context.Context, p Project, id string) (Network, 
 
 // ListNetworks gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []Network, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListNetworks(ctx, db.ListNetworksParams{
+	return readPage(ctx, c, f.Limit, c.networkFrom, func(tx *store.Tx) ([]db.Network, error) {
+		return tx.ListNetworks(ctx, db.ListNetworksParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name, Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, c.networkFrom)
-		return err
 	})
-	return page, more, err
 }
 
 // UpdateNetwork replaces what is given.

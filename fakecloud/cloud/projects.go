@@ -113,16 +113,9 @@ func (c *Cloud) ProjectByID(ctx context.Context, id string) (Project, error) {
 // ListProjects gives one page, oldest first, and whether more follow. Of the
 // filter, tags and the like do not count.
 func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListProjects(ctx, db.ListProjectsParams{After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, projectFrom)
-		return err
+	return readPage(ctx, c, f.Limit, projectFrom, func(tx *store.Tx) ([]db.Project, error) {
+		return tx.ListProjects(ctx, db.ListProjectsParams{After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
 	})
-	return page, more, err
 }
 
 // UpdateProject replaces what is given.

@@ -127,18 +127,11 @@ func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedA
 
 // ListAddresses gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []ReservedAddress, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListAddresses(ctx, db.ListAddressesParams{
+	return readPage(ctx, c, f.Limit, addressFrom, func(tx *store.Tx) ([]db.Address, error) {
+		return tx.ListAddresses(ctx, db.ListAddressesParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name, States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, addressFrom)
-		return err
 	})
-	return page, more, err
 }
 
 // UpdateAddress replaces what is given. What changes nothing leaves the version

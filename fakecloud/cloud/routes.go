@@ -125,18 +125,11 @@ func (c *Cloud) GetRoute(ctx context.Context, p Project, id string) (Route, erro
 
 // ListRoutes gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Route, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListRoutes(ctx, db.ListRoutesParams{
+	return readPage(ctx, c, f.Limit, routeFrom, func(tx *store.Tx) ([]db.Route, error) {
+		return tx.ListRoutes(ctx, db.ListRoutesParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name, Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, routeFrom)
-		return err
 	})
-	return page, more, err
 }
 
 // UpdateRoute replaces what is given.

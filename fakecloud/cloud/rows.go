@@ -266,6 +266,21 @@ func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, e
 	return found, err
 }
 
+// readPage gives the page that a list begins with, and whether more follow: list
+// asks for one more than the limit.
+func readPage[R, T any](ctx context.Context, c *Cloud, limit int, from func(R) (T, error), list func(tx *store.Tx) ([]R, error)) (page []T, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := list(tx)
+		if err != nil {
+			return err
+		}
+		rows, more = firstPage(rows, limit)
+		page, err = mapAll(rows, from)
+		return err
+	})
+	return page, more, err
+}
+
 // checkUnused refuses a name that a resource of the kind has, by its ID and what
 // looking for it gave, unless that is self. What must be done to it for the name
 // to be free is the verb.
