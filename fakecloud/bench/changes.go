@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 const (
@@ -191,10 +193,8 @@ func (b *bench) settle(ctx context.Context) error {
 		if under == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(errors.New("the cloud does not settle"), ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		if err := machine.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return errors.Join(errors.New("the cloud does not settle"), err)
 		}
 	}
 }

@@ -152,10 +152,8 @@ func (p *peer) await(ctx context.Context, n int) error {
 			}
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d machines were acknowledged, %d are there: %w", n, len(found), ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		if err := machine.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("%d machines were acknowledged, %d are there: %w", n, len(found), err)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func steadyState(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sleep(ctx, b.size.Steady); err != nil {
+	if err := machine.Sleep(ctx, b.size.Steady); err != nil {
 		return nil, err
 	}
 	after, err := s.look(ctx)
@@ -281,7 +281,7 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 	made.Each, made.Unit = len(names), "Service"
 	lines = append(lines, line{Name: "services", Figure: grouped(b.size.Services) + " Services created: last address", Ours: made, Notes: made.asked()})
-	if err := sleep(ctx, b.size.Settle); err != nil {
+	if err := machine.Sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
 

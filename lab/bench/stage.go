@@ -123,23 +123,13 @@ func (b *bench) initialised(ctx context.Context, name string) (*stage, error) {
 	}
 	if err == nil {
 		b.say("%s: resting for %s …", name, b.size.Settle)
-		err = sleep(ctx, b.size.Settle)
+		err = machine.Sleep(ctx, b.size.Settle)
 	}
 	if err != nil {
 		s.end(&err)
 		return nil, err
 	}
 	return s, nil
-}
-
-// sleep is for periods that are part of what is measured.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // usage is what has been taken up to a moment.
@@ -182,7 +172,7 @@ func (s *stage) calls(ctx context.Context) (map[string]int64, error) {
 			break
 		}
 		before = now
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := machine.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

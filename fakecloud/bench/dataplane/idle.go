@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // idle opens connections, each of which has been used once, and looks at the
@@ -22,7 +24,7 @@ func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 	if err := pingAll(ctx, conns); err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, s.size.Warm); err != nil { // What is only needed for opening may go.
+	if err := machine.Sleep(ctx, s.size.Warm); err != nil { // What is only needed for opening may go.
 		return nil, err
 	}
 	after, _, err := c.process.Memory()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 // restart kills the cloud and gives the time from when the next one says that
@@ -52,7 +54,7 @@ func listening(ctx context.Context, address string) error {
 		if err == nil {
 			return nil
 		}
-		if stop := pause(ctx, time.Millisecond); stop != nil {
+		if stop := machine.Sleep(ctx, time.Millisecond); stop != nil {
 			return fmt.Errorf("%s does not listen: %w", address, err)
 		}
 	}

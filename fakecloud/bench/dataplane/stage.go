@@ -224,16 +224,6 @@ func median(samples []sample) sample {
 	return m
 }
 
-// pause waits, unless ctx ends before.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // absent says why some are not in a row.
 func (s *stage) absent() []string {
 	var notes []string

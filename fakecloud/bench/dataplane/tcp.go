@@ -181,7 +181,7 @@ func (s *stage) transfer(ctx context.Context, c *contender, port int, stream fun
 
 // arriving is how much arrives each second of the period.
 func (s *stage) arriving(ctx context.Context, arrived func() (int64, error)) (float64, error) {
-	if err := pause(ctx, s.size.Warm); err != nil {
+	if err := machine.Sleep(ctx, s.size.Warm); err != nil {
 		return 0, err
 	}
 	before, err := arrived()
@@ -189,7 +189,7 @@ func (s *stage) arriving(ctx context.Context, arrived func() (int64, error)) (fl
 	if err != nil {
 		return 0, err
 	}
-	if err := pause(ctx, s.size.Period); err != nil {
+	if err := machine.Sleep(ctx, s.size.Period); err != nil {
 		return 0, err
 	}
 	after, err := arrived()

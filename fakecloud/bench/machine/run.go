@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 )
 
 // RunUntilInterrupted has ctx end with the user's patience.
@@ -25,6 +26,16 @@ func RunUntilInterrupted(run func(ctx context.Context) error) error {
 		return errors.New("interrupted")
 	}
 	return err
+}
+
+// Sleep is for periods that are part of what is measured. It ends with ctx, too.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Chooses tells whether a row asked for is this figure: "throughput" is both

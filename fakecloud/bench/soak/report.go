@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
 const (
@@ -40,11 +42,8 @@ func measure() figures {
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
 		f.files = len(files)
 	}
-	if text, err := os.ReadFile("/proc/self/statm"); err == nil {
-		var size, resident int
-		if _, err := fmt.Sscan(string(text), &size, &resident); err == nil {
-			f.resident = float64(resident*os.Getpagesize()) / (1 << 20)
-		}
+	if resident, _, err := machine.MemoryOf(os.Getpid()); err == nil {
+		f.resident = float64(resident) / (1 << 20)
 	}
 	return f
 }
