@@ -52,6 +52,9 @@ type Module struct {
 // it, once.
 const pureGoTags = "osusergo,netgo"
 
+// ModulePath is the project's own module; its other modules are below it.
+const ModulePath = "github.com/ccmlab/ccmlab"
+
 // Own are the project's programs. They are static, so that the same file runs
 // on the machine and as a container's only content.
 func Own(root string) Module {

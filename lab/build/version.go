@@ -75,7 +75,7 @@ func stampOf(ctx context.Context, root string) (set []string) {
 		version = "devel-" + commit[:min(12, len(commit))]
 	}
 	for _, pkg := range []string{"fakecloud/cli", "lab/cli"} {
-		set = append(set, "github.com/ccmlab/ccmlab/"+pkg+".release="+version)
+		set = append(set, ModulePath+"/"+pkg+".release="+version)
 	}
 	return set
 }

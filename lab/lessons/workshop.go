@@ -23,7 +23,7 @@ import (
 )
 
 // ownModule is the module of the cloud's client.
-const ownModule = "github.com/ccmlab/ccmlab"
+const ownModule = build.ModulePath
 
 // workshopFolder is beside a bundle's programs, with a Go, a go.mod and a vendor folder.
 const workshopFolder = "own"
