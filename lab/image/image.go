@@ -31,13 +31,19 @@ type Spec struct {
 	Env        []string
 	User       string
 	StopSignal string
+	Licenses   string // An SPDX expression, such as Apache-2.0; a label says it.
 }
+
+// OwnLicense is the project's, as Spec.Licenses has it.
+const OwnLicense = "Apache-2.0"
 
 // Program is an image of one static program and nothing else, run as an
 // ordinary user unless root is asked for.
 func Program(name, binary string, root bool) (Spec, error) {
 	base := filepath.Base(binary)
-	spec := Spec{Names: []string{name}, Tree: Tree{}, Entrypoint: []string{"/" + base}, User: "65532:65532"}
+	spec := Spec{
+		Names: []string{name}, Tree: Tree{}, Entrypoint: []string{"/" + base}, User: "65532:65532", Licenses: OwnLicense,
+	}
 	if root {
 		spec.User = ""
 	}
@@ -116,6 +122,10 @@ func build(layerFile string, spec Spec) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	labels := map[string]string{}
+	if spec.Licenses != "" {
+		labels["org.opencontainers.image.licenses"] = spec.Licenses
+	}
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		Architecture: runtime.GOARCH,
 		OS:           "linux",
@@ -126,6 +136,7 @@ func build(layerFile string, spec Spec) (v1.Image, error) {
 			Env:        append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, spec.Env...),
 			User:       spec.User,
 			StopSignal: spec.StopSignal,
+			Labels:     labels,
 		},
 	})
 	if err != nil {

@@ -75,6 +75,38 @@ func TestImageHoldsItsProgram(t *testing.T) {
 	assert.Equal(t, map[string]string{"greet": "hello", "tmp/": ""}, untar(t, content))
 }
 
+// An image has the terms of what is in it, and its label says the project's own.
+func TestImageHoldsItsLicenses(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	spec, err := Program("ccmlab/greet:dev", self, false)
+	require.NoError(t, err)
+	require.NoError(t, spec.Tree.Text("usr/bin/script", "#!/bin/sh\n", 0o755))
+	require.NoError(t, spec.Tree.AddNotices(t.Context(), filepath.Join("..", "..")))
+	file := filepath.Join(t.TempDir(), "greet.tar")
+	require.NoError(t, WriteFile(file, spec))
+	img, err := tarball.ImageFromPath(file, nil)
+	require.NoError(t, err)
+	config, err := img.ConfigFile()
+	require.NoError(t, err)
+	assert.Equal(t, "Apache-2.0", config.Config.Labels["org.opencontainers.image.licenses"])
+	layers, err := img.Layers()
+	require.NoError(t, err)
+	content, err := layers[0].Uncompressed()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, content.Close()) }()
+	files := untar(t, content)
+	license, err := os.ReadFile(filepath.Join("..", "..", "LICENSE"))
+	require.NoError(t, err)
+	assert.Equal(t, string(license), files["usr/share/doc/ccmlab/LICENSE"])
+	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "\n    /"+filepath.Base(self)+"\n\n")
+	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "The Go Authors")
+
+	spec, err = Program("ccmlab/greet:dev", program(t, "#!/bin/sh\n"), false)
+	require.NoError(t, err)
+	require.ErrorContains(t, spec.Tree.AddNotices(t.Context(), filepath.Join("..", "..")), "no program")
+}
+
 func TestIDSaysWhatIsWrong(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "no.tar")
 	_, err := ID(file)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ const (
 )
 
 // labImage makes bin/lab-image.tar, where a program of it is newer.
-func labImage(steps *ui.Steps, bin, kube string, out io.Writer) error {
+func labImage(ctx context.Context, steps *ui.Steps, bin, kube string, out io.Writer) error {
 	archive := filepath.Join(bin, "lab-image.tar")
 	err := steps.Do("lab image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
@@ -38,6 +39,9 @@ func labImage(steps *ui.Steps, bin, kube string, out io.Writer) error {
 			return archive + " is up to date", nil
 		}
 		spec, err := labSpec(programs)
+		if err == nil {
+			err = spec.Tree.AddNotices(ctx, ".")
+		}
 		if err == nil {
 			err = image.WriteFile(archive, spec)
 		}
@@ -91,7 +95,7 @@ func older(archive string, sources []string) (bool, error) {
 // told where it is.
 func labSpec(programs map[string]string) (image.Spec, error) {
 	spec := image.Spec{
-		Names: []string{imageName("lab")}, Tree: image.Tree{},
+		Names: []string{imageName("lab")}, Tree: image.Tree{}, Licenses: image.OwnLicense,
 		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
 		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
 		Env:        []string{"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token"},

@@ -35,7 +35,7 @@ func run() error {
 	if err := module(ctx, steps, "build", build.Own("."), "bin"); err != nil {
 		return err
 	}
-	if err := steps.Do("images", func(note func(string)) (string, error) { return images("bin", note) }); err != nil {
+	if err := steps.Do("images", func(note func(string)) (string, error) { return images(ctx, "bin", note) }); err != nil {
 		return err
 	}
 	word := ""
@@ -58,7 +58,7 @@ func run() error {
 	}
 	switch word {
 	case "lab-image":
-		return labImage(steps, "bin", kube, os.Stdout)
+		return labImage(ctx, steps, "bin", kube, os.Stdout)
 	case "seat-image":
 		return seatImage(ctx, steps, "bin", kube)
 	}
@@ -82,7 +82,7 @@ func imageName(program string) string { return "ccmlab/" + program + ":dev" }
 
 // images makes an image of each program that runs in a cluster, where the
 // program is newer.
-func images(bin string, note func(string)) (string, error) {
+func images(ctx context.Context, bin string, note func(string)) (string, error) {
 	out := filepath.Join(bin, "images")
 	made := 0
 	for _, program := range programs {
@@ -97,10 +97,13 @@ func images(bin string, note func(string)) (string, error) {
 		note(program)
 		// The cloud adds addresses to its interface and listens on any port.
 		spec, err := image.Program(imageName(program), binary, program == "fakecloud")
-		if err != nil {
-			return "", err
+		if err == nil {
+			err = spec.Tree.AddNotices(ctx, ".")
 		}
-		if err := image.WriteFile(archive, spec); err != nil {
+		if err == nil {
+			err = image.WriteFile(archive, spec)
+		}
+		if err != nil {
 			return "", err
 		}
 		made++

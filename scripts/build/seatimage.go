@@ -43,7 +43,7 @@ func seatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
 		if !stale {
 			return imageName("seat") + ": " + archive + " is up to date", nil
 		}
-		return imageName("seat") + ": " + archive, writeSeat(archive, root, parts, programs)
+		return imageName("seat") + ": " + archive, writeSeat(ctx, archive, root, parts, programs)
 	})
 }
 
@@ -62,7 +62,7 @@ func lessonParts(ctx context.Context, lab, folder string) error {
 	return cmd.Run()
 }
 
-func writeSeat(archive, root, parts string, programs map[string]string) error {
+func writeSeat(ctx context.Context, archive, root, parts string, programs map[string]string) error {
 	file, err := os.Open(root)
 	if err != nil {
 		return err
@@ -73,6 +73,9 @@ func writeSeat(archive, root, parts string, programs map[string]string) error {
 		return err
 	}
 	spec, err := seatSpec(tree, parts, programs)
+	if err == nil {
+		err = spec.Tree.AddNotices(ctx, ".")
+	}
 	if err != nil {
 		return err
 	}
