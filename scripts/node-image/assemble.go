@@ -24,6 +24,7 @@ func assemble(ctx context.Context, tree image.Tree, version, name, store string)
 		func() error { return addKind(ctx, tree, version) },
 		func() error { return addPrograms(tree) },
 		func() error { return addRuntimeSpec(ctx, tree) },
+		func() error { return tree.AddNotices(ctx, ".") },
 		func() error { return tree.Folder("var/lib/containerd", store, func(string) bool { return false }) },
 	} {
 		if err := step(); err != nil {
@@ -73,6 +74,11 @@ func addKind(ctx context.Context, tree image.Tree, version string) error {
 		if err := tree.Folder(dir, filepath.Join(files, dir), executable); err != nil {
 			return err
 		}
+	}
+	// Beside the copyright of Debian's packages.
+	license := filepath.Join(files, "..", "..", "..", "LICENSE")
+	if err := tree.File("usr/share/doc/kind/LICENSE", license, 0o644); err != nil {
+		return err
 	}
 	journald, err := tree.Read("etc/systemd/journald.conf")
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/image/debian"
 )
 
 // components fills store, which is to be the node's /var/lib/containerd.
@@ -41,14 +42,17 @@ func components(ctx context.Context, base image.Tree, version, store string, not
 			return "", fmt.Errorf("kubeadm asks for no image of %s", program)
 		}
 		spec := image.Spec{Names: names[program], Tree: image.Tree{}, Entrypoint: []string{"/usr/local/bin/" + program}}
-		if err := errors.Join(spec.Tree.File("usr/local/bin/"+program, filepath.Join(binaries[program], program), 0o755),
-			spec.Tree.Dir("tmp", 0o777|os.ModeSticky)); err != nil {
-			return "", err
-		}
 		if program == "kube-proxy" {
 			if err := packetFilter(spec.Tree, base); err != nil {
 				return "", err
 			}
+		}
+		if err := errors.Join(spec.Tree.File("usr/local/bin/"+program, filepath.Join(binaries[program], program), 0o755),
+			spec.Tree.Dir("tmp", 0o777|os.ModeSticky)); err != nil {
+			return "", err
+		}
+		if err := spec.Tree.AddNotices(ctx, "."); err != nil {
+			return "", fmt.Errorf("the image of %s: %w", program, err)
 		}
 		file := filepath.Join(dir, program+".tar")
 		if err := image.WriteFile(file, spec); err != nil {
@@ -117,6 +121,9 @@ func packetFilter(tree, base image.Tree) error {
 		}
 	}
 	if err := tree.CopyPrograms(base, append(names, "usr/sbin/xtables-nft-multi", "usr/sbin/nft", "usr/sbin/conntrack", "usr/bin/kmod")...); err != nil {
+		return err
+	}
+	if err := debian.CopyCopyrights(tree, base); err != nil {
 		return err
 	}
 	for _, family := range []string{"iptables", "ip6tables"} {

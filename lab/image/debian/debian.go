@@ -3,6 +3,7 @@
 package debian
 
 import (
+	"archive/tar"
 	"bufio"
 	"context"
 	"crypto/sha256"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -30,6 +32,8 @@ func RootFS(ctx context.Context, out string, packages []string, note func(string
 	for _, dir := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
 	}
+	// Who passes a package on passes on its terms.
+	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
 	sum := sha256.Sum256([]byte(suite + strings.Join(args, "\n")))
 	want := hex.EncodeToString(sum[:])
 	stampFile := filepath.Join(filepath.Dir(out), ".stamp")
@@ -130,4 +134,75 @@ func mmdebstrap(ctx context.Context, args []string, note func(string)) error {
 func Prune(tree image.Tree) error {
 	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
 		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*") // perl-base stays.
+}
+
+const (
+	docFolder  = "usr/share/doc"
+	listFolder = "var/lib/dpkg/info" // Of each package a list of its files.
+)
+
+// CopyCopyrights adds the copyright of each package that the files in a tree
+// came from, and the licences that those refer to. All of the tree must be
+// copied from base, a root file system.
+func CopyCopyrights(tree, base image.Tree) error {
+	owners, err := fileOwners(base)
+	if err != nil {
+		return err
+	}
+	packages := map[string]bool{}
+	for name, entry := range tree {
+		if entry.Header.Typeflag != tar.TypeReg {
+			continue
+		}
+		if owners[name] == "" {
+			return fmt.Errorf("no package of Debian has /%s: whose terms are its own?", name)
+		}
+		packages[owners[name]] = true
+	}
+	for name := range packages {
+		if err := copyText(tree, base, path.Join(docFolder, name, "copyright")); err != nil {
+			return fmt.Errorf("the terms of Debian's package %s: %w", name, err)
+		}
+	}
+	for name, entry := range base {
+		if path.Dir(name) == "usr/share/common-licenses" && entry.Header.Typeflag != tar.TypeDir {
+			if err := copyText(tree, base, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fileOwners says which package has a file, by its path without links in folders.
+func fileOwners(base image.Tree) (map[string]string, error) {
+	owners := map[string]string{}
+	for name := range base {
+		list, isList := strings.CutSuffix(path.Base(name), ".list")
+		if path.Dir(name) != listFolder || !isList {
+			continue
+		}
+		text, err := base.Read(name)
+		if err != nil {
+			return nil, err
+		}
+		owner, _, _ := strings.Cut(list, ":") // An architecture may follow.
+		for file := range strings.Lines(string(text)) {
+			file = strings.TrimSpace(file)
+			folder, err := base.Real(path.Dir(file))
+			if err != nil {
+				return nil, err
+			}
+			owners[path.Join(folder, path.Base(file))] = owner
+		}
+	}
+	return owners, nil
+}
+
+func copyText(tree, base image.Tree, name string) error {
+	text, err := base.Read(name)
+	if err != nil {
+		return err
+	}
+	return tree.Text(name, string(text), 0o644)
 }
