@@ -1,7 +1,7 @@
 // Package bundle packs all that a lab runs from into one archive, for a room
 // without internet: the programs, upstream's among them, the images, and what
-// lessons need. A list of checksums comes first; what is unpacked is checked
-// against it.
+// lessons need, with the licences of all that. A list of checksums comes first;
+// what is unpacked is checked against it.
 package bundle
 
 import (
@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ccmlab/ccmlab/lab/notices"
 )
 
 const (
@@ -39,7 +41,7 @@ var wanted = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.tar", "node
 type entry struct{ name, file string }
 
 // Write packs the folder of programs, and more files by their name in the bundle, into
-// file, all or nothing.
+// file, all or nothing. The terms of others' code in the programs come with them.
 func Write(ctx context.Context, dir string, more map[string]string, file string, note func(string)) (packed int, err error) {
 	entries, err := contents(dir)
 	if err != nil {
@@ -48,6 +50,13 @@ func Write(ctx context.Context, dir string, more map[string]string, file string,
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		entries = append(entries, entry{name, more[name]})
 	}
+	note("collecting licences")
+	thirdParty, err := writeNotices(ctx, entries)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.Remove(thirdParty) }()
+	entries = append(entries, entry{notices.ThirdPartyFile, thirdParty})
 	note("computing checksums")
 	sums, err := checksums(ctx, entries)
 	if err != nil {
@@ -93,6 +102,40 @@ func contents(dir string) ([]entry, error) {
 		}
 	}
 	return entries, nil
+}
+
+// writeNotices writes the terms of others' code in the programs to a new file.
+// The images have those of theirs in them.
+func writeNotices(ctx context.Context, entries []entry) (file string, err error) {
+	var collection notices.Collection
+	for _, e := range entries {
+		if err := addProgram(&collection, e); err != nil {
+			return "", err
+		}
+	}
+	text, err := collection.Text(ctx)
+	if err != nil {
+		return "", err
+	}
+	out, err := os.CreateTemp("", "notices-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = out.WriteString(text)
+	return out.Name(), errors.Join(err, out.Chmod(0o644), out.Close())
+}
+
+func addProgram(collection *notices.Collection, e entry) error {
+	f, err := os.Open(e.file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || info.Mode()&0o111 == 0 {
+		return err
+	}
+	return collection.AddProgram(e.name, f)
 }
 
 func checksums(ctx context.Context, entries []entry) ([]byte, error) {

@@ -15,7 +15,8 @@ import (
 
 func quiet(string) {}
 
-// programs is a folder like the one that `make build node-image` leaves.
+// programs is a folder like the one that `make build node-image` leaves. Its
+// etcd is the one that is a program.
 func programs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,6 +28,9 @@ func programs(t *testing.T) string {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte("this is "+name), mode))
 	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(self, filepath.Join(dir, "kube", "etcd")))
 	return dir
 }
 
@@ -37,7 +41,7 @@ func TestWhatIsPackedComesOut(t *testing.T) {
 	require.NoError(t, os.WriteFile(from, []byte("this is more"), 0o644))
 	n, err := Write(t.Context(), programs(t), map[string]string{"own/go.mod": from}, file, quiet)
 	require.NoError(t, err)
-	assert.Equal(t, 7, n)
+	assert.Equal(t, 9, n)
 
 	dir, err := Unpack(t.Context(), file, quiet)
 	require.NoError(t, err)
@@ -47,6 +51,10 @@ func TestWhatIsPackedComesOut(t *testing.T) {
 	data, err = os.ReadFile(filepath.Join(dir, "own", "go.mod"))
 	require.NoError(t, err)
 	assert.Equal(t, "this is more", string(data))
+	data, err = os.ReadFile(filepath.Join(dir, "THIRD_PARTY_NOTICES"))
+	require.NoError(t, err)
+	assert.Contains(t, string(data), "\n    kube/etcd\n\n", "what is no program of Go has no modules")
+	assert.Contains(t, string(data), "The Go Authors")
 	info, err := os.Stat(filepath.Join(dir, "lab"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o755), info.Mode().Perm())
@@ -106,5 +114,5 @@ func TestManyFiles(t *testing.T) {
 	require.NoError(t, err)
 	sums, _, err := readSums(tar.NewReader(compressed))
 	require.NoError(t, err)
-	assert.Len(t, sums, 20_006)
+	assert.Len(t, sums, 20_008)
 }

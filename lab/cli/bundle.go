@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/bundle"
 	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/notices"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -23,8 +24,9 @@ func newBundle(o *options) *cobra.Command {
 		Short: "Pack all that a room without internet needs into one archive",
 		Long: `bundle packs the programs, upstream's among them, and the images, the nodes'
 among them, with a list of checksums; and for lessons the CCMs that have a
-mistake, and a Go with the modules that a CCM is made of. Who has the archive
-needs neither Go nor a registry: lab up --bundle FILE and lab lesson --bundle FILE
+mistake, and a Go with the modules that a CCM is made of. LICENSE and
+THIRD_PARTY_NOTICES in it are the licences of all that. Who has the archive needs
+neither Go nor a registry: lab up --bundle FILE and lab lesson --bundle FILE
 unpack it once into the user's cache (XDG_CACHE_HOME, else ~/.cache), check it,
 and run from there. Unpacked by tar into a folder that all may read, its lab
 serves everybody on a machine: nothing is written there.
@@ -60,6 +62,7 @@ func writeBundle(ctx context.Context, file string, note func(string)) (packed in
 	if err != nil {
 		return 0, err
 	}
+	more[notices.LicenseFile] = filepath.Join(filepath.Dir(binDir()), notices.LicenseFile)
 	return bundle.Write(ctx, binDir(), more, file, note)
 }
 

@@ -144,7 +144,7 @@ func packGo(ctx context.Context, root string, files map[string]string) error {
 	if err != nil {
 		return err
 	}
-	single := []string{"LICENSE", "VERSION", "bin/go", "bin/gofmt"}
+	single := []string{"LICENSE", "PATENTS", "VERSION", "bin/go", "bin/gofmt"}
 	for _, tool := range goTools {
 		single = append(single, filepath.ToSlash(filepath.Join(tools, tool)))
 	}

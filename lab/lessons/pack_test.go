@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,18 @@ func TestAWorkshopOfABundle(t *testing.T) {
 	modules, err := os.ReadFile(filepath.Join(w.vendor, "modules.txt"))
 	require.NoError(t, err)
 	assert.NotContains(t, string(modules), root)
+	for name := range vendoredModules(string(modules)) {
+		licenses, err := filepath.Glob(filepath.Join(w.vendor, name, "LICENSE*"))
+		require.NoError(t, err)
+		if name == "github.com/josharian/intern" {
+			// `go mod vendor` leaves its license.md behind, which is not in capitals. It is
+			// in THIRD_PARTY_NOTICES, since the CCM is made of it, too.
+			assert.Empty(t, licenses)
+			continue
+		}
+		assert.NotEmpty(t, licenses, "%s is passed on without its licence", name)
+	}
+	require.FileExists(t, filepath.Join(bundle, workshopFolder, "go", "LICENSE"))
 
 	alone := []string{"PATH=/nowhere", "HOME=" + t.TempDir(), "GOCACHE=" + cacheOfGo(ctx, t), "GOFLAGS=", "GOPROXY="}
 	goRun := func(folder string, args ...string) (string, error) {
@@ -68,6 +81,19 @@ func TestAWorkshopOfABundle(t *testing.T) {
 	out, err = goRun(folder, "vet")
 	require.Error(t, err)
 	assert.Contains(t, out, "wrong type")
+}
+
+// vendoredModules are those of a modules.txt that have packages there.
+func vendoredModules(text string) map[string]bool {
+	modules, last := map[string]bool{}, ""
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "# "); ok {
+			last = strings.Fields(name)[0]
+		} else if !strings.HasPrefix(line, "#") {
+			modules[last] = true
+		}
+	}
+	return modules
 }
 
 // unpacked is a folder with files as a bundle has them, which nobody may write to.
