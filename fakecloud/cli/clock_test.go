@@ -18,12 +18,7 @@ import (
 func TestServeVirtualClock(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
-	ok := func(args ...string) string {
-		t.Helper()
-		out, errs, code := p.run(t, args...)
-		require.Zero(t, code, errs)
-		return out
-	}
+	ok, _ := p.commands(t)
 	assert.Contains(t, ok("clock", "get"), "virtual")
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
@@ -69,12 +64,7 @@ func TestServeVirtualClock(t *testing.T) {
 
 func TestOperationCommands(t *testing.T) {
 	p := serve(t, t.TempDir(), "--profile", "fast")
-	ok := func(args ...string) string {
-		t.Helper()
-		out, errs, code := p.run(t, args...)
-		require.Zero(t, code, errs)
-		return out
-	}
+	ok, _ := p.commands(t)
 	ok("instances", "create", "node-1")
 	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running", "what is under way is waited for")
 	out := ok("operations", "list", "--type", "createInstance", "--state", "done", "-o", "wide")

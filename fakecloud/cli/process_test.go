@@ -295,6 +295,24 @@ func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
+// commands run the program. The one must succeed, and gives what it prints; the
+// other must fail with a code, and say something.
+func (p *process) commands(t *testing.T) (ok func(args ...string) string, fails func(code int, says string, args ...string)) {
+	ok = func(args ...string) string {
+		t.Helper()
+		out, errs, code := p.run(t, args...)
+		require.Zero(t, code, errs)
+		return out
+	}
+	return ok, func(code int, says string, args ...string) {
+		t.Helper()
+		_, errs, got := p.run(t, args...)
+		assert.Equal(t, code, got, args)
+		assert.Contains(t, errs, says)
+		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
+	}
+}
+
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2")
@@ -305,19 +323,7 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
-	ok := func(args ...string) string {
-		t.Helper()
-		out, errs, code := p.run(t, args...)
-		require.Zero(t, code, errs)
-		return out
-	}
-	fails := func(code int, says string, args ...string) {
-		t.Helper()
-		_, errs, got := p.run(t, args...)
-		assert.Equal(t, code, got, args)
-		assert.Contains(t, errs, says)
-		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
-	}
+	ok, fails := p.commands(t)
 	assert.Equal(t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"))
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
 	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
@@ -435,18 +441,7 @@ func TestFaultCommands(t *testing.T) {
 	dir := t.TempDir()
 	ccm := filepath.Join(dir, "ccm")
 	p := serve(t, dir, "--token", "ccm="+ccm)
-	ok := func(args ...string) string {
-		t.Helper()
-		out, errs, code := p.run(t, args...)
-		require.Zero(t, code, errs)
-		return out
-	}
-	fails := func(code int, says string, args ...string) {
-		t.Helper()
-		_, errs, got := p.run(t, args...)
-		assert.Equal(t, code, got, args)
-		assert.Contains(t, errs, says)
-	}
+	ok, fails := p.commands(t)
 	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
 	out := ok("faults", "create", "-o", "wide", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
 	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`, out)
