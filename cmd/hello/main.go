@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,12 +80,7 @@ func optionsFrom(environment []string) (options, error) {
 		name, value, _ := strings.Cut(variable, "=")
 		env[name] = value
 	}
-	get := func(key, otherwise string) string {
-		if value := env[key]; value != "" {
-			return value
-		}
-		return otherwise
-	}
+	get := func(key, otherwise string) string { return cmp.Or(env[key], otherwise) }
 	host, _ := os.Hostname() // In a pod this is the pod's name.
 	o := options{identity: demoserver.Identity{
 		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),

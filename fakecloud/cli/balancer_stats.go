@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -261,8 +262,5 @@ func (n *instanceNames) learn(ctx context.Context, ids []string) {
 }
 
 func (n *instanceNames) of(id string) string {
-	if name := n.known[id]; name != "" {
-		return name
-	}
-	return id
+	return cmp.Or(n.known[id], id)
 }

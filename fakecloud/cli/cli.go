@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -95,8 +96,8 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	}
 	root.SetFlagErrorFunc(explainFlag)
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.url, "url", envOr("FAKECLOUD_URL", "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
-	flags.StringVar(&a.tokenFile, "token-file", envOr("FAKECLOUD_TOKEN_FILE", filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
+	flags.StringVar(&a.url, "url", cmp.Or(os.Getenv("FAKECLOUD_URL"), "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
+	flags.StringVar(&a.tokenFile, "token-file", cmp.Or(os.Getenv("FAKECLOUD_TOKEN_FILE"), filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
 	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
 	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
 		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
@@ -127,13 +128,6 @@ func version() string {
 		}
 	}
 	return v + " (" + info.GoVersion + ")"
-}
-
-func envOr(name, otherwise string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return otherwise
 }
 
 // stateDir is where the cloud keeps its data unless told otherwise.

@@ -85,10 +85,6 @@ func whenText(f api.Fault) string {
 		}
 		return t.UTC().Format("15:04:05")
 	}
-	text := words(word("skip", f.Skip), word("every", f.Every), word("probability", f.Probability), word("seed", f.Seed),
-		word("from", at(f.From)), word("until", at(f.Until)), flag("spent", f.Spent))
-	if text == "" {
-		return "always"
-	}
-	return text
+	return cmp.Or(words(word("skip", f.Skip), word("every", f.Every), word("probability", f.Probability), word("seed", f.Seed),
+		word("from", at(f.From)), word("until", at(f.Until)), flag("spent", f.Spent)), "always")
 }

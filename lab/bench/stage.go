@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -225,12 +226,5 @@ func (t taken) String() string {
 		cpu = append(cpu, fmt.Sprintf("%s %.1f", name, t.CPU[name]))
 	}
 	return fmt.Sprintf("calls: %s; event streams opened: %d; CPU seconds of %.1f: %s",
-		orNone(strings.Join(calls, ", ")), t.Streams, t.Seconds, strings.Join(cpu, ", "))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
+		cmp.Or(strings.Join(calls, ", "), "none"), t.Streams, t.Seconds, strings.Join(cpu, ", "))
 }
