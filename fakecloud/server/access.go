@@ -36,7 +36,8 @@ func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api
 		return
 	}
 	items, more, err := s.cloud.ListProjects(r.Context(), f)
-	s.result(w, r, http.StatusOK, api.ProjectList{Items: each(items, projectOf), NextPageToken: nextPage(items, more, func(last cloud.Project) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.Project) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.ProjectList{Items: each(items, projectOf), NextPageToken: next}, err)
 }
 
 // CreateProject implements api.ServerInterface.
@@ -78,7 +79,8 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 		return
 	}
 	items, more, err := s.cloud.ListTokens(r.Context(), id, f)
-	s.result(w, r, http.StatusOK, api.TokenList{Items: each(items, tokenOf), NextPageToken: nextPage(items, more, func(last cloud.Token) string { return last.Name })}, err)
+	next := nextPage(items, more, func(last cloud.Token) string { return last.Name })
+	s.result(w, r, http.StatusOK, api.TokenList{Items: each(items, tokenOf), NextPageToken: next}, err)
 }
 
 // CreateToken implements api.ServerInterface.

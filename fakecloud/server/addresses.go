@@ -27,7 +27,8 @@ func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params ap
 	}
 	f.States = each(value(params.State), func(v api.AddressState) string { return string(v) })
 	items, more, err := s.cloud.ListAddresses(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.ReservedAddressList{Items: each(items, addressOf), NextPageToken: nextPage(items, more, func(last cloud.ReservedAddress) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.ReservedAddress) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.ReservedAddressList{Items: each(items, addressOf), NextPageToken: next}, err)
 }
 
 // ReserveAddress implements api.ServerInterface.

@@ -36,7 +36,8 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 		return
 	}
 	items, more, err := s.cloud.ListAudit(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })}, err)
+	next := nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })
+	s.result(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: next}, err)
 }
 
 func auditPosition(token string) (int64, error) {

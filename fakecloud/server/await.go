@@ -23,7 +23,8 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 		States: each(value(params.State), func(v api.OperationState) string { return string(v) }),
 		After:  page.After, Limit: page.Limit,
 	})
-	s.result(w, r, http.StatusOK, api.OperationList{Items: each(items, operationOf), NextPageToken: nextPage(items, more, func(last cloud.Operation) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.Operation) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.OperationList{Items: each(items, operationOf), NextPageToken: next}, err)
 }
 
 // GetOperation implements api.ServerInterface.

@@ -53,7 +53,8 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 	f.Zone = value(params.Zone)
 	f.States = each(value(params.State), func(v api.InstanceState) string { return string(v) })
 	items, more, err := s.cloud.ListInstances(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.InstanceList{Items: each(items, instanceOf), NextPageToken: nextPage(items, more, func(last cloud.Instance) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.Instance) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.InstanceList{Items: each(items, instanceOf), NextPageToken: next}, err)
 }
 
 func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
@@ -154,7 +155,8 @@ func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, param
 	}
 	f.States = each(value(params.State), func(v api.LoadBalancerState) string { return string(v) })
 	items, more, err := s.cloud.ListLoadBalancers(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.LoadBalancerList{Items: each(items, loadBalancerOf), NextPageToken: nextPage(items, more, func(last cloud.LoadBalancer) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.LoadBalancer) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.LoadBalancerList{Items: each(items, loadBalancerOf), NextPageToken: next}, err)
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -245,7 +247,8 @@ func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.L
 		return
 	}
 	items, more, err := s.cloud.ListRoutes(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.RouteList{Items: each(items, routeOf), NextPageToken: nextPage(items, more, func(last cloud.Route) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.Route) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.RouteList{Items: each(items, routeOf), NextPageToken: next}, err)
 }
 
 // CreateRoute implements api.ServerInterface.

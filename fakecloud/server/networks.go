@@ -15,7 +15,8 @@ func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api
 		return
 	}
 	items, more, err := s.cloud.ListNetworks(r.Context(), project(r), f)
-	s.result(w, r, http.StatusOK, api.NetworkList{Items: each(items, networkOf), NextPageToken: nextPage(items, more, func(last cloud.Network) string { return last.ID })}, err)
+	next := nextPage(items, more, func(last cloud.Network) string { return last.ID })
+	s.result(w, r, http.StatusOK, api.NetworkList{Items: each(items, networkOf), NextPageToken: next}, err)
 }
 
 // CreateNetwork implements api.ServerInterface.
