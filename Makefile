@@ -75,8 +75,8 @@ bin/lab:
 
 .PHONY: test
 test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
-	@# ./lab takes longest, and mostly waits: what follows is compiled and run beside it.
-	$(call go_test,unit,./lab ./...,-race -timeout 20m)
+	@# ./lab takes longest, and mostly waits: it comes first, and others have all processors beside it.
+	$(call go_test,unit,./lab ./...,-race -p $$(($$(nproc) + 1)) -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
 	$(GO) test -vet=off -run Allocates ./fakecloud/dataplane
 	cd lab/kube && $(call go_test,kube,$(filter-out %/hollow-node %/hollowkubelet,$(KUBE_PACKAGES)),-race -timeout 20m)
