@@ -74,7 +74,7 @@ bin/lab:
 	@$(MAKE) --no-print-directory build
 
 .PHONY: test
-test: build ## Run all tests with the race detector, the integration tests on an embedded cluster among them
+test: build ## Run all tests, the integration tests on an embedded cluster among them, with the race detector but for the hollow kubelet's
 	@# ./lab takes longest, and mostly waits: it comes first, and others have all processors beside it.
 	$(call go_test,unit,./lab ./...,-race -p $$(($$(nproc) + 1)) -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
