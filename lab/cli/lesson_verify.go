@@ -83,7 +83,10 @@ func (v *verification) run(cmd *cobra.Command, ids []string) error {
 	}
 	workers.Wait()
 	if len(v.failed) > 0 {
-		return errors.Join(append(v.failed, fmt.Errorf("%d of %d lessons do not work: %s", len(v.broken), len(fit), strings.Join(v.broken, ", ")))...)
+		if n := len(v.broken); n > 0 { // Else a lab could not be taken down, say.
+			v.fail(fmt.Errorf("%d of %d lessons do not work: %s", n, len(fit), strings.Join(v.broken, ", ")))
+		}
+		return errors.Join(v.failed...)
 	}
 	if len(left) > 0 { // --quiet or not: nobody shall take that for all of them.
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(fit), strings.Join(left, ", "))
