@@ -24,6 +24,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	ccmversion "github.com/ccmlab/ccmlab/ccm/version"
 )
 
@@ -33,7 +34,7 @@ func NewCommand() (*cobra.Command, error) {
 	if err != nil {
 		return nil, fmt.Errorf("building the options of the cloud controller manager: %w", err)
 	}
-	opts.KubeCloudShared.CloudProvider.Name = ProviderName
+	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
 	forAThousandNodes(opts)
 	cmd := app.NewCloudControllerManagerCommand(opts, initialize, controllers(),
 		controllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
@@ -99,8 +100,8 @@ func forAThousandNodes(o *options.CloudControllerManagerOptions) {
 func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
 	routesNeedCIDR(&cfg.ComponentConfig.KubeCloudShared)
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
-	if provider.Name != ProviderName {
-		klog.ErrorS(nil, "This binary knows one cloud only", "want", ProviderName, "got", provider.Name)
+	if provider.Name != contract.ProviderName {
+		klog.ErrorS(nil, "This binary knows one cloud only", "want", contract.ProviderName, "got", provider.Name)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
 	ofCluster = cfg.ComponentConfig.KubeCloudShared.ClusterName
@@ -127,14 +128,14 @@ func routesNeedCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 // missing one with a stack trace.
 func open(file string) (cloudprovider.Interface, error) {
 	if file == "" {
-		return cloudprovider.GetCloudProvider(ProviderName, nil)
+		return cloudprovider.GetCloudProvider(contract.ProviderName, nil)
 	}
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("--cloud-config: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	return cloudprovider.GetCloudProvider(ProviderName, f)
+	return cloudprovider.GetCloudProvider(contract.ProviderName, f)
 }
 
 func version() string { return ccmversion.Get().Version }

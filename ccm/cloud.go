@@ -23,14 +23,12 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
-// ProviderName is what --cloud-provider names, and the scheme of provider IDs.
-const ProviderName = "fakecloud"
-
 func init() {
-	cloudprovider.RegisterCloudProvider(ProviderName, func(r io.Reader) (cloudprovider.Interface, error) {
+	cloudprovider.RegisterCloudProvider(contract.ProviderName, func(r io.Reader) (cloudprovider.Interface, error) {
 		cfg, err := config.Read(r, os.Getenv)
 		if err != nil {
 			return nil, err
@@ -71,7 +69,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: TagCluster + "=" + cluster, ServiceTag: TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Check: project.check, Token: cfg.Token, Observe: calls.CacheQuestion,
+		ClusterTag: contract.TagCluster + "=" + cluster, ServiceTag: contract.TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Check: project.check, Token: cfg.Token, Observe: calls.CacheQuestion,
 	})
 	mass := cfg.MassDeletion
 	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
@@ -98,7 +96,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events("")})
-	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fakecloud-ccm"}))
+	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	c.loadBalancers.clusterUID = clusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
@@ -134,7 +132,7 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 func (c *cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.loadBalancers, true }
 func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.instances, true }
 func (c *cloud) Routes() (cloudprovider.Routes, bool)             { return c.routes, true }
-func (c *cloud) ProviderName() string                             { return ProviderName }
+func (c *cloud) ProviderName() string                             { return contract.ProviderName }
 
 // HasClusterID is true: balancers and routes carry the cluster's name
 // (--cluster-name) in a tag, and what is without it is never touched.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -75,8 +76,8 @@ func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
 		passes(time.Second)
 
 		for _, n := range []*corev1.Node{waiting, stays} {
-			c.explain.warn(n, topicInitialization, cause{reason: reasonInstanceNotFound}, "not there")
-			c.explain.warn(n, topicRoute+" 10.244.1.0/24", cause{reason: reasonRouteConflict}, "in the way")
+			c.explain.warn(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+			c.explain.warn(n, topicRoute+" 10.244.1.0/24", cause{reason: contract.ReasonRouteConflict}, "in the way")
 		}
 		c.explain.warn(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
 		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, waiting.Name, metav1.DeleteOptions{}))

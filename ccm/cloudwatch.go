@@ -38,6 +38,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -66,7 +67,7 @@ func startCloudWatch(as app.ControllerInitContext, cfg *cloudcontrollerconfig.Co
 	return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c, ok := provider.(*cloud)
 		if !ok {
-			return nil, false, fmt.Errorf("%s watches %s only, not %s", calls.CloudWatch, ProviderName, provider.ProviderName())
+			return nil, false, fmt.Errorf("%s watches %s only, not %s", calls.CloudWatch, contract.ProviderName, provider.ProviderName())
 		}
 		if !c.cached {
 			klog.Warningf("%s is off: it lives on what is remembered of the cloud, and the configuration says cache: false", calls.CloudWatch)
@@ -305,12 +306,12 @@ func (w *cloudWatch) observe(c inventory.Change) {
 	switch {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
-	case c.LoadBalancer != nil && c.LoadBalancer.Tags[TagServiceUID] == "":
+	case c.LoadBalancer != nil && c.LoadBalancer.Tags[contract.TagServiceUID] == "":
 		// Somebody took its tags: it does not tell any more whose it was.
 		w.toldOfAll()
 		w.enqueueServices()
 	case c.LoadBalancer != nil:
-		uid := c.LoadBalancer.Tags[TagServiceUID]
+		uid := c.LoadBalancer.Tags[contract.TagServiceUID]
 		w.toldOf(uid)
 		w.serviceQueue.Add(uid)
 		if !c.Gone && c.LoadBalancer.State != api.LoadBalancerDeleting && w.serviceOf(uid) == nil {

@@ -18,18 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
-
-// reasonNodeRemoved is of an Event on a Node that was deleted.
-const reasonNodeRemoved = "NodeRemoved"
-
-// AnnotationPrompted on a Node says when the cloud watch last prompted it. It
-// has no other meaning: any change of a Node has upstream's node controller
-// look at it at once, where its own retry may be a quarter of an hour away. It
-// is left there when the Node is initialised: it tells why that went so fast,
-// and to remove it would be one more write for each Node.
-const AnnotationPrompted = "fakecloud.ccmlab.io/prompted"
 
 const (
 	// waitingPeriod is how often Nodes that wait for their initialisation are
@@ -75,7 +66,7 @@ func (w *cloudWatch) nodeChanged(old, obj any) {
 // enqueueNodesOf are the Nodes with the instance's provider ID and the one
 // with its name, which may be waiting for it.
 func (w *cloudWatch) enqueueNodesOf(instance *api.Instance) {
-	found, err := w.nodes.ByIndex(byProviderID, providerID(instance.ID))
+	found, err := w.nodes.ByIndex(byProviderID, contract.ProviderID(instance.ID))
 	if err != nil {
 		klog.ErrorS(err, "Looking up Nodes by provider ID")
 	}
@@ -92,7 +83,7 @@ func (w *cloudWatch) checkWaiting(context.Context) {
 	w.looks++
 	for _, obj := range w.nodes.List() {
 		node, ok := obj.(*corev1.Node)
-		if ok && w.waits(node) && (w.looks%rareLooks == 0 || !w.explain.toldThat(node, topicInitialization, reasonInstanceNotFound)) {
+		if ok && w.waits(node) && (w.looks%rareLooks == 0 || !w.explain.toldThat(node, topicInitialization, contract.ReasonInstanceNotFound)) {
 			w.nodeQueue.Add(node.Name)
 		}
 	}
@@ -165,7 +156,7 @@ func (w *cloudWatch) removeIfGone(ctx context.Context, node *corev1.Node, id str
 		return fmt.Errorf("deleting node %s, whose instance %s %s: %w", node.Name, id, why, err)
 	}
 	nodesRemoved.Inc()
-	w.explain.note(node, reasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
+	w.explain.note(node, contract.ReasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
 	return nil
 }
 
@@ -186,7 +177,7 @@ func (w *cloudWatch) prompt(ctx context.Context, node *corev1.Node) error {
 	now := time.Now()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         node.UID, // a precondition: no other Node of that name
-		"annotations": map[string]string{AnnotationPrompted: now.UTC().Format(time.RFC3339)},
+		"annotations": map[string]string{contract.AnnotationPrompted: now.UTC().Format(time.RFC3339)},
 	}})
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -30,7 +31,7 @@ func (w *cloudWatch) checkOrphans(ctx context.Context) {
 	w.undeletable.GC()
 	since, doubtful := map[string]time.Time{}, map[string]bool{}
 	for _, lb := range w.known.LoadBalancers() {
-		if lb.State == api.LoadBalancerDeleting || lb.Tags[TagCluster] != w.cluster || w.isOthers(&lb) {
+		if lb.State == api.LoadBalancerDeleting || lb.Tags[contract.TagCluster] != w.cluster || w.isOthers(&lb) {
 			continue
 		}
 		owner, orphan, err := w.isOrphan(ctx, &lb)
@@ -40,7 +41,7 @@ func (w *cloudWatch) checkOrphans(ctx context.Context) {
 		}
 		switch {
 		case !orphan:
-		case w.clusterUID == "" || lb.Tags[TagClusterUID] != w.clusterUID:
+		case w.clusterUID == "" || lb.Tags[contract.TagClusterUID] != w.clusterUID:
 			doubtful[lb.ID] = true
 			w.tellDoubtful(&lb)
 		default:
@@ -58,20 +59,20 @@ func (w *cloudWatch) checkOrphans(ctx context.Context) {
 
 // isOthers tells whether the balancer is of another cluster of the same name.
 func (w *cloudWatch) isOthers(lb *api.LoadBalancer) bool {
-	uid := lb.Tags[TagClusterUID]
+	uid := lb.Tags[contract.TagClusterUID]
 	return uid != "" && w.clusterUID != "" && uid != w.clusterUID
 }
 
 // isOrphan tells whether the balancer has no Service, and which its tags name.
 // An error is no verdict.
 func (w *cloudWatch) isOrphan(ctx context.Context, lb *api.LoadBalancer) (*corev1.Service, bool, error) {
-	uid := lb.Tags[TagServiceUID]
+	uid := lb.Tags[contract.TagServiceUID]
 	if svc := w.serviceOf(uid); svc != nil && holdsBalancer(svc) {
 		return svc, false, nil
 	}
-	namespace, name, ok := strings.Cut(lb.Tags[TagService], "/")
+	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
 	if !ok || namespace == "" || name == "" || uid == "" {
-		return nil, false, fmt.Errorf("its tags %s and %s do not name a Service", TagService, TagServiceUID)
+		return nil, false, fmt.Errorf("its tags %s and %s do not name a Service", contract.TagService, contract.TagServiceUID)
 	}
 	owner := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
 	svc, err := w.kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -106,7 +107,7 @@ func (w *cloudWatch) tellDoubtful(lb *api.LoadBalancer) {
 	defer w.mu.Unlock()
 	if !w.doubtful[lb.ID] {
 		klog.InfoS("Load balancer has no Service here, and is left alone: it may be of another cluster of the same name. If it is of none, delete it by hand",
-			"id", lb.ID, "name", lb.Name, "service", lb.Tags[TagService], "wantTag", TagClusterUID+"="+w.clusterUID)
+			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService], "wantTag", contract.TagClusterUID+"="+w.clusterUID)
 	}
 }
 

@@ -15,13 +15,14 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/component-base/metrics/testutil"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // leaked is a balancer of this very cluster.
 func leaked(t *testing.T) *api.LoadBalancer {
 	lb := built(t, api.LoadBalancerActive)
-	lb.Tags[TagClusterUID] = "cluster-uid"
+	lb.Tags[contract.TagClusterUID] = "cluster-uid"
 	return lb
 }
 
@@ -62,18 +63,18 @@ func TestWatchDeletesOrphans(t *testing.T) {
 		"upstream is yet to clean up":       {svc: cleaning, informed: true},
 		"the API server does not answer":    {apiErr: errors.New("refused")},
 		"it is going":                       {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
-		"of another cluster's name":         {lb: func(lb *api.LoadBalancer) { lb.Tags[TagCluster] = "blue" }},
-		"of another cluster of that name":   {lb: func(lb *api.LoadBalancer) { lb.Tags[TagClusterUID] = "blue" }},
-		"without the cluster's UID":         {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }, unknown: true},
+		"of another cluster's name":         {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }},
+		"of another cluster of that name":   {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagClusterUID] = "blue" }},
+		"without the cluster's UID":         {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }, unknown: true},
 		"we do not know our cluster's UID":  {own: "-", unknown: true},
-		"neither it nor we have one":        {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }, own: "-", unknown: true},
-		"no Service named":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }},
-		"a Service named badly":             {lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "web" }},
-		"a Service without a name":          {lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "default/" }},
-		"no Service's UID":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagServiceUID) }},
-		"its name tag bent by hand":         {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { lb.Tags[TagService] = "a/b" }},
+		"neither it nor we have one":        {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }, own: "-", unknown: true},
+		"no Service named":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }},
+		"a Service named badly":             {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "web" }},
+		"a Service without a name":          {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "default/" }},
+		"no Service's UID":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagServiceUID) }},
+		"its name tag bent by hand":         {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "a/b" }},
 		"the API server may not be asked":   {apiErr: errors.New("forbidden")},
-		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { delete(lb.Tags, TagClusterUID) }},
+		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -179,13 +180,13 @@ func TestWatchUndeletableOrphans(t *testing.T) {
 		var many []api.LoadBalancer
 		for i := range 40 {
 			lb := leaked(t)
-			lb.ID, lb.Tags[TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
+			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
 			many = append(many, *lb)
 		}
 		w.cloud.has(many...)
 		last := many[len(many)-1]
 		w.reconciler.deleted = func(svc *corev1.Service) error {
-			if string(svc.UID) != last.Tags[TagServiceUID] {
+			if string(svc.UID) != last.Tags[contract.TagServiceUID] {
 				return errors.New("409")
 			}
 			w.cloud.has(many[:len(many)-1]...)
@@ -206,7 +207,7 @@ func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
 		var many []api.LoadBalancer
 		for i := range 20 {
 			lb := leaked(t)
-			lb.ID, lb.Tags[TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
+			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
 			many = append(many, *lb)
 		}
 		w.cloud.has(many...)
@@ -216,7 +217,7 @@ func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
 			w.cloud.mu.Lock()
 			defer w.cloud.mu.Unlock()
 			for i, lb := range w.cloud.balancers {
-				if lb.Tags[TagServiceUID] == string(svc.UID) {
+				if lb.Tags[contract.TagServiceUID] == string(svc.UID) {
 					w.cloud.balancers = append(w.cloud.balancers[:i], w.cloud.balancers[i+1:]...)
 					break
 				}

@@ -24,11 +24,9 @@ import (
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
-
-// reasonLoadBalancerRepaired is of an Event on a Service, one for each repair.
-const reasonLoadBalancerRepaired = "LoadBalancerRepaired"
 
 const (
 	// settling is how long a difference must last before it is acted on:
@@ -287,7 +285,7 @@ func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes [
 	}
 	if seen.repairing != "" {
 		balancerRepairs.Inc()
-		w.explain.note(svc, reasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
+		w.explain.note(svc, contract.ReasonLoadBalancerRepaired, "The load balancer was changed or deleted out of band, and repaired: %s", seen.repairing)
 	}
 	*seen = seenBalancer{fulfilled: &want, id: lb.ID}
 	return nil

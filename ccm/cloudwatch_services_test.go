@@ -16,6 +16,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -445,9 +446,9 @@ func TestWatchBridgesWhatLasts(t *testing.T) {
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 	for name, told := range map[string]inventory.Change{
-		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "01234567-89ab"}}, Gone: true},
+		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}}, Gone: true},
 		"listed anew":   {},
-		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "nobody"}}},
+		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -478,7 +479,7 @@ func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
 		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
 		lost := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		lost.Tags[TagServiceUID] = "nobody"
+		lost.Tags[contract.TagServiceUID] = "nobody"
 		w.cloud.has(lost)
 		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		again.ID = "lb-2"

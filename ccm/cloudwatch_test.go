@@ -30,6 +30,7 @@ import (
 	controllermanager "k8s.io/controller-manager/app"
 	cmconfig "k8s.io/controller-manager/config"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -79,7 +80,7 @@ func (f *fakeKnown) LoadBalancers() []api.LoadBalancer {
 }
 
 func (f *fakeKnown) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[TagServiceUID] != uid })
+	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
 }
 
 func (f *fakeKnown) has(balancers ...api.LoadBalancer) {
@@ -244,11 +245,11 @@ func TestWatchObserves(t *testing.T) {
 	another := balancedService()
 	another.Name, another.UID = "another", "some-uid"
 	require.NoError(t, w.services.Add(another))
-	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "some-uid"}}})
+	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}})
 	assert.Empty(t, keys(w.nodeQueue))
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue))
 	require.NoError(t, w.services.Delete(another))
-	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
+	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue), "on its way out after its Service")
 
 	w.observe(inventory.Change{Route: &api.Route{}})

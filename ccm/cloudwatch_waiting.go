@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
 )
 
 const (
@@ -27,8 +29,8 @@ const (
 
 // passing are the causes that end without a change of the Service.
 var passing = []string{
-	reasonCloudUnavailable, reasonCloudThrottled, reasonCloudAccessDenied, reasonWrongProject,
-	reasonQuotaExceeded, reasonAddressPoolExhausted,
+	contract.ReasonCloudUnavailable, contract.ReasonCloudThrottled, contract.ReasonCloudAccessDenied, contract.ReasonWrongProject,
+	contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted,
 }
 
 // waitsForAddress tells whether upstream tried, and the cloud was why it failed.

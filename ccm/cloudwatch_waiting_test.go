@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -42,7 +43,7 @@ func TestWatchGetsTheAddressAfterAnOutage(t *testing.T) {
 			}
 			return status, err
 		}
-		w.explain.warn(svc, topicLoadBalancer, cause{reason: reasonCloudUnavailable}, "503")
+		w.explain.warn(svc, topicLoadBalancer, cause{reason: contract.ReasonCloudUnavailable}, "503")
 		require.Len(t, w.events(), 1)
 		w.run()
 		passes(10 * time.Minute)
@@ -74,15 +75,15 @@ func TestWatchGetsNoAddress(t *testing.T) {
 		late   func(svc *corev1.Service) // what the informer has not seen
 	}{
 		"no trouble told":      {},
-		"the Service's fault":  {cause: reasonInvalidService},
-		"a name taken":         {cause: reasonLoadBalancerNameTaken},
-		"of a class":           {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
-		"of another type":      {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
-		"without a finalizer":  {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil }},
-		"being deleted":        {cause: reasonCloudUnavailable, change: func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }},
-		"made anew since":      {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" }},
-		"upstream was quicker": {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.Status = balancedService().Status }},
-		"no longer wants one":  {cause: reasonCloudUnavailable, late: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
+		"the Service's fault":  {cause: contract.ReasonInvalidService},
+		"a name taken":         {cause: contract.ReasonLoadBalancerNameTaken},
+		"of a class":           {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
+		"of another type":      {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
+		"without a finalizer":  {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil }},
+		"being deleted":        {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }},
+		"made anew since":      {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" }},
+		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.Status = balancedService().Status }},
+		"no longer wants one":  {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := unaddressed()

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -231,5 +232,5 @@ func (e *ambiguousError) Error() string {
 }
 
 func (e *ambiguousError) cause() cause {
-	return cause{reasonInstanceAmbiguous, strings.Join(e.ids, " ")}
+	return cause{contract.ReasonInstanceAmbiguous, strings.Join(e.ids, " ")}
 }

@@ -20,61 +20,42 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-)
-
-// Reasons of the Events on Nodes and Services. They are for people and for
-// programs, so they stay.
-const (
-	reasonInstanceNotFound     = "InstanceNotFound"
-	reasonInstanceAmbiguous    = "InstanceAmbiguous"
-	reasonInstanceStopped      = "InstanceStopped"
-	reasonInstanceInError      = "InstanceInError"
-	reasonForeignProviderID    = "ForeignProviderID"
-	reasonProvidedNodeIP       = "ProvidedNodeIPMismatch"
-	reasonNodeLabelSkipped     = "NodeLabelSkipped"
-	reasonMassDeletionHeld     = "MassDeletionHeld"
-	reasonRouteConflict        = "RouteConflict"
-	reasonWrongProject         = "WrongProject"
-	reasonQuotaExceeded        = "QuotaExceeded"
-	reasonAddressPoolExhausted = "AddressPoolExhausted"
-	reasonCloudThrottled       = "CloudThrottled"
-	reasonCloudAccessDenied    = "CloudAccessDenied"
-	reasonCloudUnavailable     = "CloudUnavailable"
 )
 
 // nextSteps are what a person can do about each; what needs nobody says so. An
 // Event whose message says it already has none.
 var nextSteps = map[string]string{
-	reasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
-	reasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
-	reasonInstanceStopped:      "start it, or terminate it if it is not to come back",
-	reasonInstanceInError:      "mend or replace the instance",
-	reasonForeignProviderID:    "a Node of another cloud is left alone; if this one is ours, delete it and start its kubelet without --provider-id",
-	reasonProvidedNodeIP:       "start the kubelet with one of these addresses as --node-ip, or without it",
-	reasonNodeLabelSkipped:     "change the tag, or leave it out of the CCM's nodeLabels",
-	reasonMassDeletionHeld:     "if the instance is really gone there is nothing to do, as it is asked about again; if it is not, mend the cloud, and the Node stays",
-	reasonRouteConflict:        "the route comes by itself once the way is free",
-	reasonWrongProject:         "give the CCM a token of the project that it is configured for",
-	reasonQuotaExceeded:        "delete what is not needed, or have the project's quota raised",
-	reasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, or have the pool enlarged",
-	reasonCloudThrottled:       "it is tried again by itself; if this lasts, look for who calls the cloud so often, or have the limit raised",
-	reasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
-	reasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
+	contract.ReasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
+	contract.ReasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
+	contract.ReasonInstanceStopped:      "start it, or terminate it if it is not to come back",
+	contract.ReasonInstanceInError:      "mend or replace the instance",
+	contract.ReasonForeignProviderID:    "a Node of another cloud is left alone; if this one is ours, delete it and start its kubelet without --provider-id",
+	contract.ReasonProvidedNodeIP:       "start the kubelet with one of these addresses as --node-ip, or without it",
+	contract.ReasonNodeLabelSkipped:     "change the tag, or leave it out of the CCM's nodeLabels",
+	contract.ReasonMassDeletionHeld:     "if the instance is really gone there is nothing to do, as it is asked about again; if it is not, mend the cloud, and the Node stays",
+	contract.ReasonRouteConflict:        "the route comes by itself once the way is free",
+	contract.ReasonWrongProject:         "give the CCM a token of the project that it is configured for",
+	contract.ReasonQuotaExceeded:        "delete what is not needed, or have the project's quota raised",
+	contract.ReasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, or have the pool enlarged",
+	contract.ReasonCloudThrottled:       "it is tried again by itself; if this lasts, look for who calls the cloud so often, or have the limit raised",
+	contract.ReasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
+	contract.ReasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
 
 	// Of balancers: see loadbalancer_errors.go.
-	reasonInvalidService:        "change the Service's spec or annotations",
-	reasonLoadBalancerFailed:    "the cloud tries again by itself; if this lasts, mend what it names, or see to the cloud",
-	reasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
-	reasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
+	contract.ReasonInvalidService:        "change the Service's spec or annotations",
+	contract.ReasonLoadBalancerFailed:    "the cloud tries again by itself; if this lasts, mend what it names, or see to the cloud",
+	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
+	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
 	// The messages of these say what to do.
-	reasonLoadBalancerNameTaken: "",
-	reasonAddressNotAvailable:   "",
-	reasonLoadBalancerDegraded:  "",
+	contract.ReasonLoadBalancerNameTaken: "",
+	contract.ReasonAddressNotAvailable:   "",
+	contract.ReasonLoadBalancerDegraded:  "",
 	// There is nothing to do.
-	reasonLoadBalancerReplaced: "",
-	reasonIPv4Only:             "",
+	contract.ReasonLoadBalancerReplaced: "",
+	contract.ReasonIPv4Only:             "",
 }
 
 // nextStep is what to do about a reason.
@@ -228,15 +209,15 @@ func (e *explainer) explain(obj object, topic, what string, err error) {
 func (e *explainer) state(node *corev1.Node, instance *api.Instance) {
 	switch instance.State {
 	case api.InstanceStopped:
-		e.warn(node, topicInstance, cause{reason: reasonInstanceStopped},
-			"Instance %s is stopped; %s", instance.ID, nextStep(reasonInstanceStopped))
+		e.warn(node, topicInstance, cause{reason: contract.ReasonInstanceStopped},
+			"Instance %s is stopped; %s", instance.ID, nextStep(contract.ReasonInstanceStopped))
 	case api.InstanceError:
 		why := "the cloud gives no reason"
 		if r := instance.StateReason; r != nil && *r != "" {
 			why = *r
 		}
-		e.warn(node, topicInstance, cause{reasonInstanceInError, why},
-			"Instance %s is in error: %s; %s", instance.ID, why, nextStep(reasonInstanceInError))
+		e.warn(node, topicInstance, cause{contract.ReasonInstanceInError, why},
+			"Instance %s is in error: %s; %s", instance.ID, why, nextStep(contract.ReasonInstanceInError))
 	default:
 		e.resolved(node, topicInstance)
 	}
@@ -261,30 +242,30 @@ func causeOf(err error) cause {
 	case errors.As(err, &known):
 		return known.cause()
 	case errors.Is(err, errWrongProject): // Before "not found", which is that of another project.
-		return cause{reason: reasonWrongProject}
+		return cause{reason: contract.ReasonWrongProject}
 	case errors.Is(err, cloudprovider.InstanceNotFound), errors.Is(err, errNoSuchName):
-		return cause{reason: reasonInstanceNotFound}
+		return cause{reason: contract.ReasonInstanceNotFound}
 	case errors.As(err, &refused):
 		return causeOfRefusal(refused)
 	default:
-		return cause{reason: reasonCloudUnavailable}
+		return cause{reason: contract.ReasonCloudUnavailable}
 	}
 }
 
 func causeOfRefusal(refused *client.Error) cause {
 	switch refused.Problem.Code {
 	case api.RouteConflict:
-		return cause{reason: reasonRouteConflict}
+		return cause{reason: contract.ReasonRouteConflict}
 	case api.QuotaExceeded:
-		return cause{reason: reasonQuotaExceeded}
+		return cause{reason: contract.ReasonQuotaExceeded}
 	case api.AddressPoolExhausted:
-		return cause{reason: reasonAddressPoolExhausted}
+		return cause{reason: contract.ReasonAddressPoolExhausted}
 	}
 	switch refused.Status {
 	case http.StatusTooManyRequests:
-		return cause{reason: reasonCloudThrottled}
+		return cause{reason: contract.ReasonCloudThrottled}
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return cause{reason: reasonCloudAccessDenied}
+		return cause{reason: contract.ReasonCloudAccessDenied}
 	}
-	return cause{reason: reasonCloudUnavailable}
+	return cause{reason: contract.ReasonCloudUnavailable}
 }

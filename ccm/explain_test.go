@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -92,7 +93,7 @@ func TestCausesThatTakeTurns(t *testing.T) {
 	}
 	e.node(waiting, nil)
 	assert.False(t, e.troubled(waiting, topicInitialization))
-	assert.False(t, e.toldThat(waiting, topicInitialization, reasonInstanceNotFound))
+	assert.False(t, e.toldThat(waiting, topicInitialization, contract.ReasonInstanceNotFound))
 	e.node(waiting, storm[0])
 	assert.Len(t, recorder.Events, 4)
 }
@@ -102,7 +103,7 @@ func TestManyCauses(t *testing.T) {
 	e := newExplainer()
 	e.use(record.NewFakeRecorder(1000))
 	for n := range 500 {
-		e.warn(node(""), topicInitialization, cause{reason: reasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
+		e.warn(node(""), topicInitialization, cause{reason: contract.ReasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
 	}
 	assert.Len(t, e.said[about{"u1", topicInitialization}], maxSaid)
 }
@@ -134,28 +135,35 @@ func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
 }
 
 // Each reason has its next step, or is known to need none, and the Event has it.
+// What tells of something that the CCM did has no next step.
 func TestEachReasonHasANextStep(t *testing.T) {
-	none := []string{reasonLoadBalancerNameTaken, reasonAddressNotAvailable, reasonLoadBalancerDegraded, reasonLoadBalancerReplaced, reasonIPv4Only}
-	for file, atLeast := range map[string]int{"explain.go": 15, "loadbalancer_errors.go": 9} {
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		reasons := regexp.MustCompile(`(?m)^\treason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
-		require.GreaterOrEqual(t, len(reasons), atLeast)
-		for _, r := range reasons {
-			reason := r[1]
-			step, has := nextSteps[reason]
-			assert.True(t, has, reason)
-			assert.Equal(t, slices.Contains(none, reason), step == "", reason)
-			assert.False(t, strings.HasSuffix(step, "."), reason)
-
-			e, recorder := newExplainer(), record.NewFakeRecorder(1)
-			e.use(recorder)
-			require.Error(t, (&loadBalancers{explain: e}).tell(balancedService(), "It is not so", nil, known(reason, "why")))
-			want := "Warning " + reason + " It is not so: why"
-			if step != "" {
-				want += "; " + step
-			}
-			assert.Equal(t, want, <-recorder.Events)
+	needsNone := []string{
+		contract.ReasonLoadBalancerNameTaken, contract.ReasonAddressNotAvailable, contract.ReasonLoadBalancerDegraded,
+		contract.ReasonLoadBalancerReplaced, contract.ReasonIPv4Only,
+	}
+	done := []string{contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired}
+	source, err := os.ReadFile("contract/contract.go")
+	require.NoError(t, err)
+	reasons := regexp.MustCompile(`(?m)^\tReason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	require.GreaterOrEqual(t, len(reasons), 26)
+	for _, r := range reasons {
+		reason := r[1]
+		step, has := nextSteps[reason]
+		if slices.Contains(done, reason) {
+			assert.False(t, has, reason)
+			continue
 		}
+		assert.True(t, has, reason)
+		assert.Equal(t, slices.Contains(needsNone, reason), step == "", reason)
+		assert.False(t, strings.HasSuffix(step, "."), reason)
+
+		e, recorder := newExplainer(), record.NewFakeRecorder(1)
+		e.use(recorder)
+		require.Error(t, (&loadBalancers{explain: e}).tell(balancedService(), "It is not so", nil, known(reason, "why")))
+		want := "Warning " + reason + " It is not so: why"
+		if step != "" {
+			want += "; " + step
+		}
+		assert.Equal(t, want, <-recorder.Events)
 	}
 }

@@ -19,6 +19,8 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
 )
 
 // massDeletion says when so many Nodes end at once that it is doubted, and what
@@ -128,8 +130,8 @@ func (g *deletionGuard) admit(node *corev1.Node, why string) error {
 	h := &heldNode{node: node, since: now, asked: now}
 	g.held[node.UID] = h
 	err := g.wait(h, now)
-	g.explain.warn(node, topicExistence, cause{reason: reasonMassDeletionHeld},
-		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.gone)+len(g.held), g.limits.Window, nextStep(reasonMassDeletionHeld))
+	g.explain.warn(node, topicExistence, cause{reason: contract.ReasonMassDeletionHeld},
+		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.gone)+len(g.held), g.limits.Window, nextStep(contract.ReasonMassDeletionHeld))
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -122,7 +123,7 @@ func (i *instances) metadata(ctx context.Context, node *corev1.Node) (*cloudprov
 		return nil, err
 	}
 	return &cloudprovider.InstanceMetadata{
-		ProviderID:       providerID(instance.ID),
+		ProviderID:       contract.ProviderID(instance.ID),
 		InstanceType:     string(instance.Type),
 		Zone:             instance.Zone,
 		Region:           instance.Region,
@@ -197,5 +198,5 @@ func (e *nodeIPError) Error() string {
 func (e *nodeIPError) Unwrap() error { return e.err }
 
 func (e *nodeIPError) cause() cause {
-	return cause{reasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
+	return cause{contract.ReasonProvidedNodeIP, fmt.Sprint(e.provided, e.addresses)}
 }

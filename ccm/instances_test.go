@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -198,7 +199,7 @@ func TestNodeEvents(t *testing.T) {
 		reasons = append(reasons, e)
 	}
 	require.Len(t, reasons, 4)
-	for n, want := range []string{reasonInstanceNotFound, reasonCloudUnavailable, reasonInstanceAmbiguous, reasonInstanceNotFound} {
+	for n, want := range []string{contract.ReasonInstanceNotFound, contract.ReasonCloudUnavailable, contract.ReasonInstanceAmbiguous, contract.ReasonInstanceNotFound} {
 		assert.Contains(t, reasons[n], "Warning "+want)
 	}
 }

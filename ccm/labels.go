@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -52,8 +53,8 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 	} else {
 		slices.Sort(skipped)
 		why := strings.Join(skipped, "; ")
-		i.explain.warn(node, topicLabels, cause{reasonNodeLabelSkipped, why},
-			"Not all tags of instance %s can be labels of the Node: %s; %s", instance.ID, why, nextStep(reasonNodeLabelSkipped))
+		i.explain.warn(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
+			"Not all tags of instance %s can be labels of the Node: %s; %s", instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
 	}
 	if len(labels) == 0 {
 		return nil

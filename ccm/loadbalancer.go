@@ -20,19 +20,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-)
-
-// Tags that say whose balancer it is.
-const (
-	TagCluster    = "kubernetes-cluster"
-	TagServiceUID = "kubernetes-service-uid"
-	// TagService (namespace/name) is for people; nothing is looked up by it.
-	TagService = "kubernetes-service"
-	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
-	// other cluster has, whatever it is called.
-	TagClusterUID = "kubernetes-cluster-uid"
 )
 
 // provisioningRetry is when a balancer that is still being built is looked at
@@ -269,7 +259,7 @@ func (l *loadBalancers) tellServing(svc *corev1.Service, lb *api.LoadBalancer) {
 		return
 	}
 	l.explain.explain(svc, topicServing, fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID),
-		known(reasonLoadBalancerDegraded, "%s", *lb.StateReason))
+		known(contract.ReasonLoadBalancerDegraded, "%s", *lb.StateReason))
 }
 
 // desired is what the Service wants of the cloud, with what is known of the
@@ -326,7 +316,7 @@ func (l *loadBalancers) applyAsFarAsPossible(ctx context.Context, cluster string
 		why := err
 		want.families = api.IPFamilies{api.IPv4}
 		if lb, err = l.apply(ctx, svc, have, want); err == nil {
-			l.explain.note(svc, reasonIPv4Only, "The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", why)
+			l.explain.note(svc, contract.ReasonIPv4Only, "The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", why)
 		}
 	}
 	// However many the cloud names at a time, each round leaves fewer.
@@ -348,7 +338,7 @@ func (l *loadBalancers) apply(ctx context.Context, svc *corev1.Service, have *ap
 		}
 		l.note(*have)
 		if _, replaces := step.(replaceStep); replaces {
-			l.explain.note(svc, reasonLoadBalancerReplaced, "Some of what the Service asks for is final in the cloud: %s", step)
+			l.explain.note(svc, contract.ReasonLoadBalancerReplaced, "Some of what the Service asks for is final in the cloud: %s", step)
 		}
 	}
 	return have, nil
@@ -362,9 +352,9 @@ func (l *loadBalancers) refused(ctx context.Context, cluster string, svc *corev1
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pending(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
-		return &knownError{reasonAddressNotAvailable, err}
+		return &knownError{contract.ReasonAddressNotAvailable, err}
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
-		return &knownError{reasonInvalidService, err}
+		return &knownError{contract.ReasonInvalidService, err}
 	case client.IsNotFound(err):
 		if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
 			return doubt
@@ -390,10 +380,10 @@ func (l *loadBalancers) nameTaken(ctx context.Context, cluster string, svc *core
 		return cloudproviderapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID), errorRetry)
 	}
 	whose := "it carries no tags of a Service"
-	if of, ok := other.Tags[TagService]; ok {
-		whose = fmt.Sprintf("its tags name Service %s of cluster %q", of, other.Tags[TagCluster])
+	if of, ok := other.Tags[contract.TagService]; ok {
+		whose = fmt.Sprintf("its tags name Service %s of cluster %q", of, other.Tags[contract.TagCluster])
 	}
-	return known(reasonLoadBalancerNameTaken, "load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
+	return known(contract.ReasonLoadBalancerNameTaken, "load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
 }
 
 // refusesFamilies tells whether the cloud said that it has not these families.
@@ -423,7 +413,7 @@ func (l *loadBalancers) chooseAddress(ctx context.Context, have *api.LoadBalance
 		if err := l.project.check(ctx); err != nil {
 			return err
 		}
-		return known(reasonAddressNotAvailable, "the project has no reserved address %s: reserve it, or choose another", want.address)
+		return known(contract.ReasonAddressNotAvailable, "the project has no reserved address %s: reserve it, or choose another", want.address)
 	}
 	found := reserved[i]
 	want.address.id = found.ID
@@ -431,7 +421,7 @@ func (l *loadBalancers) chooseAddress(ctx context.Context, have *api.LoadBalance
 		l.addresses.Store(want.address.ref, found.ID)
 	}
 	if found.Holder != nil && (have == nil || found.Holder.ID != have.ID) {
-		return known(reasonAddressNotAvailable, "address %s (%s) is in use by %s %s: choose another, or free it", found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
+		return known(contract.ReasonAddressNotAvailable, "address %s (%s) is in use by %s %s: choose another, or free it", found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
 	}
 	return nil
 }

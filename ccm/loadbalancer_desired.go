@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -71,13 +72,13 @@ func desiredBalancer(of clusterID, svc *corev1.Service, nodes []*corev1.Node) (b
 	check, checkErr := healthCheckOf(svc, asked)
 	err := errors.Join(validate(svc), annotationsErr, checkPorts(asked, listeners), addressErr, rangesErr, checkErr)
 	if err != nil {
-		return balancer{}, &knownError{reasonInvalidService, err}
+		return balancer{}, &knownError{contract.ReasonInvalidService, err}
 	}
 	tags := api.Tags{}
 	maps.Copy(tags, asked.Tags)
-	maps.Copy(tags, api.Tags{TagCluster: of.name, TagServiceUID: string(svc.UID), TagService: svc.Namespace + "/" + svc.Name})
+	maps.Copy(tags, api.Tags{contract.TagCluster: of.name, contract.TagServiceUID: string(svc.UID), contract.TagService: svc.Namespace + "/" + svc.Name})
 	if of.uid != "" {
-		tags[TagClusterUID] = of.uid
+		tags[contract.TagClusterUID] = of.uid
 	}
 	return balancer{
 		name: balancerName(svc), address: address, families: families, mustIPv6: mustIPv6,

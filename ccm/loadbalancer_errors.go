@@ -12,30 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-)
-
-// Reasons of the Events about balancers. They are for people and for programs,
-// so they stay.
-const (
-	// reasonInvalidService: the Service asks for what no balancer can do, or says
-	// it in a way that cannot be understood.
-	reasonInvalidService        = "InvalidService"
-	reasonLoadBalancerFailed    = "LoadBalancerFailed"
-	reasonPortCannotBeBound     = "PortCannotBeBound"
-	reasonLoadBalancerNameTaken = "LoadBalancerNameTaken"
-	// reasonAddressNotAvailable: the address chosen is not reserved, or in use.
-	reasonAddressNotAvailable = "AddressNotAvailable"
-	// reasonLoadBalancerAmbiguous: it cannot be told which balancer is the
-	// Service's, or of which cluster.
-	reasonLoadBalancerAmbiguous = "LoadBalancerAmbiguous"
-	// reasonLoadBalancerDegraded: it is active and refuses clients.
-	reasonLoadBalancerDegraded = "LoadBalancerDegraded"
-	// reasonLoadBalancerReplaced and reasonIPv4Only are of Events that warn of
-	// nothing.
-	reasonLoadBalancerReplaced = "ReplacingLoadBalancer"
-	reasonIPv4Only             = "IPv4Only"
 )
 
 // topicServing is whether a balancer that is as it should be serves anybody.
@@ -69,12 +48,12 @@ const portReason = "cannot listen on "
 
 // failed is the error of a balancer in error.
 func failed(lb *api.LoadBalancer) error {
-	why, reason := "the cloud gives no reason", reasonLoadBalancerFailed
+	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
 	if lb.StateReason != nil && *lb.StateReason != "" {
 		why = *lb.StateReason
 	}
 	if strings.HasPrefix(why, portReason) {
-		reason = reasonPortCannotBeBound
+		reason = contract.ReasonPortCannotBeBound
 	}
 	return known(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -49,7 +50,7 @@ func (f *fakeBalancers) said() []string {
 type fakeMemory fakeBalancers
 
 func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool { return lb.Tags[TagServiceUID] != uid })
+	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
 }
 
 // NoteLoadBalancer remembers as the inventory does: an older version is no news.

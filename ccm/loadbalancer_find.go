@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -41,11 +42,11 @@ func (l *loadBalancers) owns(cluster string, svc *corev1.Service, lb *api.LoadBa
 }
 
 func tagged(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return lb.Tags[TagServiceUID] == string(svc.UID) && lb.Tags[TagCluster] == cluster
+	return lb.Tags[contract.TagServiceUID] == string(svc.UID) && lb.Tags[contract.TagCluster] == cluster
 }
 
 func (l *loadBalancers) ofThisCluster(lb *api.LoadBalancer) bool {
-	uid, tagged := lb.Tags[TagClusterUID]
+	uid, tagged := lb.Tags[contract.TagClusterUID]
 	return !tagged || l.clusterUID == "" || uid == l.clusterUID
 }
 
@@ -66,7 +67,7 @@ func (l *loadBalancers) findAll(ctx context.Context, cluster string, svc *corev1
 		return nil, errors.New("a service without a UID owns nothing")
 	}
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
-		Tags: []string{TagServiceUID + "=" + string(svc.UID), TagCluster + "=" + cluster},
+		Tags: []string{contract.TagServiceUID + "=" + string(svc.UID), contract.TagCluster + "=" + cluster},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
@@ -82,8 +83,8 @@ func (l *loadBalancers) findAll(ctx context.Context, cluster string, svc *corev1
 	for _, lb := range found {
 		l.note(lb)
 		if !l.ofThisCluster(&lb) {
-			return nil, known(reasonLoadBalancerAmbiguous, "load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
-				lb.ID, svc.Namespace, svc.Name, cluster, TagClusterUID, lb.Tags[TagClusterUID])
+			return nil, known(contract.ReasonLoadBalancerAmbiguous, "load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
+				lb.ID, svc.Namespace, svc.Name, cluster, contract.TagClusterUID, lb.Tags[contract.TagClusterUID])
 		}
 	}
 	return found, nil
@@ -99,7 +100,7 @@ func theOne(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, e
 	if len(found) > 1 {
 		staying := staying(found)
 		if len(staying) > 1 {
-			return nil, known(reasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
+			return nil, known(contract.ReasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
 				len(staying), svc.Namespace, svc.Name, staying[0].ID, staying[1].ID)
 		}
 		found = append(staying, found...)

@@ -13,6 +13,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -59,10 +60,10 @@ func TestMemoryIsNoReasonToAct(t *testing.T) {
 		"nothing remembered": func(f *fakeBalancers, _ *loadBalancers) { f.memory = nil },
 		"it differs":         func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].DrainSeconds = 9 },
 		"two remembered":     func(f *fakeBalancers, _ *loadBalancers) { f.memory = append(f.memory, f.memory[0]) },
-		"of another cluster": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].Tags[TagCluster] = "other" },
+		"of another cluster": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].Tags[contract.TagCluster] = "other" },
 		"of a namesake cluster": func(f *fakeBalancers, l *loadBalancers) {
 			l.clusterUID = "k"
-			f.memory[0].Tags[TagClusterUID] = "other"
+			f.memory[0].Tags[contract.TagClusterUID] = "other"
 		},
 		"deleting, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerDeleting },
 		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerProvisioning },
@@ -121,7 +122,7 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 		"no answer":         {get: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
 		"it lost our tags": {get: func(string) (*api.LoadBalancer, error) {
 			lb := built(t, api.LoadBalancerActive)
-			delete(lb.Tags, TagServiceUID)
+			delete(lb.Tags, contract.TagServiceUID)
 			return lb, nil
 		}},
 	} {
@@ -204,7 +205,7 @@ func TestTroublesAreExplained(t *testing.T) {
 	twin := *built(t, api.LoadBalancerActive)
 	twin.ID = "lb-2"
 	foreign := *built(t, api.LoadBalancerActive)
-	foreign.Tags[TagClusterUID] = "other"
+	foreign.Tags[contract.TagClusterUID] = "other"
 	held := api.ReservedAddress{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"}}
 	for name, tc := range map[string]struct {
 		svc          *corev1.Service
@@ -212,10 +213,10 @@ func TestTroublesAreExplained(t *testing.T) {
 		reason, text string
 		retry        time.Duration
 	}{
-		"an annotation":    {svc: annotated(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: reasonInvalidService, text: `is "x"; want public or internal`},
-		"in error":         {cloud: inError("the plane is down"), reason: reasonLoadBalancerFailed, text: "the plane is down", retry: errorRetry},
-		"without a reason": {cloud: inError(""), reason: reasonLoadBalancerFailed, text: "gives no reason", retry: errorRetry},
-		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged"), reason: reasonPortCannotBeBound,
+		"an annotation":    {svc: annotated(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: contract.ReasonInvalidService, text: `is "x"; want public or internal`},
+		"in error":         {cloud: inError("the plane is down"), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: errorRetry},
+		"without a reason": {cloud: inError(""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: errorRetry},
+		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged"), reason: contract.ReasonPortCannotBeBound,
 			text: "permission denied", retry: errorRetry},
 		"a stranger's name": {cloud: func(f *fakeBalancers) {
 			refused(problem(409, api.NameTaken, ourProject))(f)
@@ -225,13 +226,13 @@ func TestTroublesAreExplained(t *testing.T) {
 				}
 				return []api.LoadBalancer{other}, nil
 			}
-		}, reason: reasonLoadBalancerNameTaken, text: "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)"},
-		"no such address":    {svc: atAddress("127.30.64.8"), cloud: reserved(held), reason: reasonAddressNotAvailable, text: "no reserved address 127.30.64.8"},
-		"address in use":     {svc: atAddress("127.30.64.9"), cloud: reserved(held), reason: reasonAddressNotAvailable, text: "in use by instance i-9"},
-		"no such name":       {svc: annotated(annotations.Address, "a-2"), cloud: reserved(held), reason: reasonAddressNotAvailable, text: "no reserved address a-2"},
-		"taken meanwhile":    {cloud: refused(problem(409, api.AddressInUse, ourProject)), reason: reasonAddressNotAvailable, text: "address-in-use"},
-		"two of ours":        {cloud: func(f *fakeBalancers) { f.listBalancers = has(*built(t, api.LoadBalancerActive), twin) }, reason: reasonLoadBalancerAmbiguous, text: "none is chosen by guess"},
-		"a namesake cluster": {cloud: func(f *fakeBalancers) { f.listBalancers = has(foreign) }, reason: reasonLoadBalancerAmbiguous, text: "in another cluster of the name"},
+		}, reason: contract.ReasonLoadBalancerNameTaken, text: "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)"},
+		"no such address":    {svc: atAddress("127.30.64.8"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address 127.30.64.8"},
+		"address in use":     {svc: atAddress("127.30.64.9"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "in use by instance i-9"},
+		"no such name":       {svc: annotated(annotations.Address, "a-2"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address a-2"},
+		"taken meanwhile":    {cloud: refused(problem(409, api.AddressInUse, ourProject)), reason: contract.ReasonAddressNotAvailable, text: "address-in-use"},
+		"two of ours":        {cloud: func(f *fakeBalancers) { f.listBalancers = has(*built(t, api.LoadBalancerActive), twin) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "none is chosen by guess"},
+		"a namesake cluster": {cloud: func(f *fakeBalancers) { f.listBalancers = has(foreign) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "in another cluster of the name"},
 		"throttled": {cloud: func(f *fakeBalancers) {
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: api.Problem{Code: api.RateLimited, Detail: "too many"}}
@@ -418,7 +419,7 @@ func TestReplaceForIPv6(t *testing.T) {
 			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, families("RequireDualStack", "IPv4", "IPv6"), nil)
 			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
 			if errors.Is(tc.rehearsal, noIPv6) {
-				assert.Equal(t, reasonInvalidService, causeOf(err).reason)
+				assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
 			}
 		})
 	}
@@ -483,14 +484,14 @@ func TestPatience(t *testing.T) {
 func TestTwinsGoTogether(t *testing.T) {
 	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
 	twin.ID, leaving.ID, other.ID, foreign.ID = "lb-2", "lb-3", "lb-4", "lb-5"
-	other.Tags[TagServiceUID], foreign.Tags[TagCluster] = "another", "another"
+	other.Tags[contract.TagServiceUID], foreign.Tags[contract.TagCluster] = "another", "another"
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*other, *foreign, *first, *twin, *leaving)}}
 	l := f.loadBalancers()
 	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)
 	assert.True(t, exists, "or the Service would lose its finalizer")
 	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	assert.Equal(t, reasonLoadBalancerAmbiguous, causeOf(err).reason)
+	assert.Equal(t, contract.ReasonLoadBalancerAmbiguous, causeOf(err).reason)
 	require.ErrorContains(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nil), "none is chosen by guess")
 	f.said()
 
@@ -507,7 +508,7 @@ func TestTwinsGoTogether(t *testing.T) {
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed, "the one does not wait for the other")
 	events := f.said()
 	require.Len(t, events, 1)
-	assert.Contains(t, events[0], "The load balancer is not deleted: deleting load balancer lb-1: refused; "+nextStep(reasonCloudUnavailable))
+	assert.Contains(t, events[0], "The load balancer is not deleted: deleting load balancer lb-1: refused; "+nextStep(contract.ReasonCloudUnavailable))
 	removed, refused = nil, ""
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed)
@@ -537,7 +538,7 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 
 	f.memory = nil
 	_, err = f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, families("PreferDualStack", "IPv6"), nil)
-	assert.Equal(t, reasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
+	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
 }
 
 // The status has the families that the Service asks for, in its order.
@@ -579,7 +580,7 @@ func TestTags(t *testing.T) {
 	svc := annotated(annotations.Tags, "team=blue")
 	want, err := desiredBalancer(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
 	require.NoError(t, err)
-	assert.Equal(t, api.Tags{"team": "blue", TagCluster: "lab", TagClusterUID: "k-1", TagService: "default/web", TagServiceUID: "01234567-89ab"}, want.tags)
+	assert.Equal(t, api.Tags{"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web", contract.TagServiceUID: "01234567-89ab"}, want.tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
 	assert.Empty(t, plan(have, want), "one of before the UID was known")

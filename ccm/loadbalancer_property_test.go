@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -48,7 +49,7 @@ func checkConvergence(t *rapid.T, cloud cloudOfBalancers) {
 		require.NoError(t, err)
 		cloud.counts()
 		if err := converge(t, l, cloud, memory, svc, targets); err != nil {
-			require.Equal(t, reasonInvalidService, causeOf(err).reason, "%v", err)
+			require.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "%v", err)
 			after, listErr := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 			require.NoError(t, listErr)
 			require.Equal(t, before, after, "what is refused leaves the balancer as it is: %v", err)

@@ -14,6 +14,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -136,7 +137,7 @@ func TestPlan(t *testing.T) {
 		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"}},
 		"PROXY protocol set by hand": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
 			want: []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
-		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, TagService) }, want: []string{"update load balancer lb-1: tags"}},
+		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, want: []string{"update load balancer lb-1: tags"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, target)
@@ -287,7 +288,7 @@ func TestWhatTheCloudRefusesAsInvalid(t *testing.T) {
 	}
 	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	require.Error(t, err)
-	assert.Equal(t, reasonInvalidService, causeOf(err).reason)
+	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
 }
 
 // Upstream hands over Services that may be older than what is in the cloud.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -205,10 +206,10 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancer) {
 	maps.Copy(tags, have.Tags)
 	maps.Copy(tags, want.tags)
 	matters := maps.Clone(tags)
-	if _, has := have.Tags[TagClusterUID]; !has {
+	if _, has := have.Tags[contract.TagClusterUID]; !has {
 		// Written with the next change of tags, and no change by itself: balancers
 		// of before it was known are not all updated for it.
-		delete(matters, TagClusterUID)
+		delete(matters, contract.TagClusterUID)
 	}
 	if !maps.Equal(matters, have.Tags) {
 		s.update.Tags = &tags

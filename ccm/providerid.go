@@ -2,19 +2,15 @@ package ccm
 
 import (
 	"fmt"
-	"strings"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
 )
 
-const providerIDPrefix = ProviderName + "://"
-
-// providerID is what goes into Node.spec.providerID.
-func providerID(instanceID string) string { return providerIDPrefix + instanceID }
-
-// parseProviderID is an error for the ID of any other cloud: such a Node is
-// not ours to judge.
+// parseProviderID returns the instance's ID. It is an error for the ID of any other
+// cloud: such a Node is not ours to judge.
 func parseProviderID(id string) (string, error) {
-	instanceID, ok := strings.CutPrefix(id, providerIDPrefix)
-	if !ok || instanceID == "" || strings.ContainsAny(instanceID, "/ ") {
+	instanceID, ok := contract.InstanceIDFromProviderID(id)
+	if !ok {
 		return "", &foreignProviderIDError{id}
 	}
 	return instanceID, nil
@@ -24,7 +20,7 @@ func parseProviderID(id string) (string, error) {
 type foreignProviderIDError struct{ id string }
 
 func (e *foreignProviderIDError) Error() string {
-	return fmt.Sprintf("provider ID %q is not of the form %s<instance-id>", e.id, providerIDPrefix)
+	return fmt.Sprintf("provider ID %q is not of the form %s<instance-id>", e.id, contract.ProviderIDPrefix)
 }
 
-func (e *foreignProviderIDError) cause() cause { return cause{reasonForeignProviderID, e.id} }
+func (e *foreignProviderIDError) cause() cause { return cause{contract.ReasonForeignProviderID, e.id} }

@@ -19,6 +19,7 @@ import (
 	routecontroller "k8s.io/cloud-provider/controllers/route"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -88,9 +89,9 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	}
 	kube := fake.NewClientset(nodeNamed("node-1", "i-1", "10.244.1.0/24"), nodeNamed("node-2", "i-2", "10.244.2.0/24"))
 	cloud := &routeTable{routes: []api.Route{
-		{ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1", Tags: api.Tags{TagCluster: clusterName}},
-		{ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1", Tags: api.Tags{TagCluster: "blue", TagNode: "node-1"}},
-		{ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7", State: api.RouteBlackhole, Tags: api.Tags{TagCluster: clusterName, TagNode: "node-7"}},
+		{ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1", Tags: api.Tags{contract.TagCluster: clusterName}},
+		{ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1", Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"}},
+		{ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7", State: api.RouteBlackhole, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-7"}},
 	}}
 	f := &fakeAPI{t: t, project: ours, getInstance: func(id string) (*api.Instance, error) {
 		i := instance(api.InstanceRunning)

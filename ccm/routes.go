@@ -20,13 +20,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-// TagNode says which Node a route is for. With TagCluster it makes the route
-// ours; one that lacks either is never touched.
-const TagNode = "kubernetes-node"
 
 type routesAPI interface {
 	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
@@ -95,7 +92,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		}
 		list = append(list, &cloudprovider.Route{
 			Name:            route.Name,
-			TargetNode:      types.NodeName(route.Tags[TagNode]),
+			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
 			DestinationCIDR: route.Destination,
 			Blackhole:       r.outdated(&route),
 		})
@@ -130,7 +127,7 @@ func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, 
 	}
 	want := api.RouteCreate{
 		Name: routeName(route), Destination: route.DestinationCIDR, InstanceID: instance.ID,
-		Tags: &api.Tags{TagCluster: cluster, TagNode: node.Name},
+		Tags: &api.Tags{contract.TagCluster: cluster, contract.TagNode: node.Name},
 	}
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
 	made, err := r.api.CreateRoute(ctx, want)
@@ -151,11 +148,11 @@ func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal err
 	if err != nil {
 		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
 	}
-	cluster := (*want.Tags)[TagCluster]
+	cluster := (*want.Tags)[contract.TagCluster]
 	for _, have := range all {
 		switch {
 		case have.Name != want.Name && !overlap(have.Destination, want.Destination):
-		case routeOf(cluster, &have) && have.Tags[TagNode] == (*want.Tags)[TagNode] &&
+		case routeOf(cluster, &have) && have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
 			return &have, nil
 		default:
@@ -188,7 +185,7 @@ func (e *routeConflictError) Error() string {
 		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, owner(e.cluster, &e.have))
 }
 
-func (e *routeConflictError) cause() cause { return cause{reasonRouteConflict, e.have.ID} }
+func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteConflict, e.have.ID} }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
@@ -215,7 +212,7 @@ func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudpr
 
 // outdated tells whether the route's Node is known to be another instance now.
 func (r *routes) outdated(route *api.Route) bool {
-	node, err := r.nodes.Get(route.Tags[TagNode])
+	node, err := r.nodes.Get(route.Tags[contract.TagNode])
 	if err != nil {
 		return false // Upstream deletes routes without a Node by itself.
 	}
@@ -224,17 +221,17 @@ func (r *routes) outdated(route *api.Route) bool {
 }
 
 func routeOf(cluster string, route *api.Route) bool {
-	return route.Tags[TagCluster] == cluster && route.Tags[TagNode] != ""
+	return route.Tags[contract.TagCluster] == cluster && route.Tags[contract.TagNode] != ""
 }
 
 func owner(cluster string, route *api.Route) string {
 	switch {
 	case routeOf(cluster, route):
-		return fmt.Sprintf("this cluster's node %s; it goes first", route.Tags[TagNode])
-	case route.Tags[TagCluster] == "" || route.Tags[TagNode] == "":
+		return fmt.Sprintf("this cluster's node %s; it goes first", route.Tags[contract.TagNode])
+	case route.Tags[contract.TagCluster] == "" || route.Tags[contract.TagNode] == "":
 		return "no node of a cluster; delete it if it is nobody's"
 	default:
-		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own", route.Tags[TagNode], route.Tags[TagCluster])
+		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own", route.Tags[contract.TagNode], route.Tags[contract.TagCluster])
 	}
 }
 

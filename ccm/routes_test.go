@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -40,7 +41,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 func route(change ...func(*api.Route)) api.Route {
 	r := api.Route{
 		ID: "r-1", Project: ourProject, Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
-		State: api.RouteActive, Tags: api.Tags{TagCluster: clusterName, TagNode: "node-1"},
+		State: api.RouteActive, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-1"},
 	}
 	for _, c := range change {
 		c(&r)
@@ -74,9 +75,9 @@ func TestListRoutes(t *testing.T) {
 		"its instance is stopped":       {have: []api.Route{route(blackhole)}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()}},
 		"its node is another instance":  {have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated}},
 		"its node is new":               {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
-		"its node is gone":              {have: []api.Route{route(func(r *api.Route) { r.Tags[TagNode] = "node-9" })}, want: []*cloudprovider.Route{elsewhere}},
-		"one of a person":               {have: []api.Route{route(func(r *api.Route) { delete(r.Tags, TagNode) })}},
-		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) { r.Tags[TagCluster] = "other" })}},
+		"its node is gone":              {have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagNode] = "node-9" })}, want: []*cloudprovider.Route{elsewhere}},
+		"one of a person":               {have: []api.Route{route(func(r *api.Route) { delete(r.Tags, contract.TagNode) })}},
+		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagCluster] = "other" })}},
 		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
 			fail: "doubtful list"},
@@ -120,15 +121,15 @@ func TestCreateRoute(t *testing.T) {
 		"it is there, by its name": {create: refused(api.NameTaken), have: []api.Route{route()}},
 		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.InstanceID = "i-0" })},
 			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0) of this cluster's node node-1; it goes first"},
-		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Tags[TagNode] = "node-9" })},
+		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagNode] = "node-9" })},
 			fail: "this cluster's node node-9; it goes first"},
 		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.244.0.0/16"
-			r.Tags[TagCluster] = "blue"
+			r.Tags[contract.TagCluster] = "blue"
 		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1) of node node-1 of cluster blue; give each cluster a range of its own"},
 		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
 			r.Destination = "192.0.2.0/24"
-			delete(r.Tags, TagNode)
+			delete(r.Tags, contract.TagNode)
 		})}, fail: "of no node of a cluster"},
 		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Name, r.Destination = "x", "10.9.0.0/24" })},
 			fail: "route-conflict"},
@@ -201,7 +202,7 @@ func TestDeleteRoute(t *testing.T) {
 		"refused":           {have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"}, fail: "deleting route node-1-10.244.1.0-24 (r-1): boom"},
 		"the list fails":    {list: errors.New("boom"), fail: "boom"},
 		"a person's, another cluster's, another range, another name": {have: []api.Route{
-			route(func(r *api.Route) { delete(r.Tags, TagNode) }), route(func(r *api.Route) { r.Tags[TagCluster] = "blue" }),
+			route(func(r *api.Route) { delete(r.Tags, contract.TagNode) }), route(func(r *api.Route) { r.Tags[contract.TagCluster] = "blue" }),
 			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
 		}},
 	} {
@@ -279,7 +280,7 @@ func TestManyRefusalsOneLook(t *testing.T) {
 			asks, nodes = append(asks, ask), append(nodes, node(byID))
 			nodes[n].Name = name
 			have = append(have, route(func(r *api.Route) {
-				r.ID, r.Name, r.Destination, r.Tags[TagNode] = fmt.Sprintf("r-%d", n), routeName(ask), cidr, name
+				r.ID, r.Name, r.Destination, r.Tags[contract.TagNode] = fmt.Sprintf("r-%d", n), routeName(ask), cidr, name
 			}))
 		}
 		listErr := errors.New("boom")

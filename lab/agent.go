@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 )
@@ -40,7 +41,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	recorder, err := agent.NewRecorder(l.Timeline(), tagService, log)
+	recorder, err := agent.NewRecorder(l.Timeline(), contract.TagService, log)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -46,7 +47,7 @@ func takeCensus(instances []api.Instance, alive []corev1.Node) census {
 		c.wanted = append(c.wanted, i.Name)
 		n, own := nodes[i.Name], cluster.Machine{ID: i.ID}.ProviderID()
 		switch {
-		case n != nil && n.Spec.ProviderID != own && strings.HasPrefix(n.Spec.ProviderID, cluster.ProviderPrefix):
+		case n != nil && n.Spec.ProviderID != own && strings.HasPrefix(n.Spec.ProviderID, contract.ProviderIDPrefix):
 			c.missing = append(c.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it")
 			n = nil
 		case n == nil || !timeline.Ready(n):

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -171,12 +172,12 @@ func (f *Facts) addCalls(ctx context.Context, cloud *client.Client) error {
 
 // addBalancers tells which Services have a balancer in the cloud.
 func (f *Facts) addBalancers(ctx context.Context, cloud *client.Client) error {
-	all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagServiceUID}})
+	all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}})
 	if err != nil {
 		return fmt.Errorf("load balancers: %w", err)
 	}
 	for i, s := range f.Services {
-		f.Services[i].Balancer = slices.ContainsFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[tagServiceUID] == s.uid })
+		f.Services[i].Balancer = slices.ContainsFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] == s.uid })
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
@@ -20,15 +21,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
-)
-
-// Tags that the CCM puts on its balancers, and that mark a cluster's
-// instances. They are the CCM's documented contract; the lab does not import
-// the CCM.
-const (
-	tagCluster    = "kubernetes-cluster"
-	tagServiceUID = "kubernetes-service-uid"
-	tagService    = "kubernetes-service"
 )
 
 const componentAgent = "lab-agent"
@@ -111,7 +103,7 @@ func attach(st *state.Lab) (*Lab, error) {
 }
 
 // Tag marks this cluster's instances in the cloud.
-func (l *Lab) Tag() string { return tagCluster + "=" + l.State.Name }
+func (l *Lab) Tag() string { return contract.TagCluster + "=" + l.State.Name }
 
 // Timeline is the lab's record of what happened.
 func (l *Lab) Timeline() timeline.Log {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -252,7 +253,7 @@ func countReady(services []Service, endpoints []discoveryv1.EndpointSlice) {
 func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed bool) []Service {
 	byUID := map[string]api.LoadBalancer{}
 	for _, lb := range balancers {
-		byUID[lb.Tags[tagServiceUID]] = lb
+		byUID[lb.Tags[contract.TagServiceUID]] = lb
 	}
 	all := []Service{}
 	for _, s := range services {

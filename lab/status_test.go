@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -29,7 +30,7 @@ func TestStateOfServices(t *testing.T) {
 		return s
 	}
 	reason := "no quota"
-	balancer := api.LoadBalancer{ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{tagServiceUID: "u-x"}}
+	balancer := api.LoadBalancer{ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{contract.TagServiceUID: "u-x"}}
 	for name, tc := range map[string]struct {
 		service   corev1.Service
 		balancers []api.LoadBalancer

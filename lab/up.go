@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
@@ -298,7 +299,7 @@ func (u *up) registerPresent(ctx context.Context, have []api.Instance, zones []a
 }
 
 func (u *up) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
-	spec.Tags = &api.Tags{tagCluster: u.State.Name}
+	spec.Tags = &api.Tags{contract.TagCluster: u.State.Name}
 	created, err := u.cloud.CreateInstance(ctx, spec)
 	if err != nil {
 		return nil, fmt.Errorf("creating instance %s: %w", *spec.Name, err)
@@ -575,7 +576,7 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
 			return nil
 		}
-		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagServiceUID + "=" + string(svc.UID)}})
+		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}})
 		if err != nil || len(balancers) == 0 {
 			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
 		}

@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -324,7 +325,7 @@ func (x *exercise) prepare(t *testing.T) {
 	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: x.name("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
 		Tags: &api.Tags{
-			testbed.TagCluster: x.bed.Name, "kubernetes-service": "default/" + x.name("orphan"), "kubernetes-service-uid": x.name("orphan"),
+			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.name("orphan"), contract.TagServiceUID: x.name("orphan"),
 		},
 	})
 	require.NoError(t, err)
@@ -349,7 +350,7 @@ func (x *exercise) lose(ctx context.Context) error {
 	if err != nil || len(events.Items) == 0 {
 		return err
 	}
-	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"kubernetes-service=default/" + x.name("lost")}})
+	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagService + "=default/" + x.name("lost")}})
 	if err != nil || len(found) == 0 {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -18,7 +19,7 @@ import (
 
 // Prefix is that of all our annotations. One that begins with it and is not
 // defined is an error: a typo must not be silent.
-const Prefix = "fakecloud.ccmlab.io/"
+const Prefix = contract.AnnotationPrefix
 
 // The names of the annotations, without Prefix. There is none for a balancer's
 // name: it holds the Service's UID, which is what keeps a second balancer of the
@@ -30,7 +31,7 @@ const (
 	Drain                         = "drain"
 	ConnectionLimit               = "connection-limit"
 	ProxyProtocol                 = "proxy-protocol"
-	HealthCheck                   = "health-check"
+	HealthCheck                   = contract.NameHealthCheck
 	HealthCheckPort               = "health-check-port"
 	HealthCheckPath               = "health-check-path"
 	HealthCheckCodes              = "health-check-codes"

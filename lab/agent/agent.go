@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -39,12 +40,8 @@ const bootBound = 5 * time.Minute
 // connected: others wait for that.
 const stepBound = 30 * time.Second
 
-// An instance of the cluster with this tag is no machine: nothing boots for it.
-// The conformance suite has such, and plays the kubelet of their Nodes itself.
-const tagMachine, noMachine = "ccmlab-machine", "none"
-
 // IsMachine tells whether a machine boots for an instance with these tags.
-func IsMachine(tags api.Tags) bool { return tags[tagMachine] != noMachine }
+func IsMachine(tags api.Tags) bool { return tags[contract.TagMachine] != contract.NoMachine }
 
 // What the timeline tells of a machine that ended though nobody had halted it.
 const (

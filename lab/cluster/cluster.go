@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
@@ -95,11 +96,8 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // machine: a new instance may have an old one's name and address.
 type Machine struct{ ID, Name, Address string }
 
-// ProviderPrefix begins the provider IDs of the lab's cloud.
-const ProviderPrefix = "fakecloud://"
-
 // ProviderID is what the CCM writes on the machine's Node.
-func (m Machine) ProviderID() string { return ProviderPrefix + m.ID }
+func (m Machine) ProviderID() string { return contract.ProviderID(m.ID) }
 
 // Size is what an instance's type gives a machine. The type of an instance never
 // changes, so that a machine has one size for life.

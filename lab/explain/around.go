@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
@@ -190,8 +191,8 @@ var (
 
 // aboutCloud are the CCM's reasons that are not about the object, in words.
 var aboutCloud = map[string]string{
-	"CloudUnavailable": "the CCM cannot use the cloud", "CloudThrottled": "the cloud throttles the CCM",
-	"CloudAccessDenied": "the cloud refuses the CCM's token", "WrongProject": "the CCM's token is of another project",
+	contract.ReasonCloudUnavailable: "the CCM cannot use the cloud", contract.ReasonCloudThrottled: "the cloud throttles the CCM",
+	contract.ReasonCloudAccessDenied: "the cloud refuses the CCM's token", contract.ReasonWrongProject: "the CCM's token is of another project",
 }
 
 // ccmTrouble is why a CCM that may run cannot do its work, nil if nothing speaks
@@ -360,7 +361,7 @@ func statusClass(status int) string {
 
 // fromCCM are the sources of Events that a CCM writes: this one's, and those of
 // upstream's controllers in it.
-var fromCCM = []string{"fakecloud-ccm", "cloud-node-controller", "cloud-node-lifecycle-controller", "service-controller", "route_controller"}
+var fromCCM = []string{contract.EventSource, "cloud-node-controller", "cloud-node-lifecycle-controller", "service-controller", "route_controller"}
 
 func byCCM(e *corev1.Event) bool {
 	return slices.Contains(fromCCM, e.Source.Component) || slices.Contains(fromCCM, e.ReportingController)
@@ -370,7 +371,7 @@ func byCCM(e *corev1.Event) bool {
 // controllers only repeat what it returned to them.
 func newestWarning(events []corev1.Event) *corev1.Event {
 	return newest(events, func(e *corev1.Event) bool {
-		return e.Type == corev1.EventTypeWarning && e.Source.Component == "fakecloud-ccm"
+		return e.Type == corev1.EventTypeWarning && e.Source.Component == contract.EventSource
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -35,9 +36,6 @@ const (
 
 // maxCalls is how many of the CCM's newest calls are looked at.
 const maxCalls = 200
-
-// tagServiceUID is on a Service's balancer, by the CCM's documented contract.
-const tagServiceUID = "kubernetes-service-uid"
 
 // CloudReader is what is asked of the cloud. An admin's token shows fault rules.
 type CloudReader interface {
@@ -163,7 +161,7 @@ func (f *NodeFacts) place(instances []api.Instance) {
 		if in.Name == f.Name {
 			f.Named = append(f.Named, in)
 		}
-		if f.Node != nil && f.Node.Spec.ProviderID == providerPrefix+in.ID {
+		if f.Node != nil && f.Node.Spec.ProviderID == contract.ProviderID(in.ID) {
 			f.Instance = &instances[i]
 		}
 	}
@@ -215,7 +213,7 @@ func (s Source) Service(ctx context.Context, namespace, name string) Explanation
 	defer cancel()
 	var balancers []api.LoadBalancer
 	s.askCloud(bounded, q, func() (err error) {
-		balancers, err = s.Cloud.ListLoadBalancers(bounded, client.LoadBalancerFilter{Tags: []string{tagServiceUID}})
+		balancers, err = s.Cloud.ListLoadBalancers(bounded, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}})
 		return err
 	})
 	q.Go(func() {
@@ -242,7 +240,7 @@ func (s Source) balancerOf(ctx context.Context, q *asking, f *ServiceFacts, all 
 	if f.Service == nil {
 		return
 	}
-	i := slices.IndexFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[tagServiceUID] == string(f.Service.UID) })
+	i := slices.IndexFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] == string(f.Service.UID) })
 	if i < 0 {
 		return
 	}
@@ -329,7 +327,7 @@ func (s Source) Names(ctx context.Context, kind string) ([]string, error) {
 			names = append(names, n.Name)
 		}
 	}
-	instances, cloudErr := s.Cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{tagCluster + "=" + s.LabName}})
+	instances, cloudErr := s.Cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{contract.TagCluster + "=" + s.LabName}})
 	for _, i := range instances {
 		if i.State != api.InstanceTerminated {
 			names = append(names, i.Name)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -49,10 +50,10 @@ func (c *fakeCloud) ListInstances(ctx context.Context, _ client.InstanceFilter) 
 }
 
 func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	assert.Equal(c.t, []string{tagServiceUID}, f.Tags)
+	assert.Equal(c.t, []string{contract.TagServiceUID}, f.Tags)
 	well := wellService().Balancer
-	well.Tags = api.Tags{tagServiceUID: "s-uid"}
-	return []api.LoadBalancer{{ID: "lb-0", Tags: api.Tags{tagServiceUID: "other"}}, *well}, c.call(ctx, "balancers")
+	well.Tags = api.Tags{contract.TagServiceUID: "s-uid"}
+	return []api.LoadBalancer{{ID: "lb-0", Tags: api.Tags{contract.TagServiceUID: "other"}}, *well}, c.call(ctx, "balancers")
 }
 
 func (c *fakeCloud) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {

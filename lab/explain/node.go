@@ -12,17 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-)
-
-// providerPrefix begins the provider IDs of the lab's cloud.
-const providerPrefix = "fakecloud://"
-
-// Tags of an instance. They are the documented contracts of the CCM and of the
-// lab's agent.
-const (
-	tagCluster            = "kubernetes-cluster"
-	tagMachine, noMachine = "ccmlab-machine", "none"
 )
 
 // NodeFacts are what is known of one Node.
@@ -141,13 +132,13 @@ func (f NodeFacts) notJoined(i *api.Instance) *finding {
 		return f.lifeCycle(found(NotReady, "does not exist yet: its instance is still being built"), f.about()).due("wait; its machine boots once the instance runs")
 	case i.State != api.InstanceRunning:
 		return f.restart(found(NotReady, "does not exist: its instance is %s, so no machine runs", in(i.State)), i)
-	case i.Tags[tagMachine] == noMachine:
+	case i.Tags[contract.TagMachine] == contract.NoMachine:
 		return found(NotReady, "does not exist, as asked: no machine boots for its instance").
-			fact(Cloud, "the instance has the tag %s=%s", tagMachine, noMachine)
-	case i.Tags[tagCluster] != f.LabName:
+			fact(Cloud, "the instance has the tag %s=%s", contract.TagMachine, contract.NoMachine)
+	case i.Tags[contract.TagCluster] != f.LabName:
 		return found(NotReady, "does not exist: its instance is not this cluster's").
-			fact(Cloud, "the instance lacks the tag %s=%s", tagCluster, f.LabName).
-			step("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, tagCluster, f.LabName))
+			fact(Cloud, "the instance lacks the tag %s=%s", contract.TagCluster, f.LabName).
+			step("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, contract.TagCluster, f.LabName))
 	case process == nil && f.halted(componentAgent) != "":
 		return f.down(found(NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.halted(componentAgent)), componentAgent)
 	case process != nil:
@@ -210,7 +201,9 @@ func (f NodeFacts) restart(to *finding, i *api.Instance) *finding {
 }
 
 // ours tells whether the provider ID is of the lab's cloud.
-func (f NodeFacts) ours() bool { return strings.HasPrefix(f.Node.Spec.ProviderID, providerPrefix) }
+func (f NodeFacts) ours() bool {
+	return strings.HasPrefix(f.Node.Spec.ProviderID, contract.ProviderIDPrefix)
+}
 
 // gone is a Node that outlives its instance.
 func (f NodeFacts) gone() *finding {
@@ -226,7 +219,7 @@ func (f NodeFacts) gone() *finding {
 	for _, i := range f.live() {
 		lingers.fact(Cloud, "%s: another one of the same name, whose machine waits until this Node is gone", describe(&i))
 	}
-	held := newestOf(f.Events, "MassDeletionHeld", "WrongProject")
+	held := newestOf(f.Events, contract.ReasonMassDeletionHeld, contract.ReasonWrongProject)
 	trouble := f.ccmTrouble(f.about(), f.Events)
 	switch {
 	case f.idleCCM() != nil:
@@ -235,7 +228,7 @@ func (f NodeFacts) gone() *finding {
 			lingers.what = "lingers: its instance is gone, and the CCM, which would delete it, " + f.halted(componentCCM)
 		}
 		return lingers.with(trouble)
-	case held != nil && held.Reason == "MassDeletionHeld":
+	case held != nil && held.Reason == contract.ReasonMassDeletionHeld:
 		lingers.what += ", and the CCM's mass-deletion guard holds it back, as too many went at once"
 		return lingers.event(f.Now, held).due("wait; the cloud is asked about it again after half a minute, and then it is let go")
 	case held != nil:
@@ -259,8 +252,8 @@ func (f NodeFacts) foreign() *finding {
 		state = NotReady
 	}
 	return found(state, "is of another cloud, by its provider ID, so the CCM leaves it alone").
-		fact(Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID, providerPrefix).
-		event(f.Now, newestOf(f.Events, "ForeignProviderID")).
+		fact(Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID, contract.ProviderIDPrefix).
+		event(f.Now, newestOf(f.Events, contract.ReasonForeignProviderID)).
 		step("if it is ours, delete it and start its kubelet without --provider-id", "kubectl delete node %s", f.Name)
 }
 
@@ -298,14 +291,14 @@ func (f NodeFacts) noInstance() *finding {
 		return nil
 	}
 	live := f.live()
-	ambiguous := newestOf(f.Events, "InstanceAmbiguous")
+	ambiguous := newestOf(f.Events, contract.ReasonInstanceAmbiguous)
 	switch {
 	case len(live) == 0:
 		none := f.named(found(NotReady, "the cloud has no instance of its name"))
 		if len(f.Named) == 0 {
 			none.fact(Cloud, "no instance is called %s", f.Name)
 		}
-		return none.event(f.Now, newestOf(f.Events, "InstanceNotFound")).
+		return none.event(f.Now, newestOf(f.Events, contract.ReasonInstanceNotFound)).
 			step("create one", "fakecloud instances create %s", f.Name).
 			step("or delete the Node", "kubectl delete node %s", f.Name)
 	case len(live) > 1:
@@ -469,7 +462,7 @@ func (f NodeFacts) network() *finding {
 	}
 	return found(NotReady, "has no way for its pods: a route to them is missing").
 		fact(Cluster, "condition NetworkUnavailable is True: %s (%s)", c.Message, c.Reason).
-		event(f.Now, newestOf(f.Events, "RouteConflict", "FailedToCreateRoute")).
+		event(f.Now, newestOf(f.Events, contract.ReasonRouteConflict, "FailedToCreateRoute")).
 		step("see the cloud's routes", "fakecloud routes list")
 }
 

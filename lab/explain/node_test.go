@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
@@ -71,7 +72,7 @@ func (a *Around) ccmOff() {
 }
 
 func instance(id string, state api.InstanceState) api.Instance {
-	return api.Instance{ID: id, Name: "node-1", Zone: "nebula-1a", State: state, Tags: api.Tags{tagCluster: "lab"}}
+	return api.Instance{ID: id, Name: "node-1", Zone: "nebula-1a", State: state, Tags: api.Tags{contract.TagCluster: "lab"}}
 }
 
 // wellNode is a Node with nothing wrong; its instance is i-1.
@@ -523,7 +524,7 @@ func TestNodes(t *testing.T) {
 			saidCase{NotReady, "Node node-1 does not exist: its instance is stopped, so no machine runs.", nil, []string{"fakecloud instances start i-1"}},
 		},
 		"absent: no machine, as asked": {
-			func(f *NodeFacts) { absent(f); f.Named[0].Tags[tagMachine] = noMachine },
+			func(f *NodeFacts) { absent(f); f.Named[0].Tags[contract.TagMachine] = contract.NoMachine },
 			saidCase{NotReady, "Node node-1 does not exist, as asked: no machine boots for its instance.", []Fact{{Cloud, "the instance has the tag ccmlab-machine=none"}}, nil},
 		},
 		"absent: not this cluster's": {

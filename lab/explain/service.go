@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -256,20 +257,20 @@ func (f ServiceFacts) notToldYet(to *finding) *finding {
 
 // told are the CCM's reasons in words, with what to do first.
 var told = map[string]struct{ what, do, command string }{
-	"InvalidService":        {"it asks for what no load balancer can do", "change its spec or annotations", ""},
-	"QuotaExceeded":         {"the project's quota is used up", "see the quota", "fakecloud quotas get"},
-	"AddressPoolExhausted":  {"the cloud has no address left", "see who has them", "fakecloud load-balancers list"},
-	"LoadBalancerNameTaken": {"another load balancer has its name", "see whose it is", "fakecloud load-balancers list"},
-	"AddressNotAvailable":   {"the address that it asks for is not to be had", "see the reserved addresses", "fakecloud addresses list"},
-	"LoadBalancerAmbiguous": {"it cannot be told which load balancer is its own", "see whose they are", "fakecloud load-balancers list"},
-	"LoadBalancerFailed":    {"the cloud could not build its load balancer", "see it", "fakecloud load-balancers list"},
-	"PortCannotBeBound":     {"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list"},
+	contract.ReasonInvalidService:        {"it asks for what no load balancer can do", "change its spec or annotations", ""},
+	contract.ReasonQuotaExceeded:         {"the project's quota is used up", "see the quota", "fakecloud quotas get"},
+	contract.ReasonAddressPoolExhausted:  {"the cloud has no address left", "see who has them", "fakecloud load-balancers list"},
+	contract.ReasonLoadBalancerNameTaken: {"another load balancer has its name", "see whose it is", "fakecloud load-balancers list"},
+	contract.ReasonAddressNotAvailable:   {"the address that it asks for is not to be had", "see the reserved addresses", "fakecloud addresses list"},
+	contract.ReasonLoadBalancerAmbiguous: {"it cannot be told which load balancer is its own", "see whose they are", "fakecloud load-balancers list"},
+	contract.ReasonLoadBalancerFailed:    {"the cloud could not build its load balancer", "see it", "fakecloud load-balancers list"},
+	contract.ReasonPortCannotBeBound:     {"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list"},
 }
 
 // notMade is a Service for which the CCM has not made a balancer.
 func (f ServiceFacts) notMade(to *finding) *finding {
 	e := f.standing(f.Events)
-	if q := f.Quota; q != nil && q.Used >= q.Limit && (e == nil || e.Reason == "QuotaExceeded") {
+	if q := f.Quota; q != nil && q.Used >= q.Limit && (e == nil || e.Reason == contract.ReasonQuotaExceeded) {
 		to.what += ": the project's quota of load balancers is used up"
 		return to.fact(Cloud, "%d load balancers are in use, and %d allowed", q.Used, q.Limit).event(f.Now, e).
 			step("raise it", "fakecloud quotas set --load-balancers %d", q.Used+1).
@@ -316,7 +317,7 @@ func (f ServiceFacts) outstanding() *finding {
 func (f ServiceFacts) refusal() *corev1.Event {
 	e := f.standing(f.Events)
 	done := newestOf(f.Events, "EnsuredLoadBalancer")
-	if e == nil || e.Reason == "LoadBalancerDegraded" || done != nil && !eventTime(e).After(eventTime(done)) {
+	if e == nil || e.Reason == contract.ReasonLoadBalancerDegraded || done != nil && !eventTime(e).After(eventTime(done)) {
 		return nil
 	}
 	return e

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -102,7 +103,7 @@ func (f *ServiceFacts) health(states ...api.TargetHealthState) {
 func TestAnnotationOfTheHealthCheckIsTheCCMs(t *testing.T) {
 	documented, err := os.ReadFile("../../ccm/ANNOTATIONS.md")
 	require.NoError(t, err)
-	assert.Contains(t, string(documented), "\n    "+annotationHealthCheck+`: "tcp"`+"\n")
+	assert.Contains(t, string(documented), "\n    "+contract.AnnotationHealthCheck+`: "tcp"`+"\n")
 }
 
 const edit = "kubectl --namespace default edit service web"

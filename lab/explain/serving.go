@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -343,15 +344,11 @@ func (f ServiceFacts) stale() *finding {
 	return f.down(old, componentKCM)
 }
 
-// annotationHealthCheck has the balancer check its targets, by the CCM's documented
-// contract (ccm/ANNOTATIONS.md).
-const annotationHealthCheck = "fakecloud.ccmlab.io/health-check"
-
 // describeHealth says what is known of the targets' health, after their number.
 func (f ServiceFacts) describeHealth() string {
 	switch {
 	case f.Balancer.HealthCheck == nil:
-		return fmt.Sprintf(", which nothing checks, as the Service asks for no health check; the annotation %s asks for one", annotationHealthCheck)
+		return fmt.Sprintf(", which nothing checks, as the Service asks for no health check; the annotation %s asks for one", contract.AnnotationHealthCheck)
 	case f.Health == nil:
 		return ", which are checked" // Why no more is known is in Missing.
 	}

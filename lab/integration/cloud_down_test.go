@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -42,8 +43,8 @@ func TestTheCloudIsDownForAMinute(t *testing.T) {
 	w.change(services["changed"], func(s *corev1.Service) { s.Spec.Ports[0].Port = 9090 })
 	// A name in Kubernetes is for life: to rename is to delete and to create.
 	services["renamed"] = w.create(service("renamed", 8081))
-	w.awaitEvent(w.nodeUID("node-3"), "CloudUnavailable")
-	w.awaitEvent(string(services["renamed"].UID), "CloudUnavailable")
+	w.awaitEvent(w.nodeUID("node-3"), contract.ReasonCloudUnavailable)
+	w.awaitEvent(string(services["renamed"].UID), contract.ReasonCloudUnavailable)
 	<-back.C
 	w.nodeExists("node-1")
 	w.nodeExists("node-2")
@@ -79,7 +80,7 @@ func (w *world) strangers(services map[string]*corev1.Service) []string {
 	for _, lb := range all {
 		known := false
 		for _, svc := range services {
-			known = known || lb.Tags["kubernetes-service-uid"] == string(svc.UID)
+			known = known || lb.Tags[contract.TagServiceUID] == string(svc.UID)
 		}
 		if !known {
 			left = append(left, lb.Name)
@@ -99,7 +100,7 @@ func TestAStormOf429s(t *testing.T) {
 	require.NoError(t, err)
 	svc := w.create(service("web", 8080))
 	require.NoError(t, w.SetReady(w.ctx, corev1.ConditionUnknown, "node-1"))
-	w.awaitEvent(string(svc.UID), "CloudThrottled")
+	w.awaitEvent(string(svc.UID), contract.ReasonCloudThrottled)
 	w.awaitHits(id, 3)
 	w.nodeExists("node-1")
 

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
@@ -26,11 +27,11 @@ func TestWhatNodesAreTold(t *testing.T) {
 		w := w.in(t)
 		require.NoError(t, w.RegisterNodes(w.ctx, nil, "late"))
 		uid := w.nodeUID("late")
-		w.awaitEvent(uid, "InstanceNotFound", "late")
+		w.awaitEvent(uid, contract.ReasonInstanceNotFound, "late")
 		_, err := w.CreateInstances(w.ctx, "late")
 		require.NoError(t, err)
 		w.awaitInitialized("late")
-		told := w.events(uid, "InstanceNotFound")
+		told := w.events(uid, contract.ReasonInstanceNotFound)
 		require.Len(t, told, 1)
 		assert.LessOrEqual(t, told[0].Count, int32(1), "once per cause, not per retry")
 	})
@@ -40,11 +41,11 @@ func TestWhatNodesAreTold(t *testing.T) {
 		uid := w.nodeUID("ends")
 		_, err := w.Cloud().StopInstance(w.ctx, instance.ID)
 		require.NoError(t, err)
-		w.awaitEvent(uid, "InstanceStopped", instance.ID)
+		w.awaitEvent(uid, contract.ReasonInstanceStopped, instance.ID)
 		_, err = w.Cloud().TerminateInstance(w.ctx, instance.ID)
 		require.NoError(t, err)
 		w.awaitNodeGone("ends") // Its Ready condition was True all the time.
-		w.awaitEvent(uid, "NodeRemoved", instance.ID)
+		w.awaitEvent(uid, contract.ReasonNodeRemoved, instance.ID)
 	})
 	t.Run("the kubelet names an address that the cloud does not", func(t *testing.T) {
 		w := w.in(t)
@@ -53,18 +54,18 @@ func TestWhatNodesAreTold(t *testing.T) {
 		require.NoError(t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) {
 			n.Annotations = map[string]string{"alpha.kubernetes.io/provided-node-ip": "192.0.2.1"}
 		}, "elsewhere"))
-		w.awaitEvent(w.nodeUID("elsewhere"), "ProvidedNodeIPMismatch", "192.0.2.1", made[0].Addresses[0].IP)
+		w.awaitEvent(w.nodeUID("elsewhere"), contract.ReasonProvidedNodeIP, "192.0.2.1", made[0].Addresses[0].IP)
 	})
 	t.Run("another cloud's", func(t *testing.T) {
 		w := w.in(t)
 		require.NoError(t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) { n.Spec.ProviderID = "aws:///eu/i-1" }, "foreign"))
-		w.awaitEvent(w.nodeUID("foreign"), "ForeignProviderID", "aws:///eu/i-1")
+		w.awaitEvent(w.nodeUID("foreign"), contract.ReasonForeignProviderID, "aws:///eu/i-1")
 	})
 	t.Run("throttled", func(t *testing.T) {
 		w := w.in(t)
 		_, lift := w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 2}})
 		require.NoError(t, w.RegisterNodes(w.ctx, nil, "throttled"))
-		w.awaitEvent(w.nodeUID("throttled"), "CloudThrottled")
+		w.awaitEvent(w.nodeUID("throttled"), contract.ReasonCloudThrottled)
 		lift()
 		_, err := w.CreateInstances(w.ctx, "throttled")
 		require.NoError(t, err)
@@ -74,7 +75,7 @@ func TestWhatNodesAreTold(t *testing.T) {
 		w := w.in(t)
 		_, lift := w.fault(api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
 		require.NoError(t, w.RegisterNodes(w.ctx, nil, "denied"))
-		w.awaitEvent(w.nodeUID("denied"), "CloudAccessDenied")
+		w.awaitEvent(w.nodeUID("denied"), contract.ReasonCloudAccessDenied)
 		lift()
 		_, err := w.CreateInstances(w.ctx, "denied")
 		require.NoError(t, err)
@@ -99,10 +100,10 @@ func TestATokenOfAnotherProject(t *testing.T) {
 	require.NoError(t, os.WriteFile(w.CCMToken, []byte(token.Secret+"\n"), 0o600))
 
 	require.NoError(t, w.RegisterNodes(w.ctx, nil, "node-2"))
-	w.awaitEvent(w.nodeUID("node-2"), "WrongProject", "other")
+	w.awaitEvent(w.nodeUID("node-2"), contract.ReasonWrongProject, "other")
 	require.NoError(t, w.SetReady(w.ctx, corev1.ConditionUnknown, "node-1"))
 	w.change(svc, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8081 })
-	w.awaitEvent(string(svc.UID), "WrongProject", "other")
+	w.awaitEvent(string(svc.UID), contract.ReasonWrongProject, "other")
 	w.nodeExists("node-1")
 	assert.Len(t, w.balancers(svc), 1)
 }
@@ -119,12 +120,12 @@ func TestWhatServicesAreTold(t *testing.T) {
 		_, err := w.Cloud().UpdateProjectQuotas(w.ctx, w.projectID(), api.QuotasUpdate{LoadBalancers: &none})
 		require.NoError(t, err)
 		svc := w.create(service("quota", 8080))
-		w.awaitEvent(string(svc.UID), "QuotaExceeded")
+		w.awaitEvent(string(svc.UID), contract.ReasonQuotaExceeded)
 		many := api.QuotaLimit(100)
 		_, err = w.Cloud().UpdateProjectQuotas(w.ctx, w.projectID(), api.QuotasUpdate{LoadBalancers: &many})
 		require.NoError(t, err)
 		w.awaitAddress(svc, "")
-		assert.Len(t, w.events(string(svc.UID), "QuotaExceeded"), 1)
+		assert.Len(t, w.events(string(svc.UID), contract.ReasonQuotaExceeded), 1)
 	})
 	t.Run("the balancer failed", func(t *testing.T) {
 		w := w.in(t)
@@ -134,7 +135,7 @@ func TestWhatServicesAreTold(t *testing.T) {
 			Effect: api.FaultEffect{Fail: reason},
 		})
 		svc := w.create(service("failed", 8081))
-		w.awaitEvent(string(svc.UID), "LoadBalancerFailed", reason)
+		w.awaitEvent(string(svc.UID), contract.ReasonLoadBalancerFailed, reason)
 		lift()
 		w.awaitAddress(svc, "")
 	})
@@ -146,7 +147,7 @@ func TestWhatServicesAreTold(t *testing.T) {
 		defer func() { _ = busy.Close() }()
 		port := busy.Addr().(*net.TCPAddr).Port
 		svc := w.create(service("bound", int32(port)))
-		w.awaitEvent(string(svc.UID), "PortCannotBeBound", fmt.Sprint(port))
+		w.awaitEvent(string(svc.UID), contract.ReasonPortCannotBeBound, fmt.Sprint(port))
 		require.NoError(t, busy.Close())
 		w.awaitAddress(svc, "")
 	})
@@ -156,7 +157,7 @@ func TestWhatServicesAreTold(t *testing.T) {
 		asked.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
 		asked.Spec.LoadBalancerSourceRanges = nil
 		svc := w.create(asked)
-		w.awaitEvent(string(svc.UID), "InvalidService", "SCTP")
+		w.awaitEvent(string(svc.UID), contract.ReasonInvalidService, "SCTP")
 		assert.Empty(t, w.balancers(svc))
 		w.remove(svc)
 		w.awaitServiceGone(svc)
@@ -166,7 +167,7 @@ func TestWhatServicesAreTold(t *testing.T) {
 		asked := service("address", 8084)
 		asked.Spec.LoadBalancerIP = "127.99.99.99" //nolint:staticcheck // Deprecated, and still in use.
 		svc := w.create(asked)
-		w.awaitEvent(string(svc.UID), "AddressNotAvailable", "127.99.99.99")
+		w.awaitEvent(string(svc.UID), contract.ReasonAddressNotAvailable, "127.99.99.99")
 		assert.Empty(t, w.balancers(svc))
 	})
 }
@@ -194,8 +195,8 @@ func TestWhatRoutesAreTold(t *testing.T) {
 		n.Spec.PodCIDR = fmt.Sprintf("10.200.%d.0/24", i)
 		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
 	}, "node-1", "node-2"))
-	w.awaitEvent(w.nodeUID("node-2"), "RouteConflict", "somebodys")
-	assert.Len(t, w.events(w.nodeUID("node-2"), "RouteConflict"), 1)
+	w.awaitEvent(w.nodeUID("node-2"), contract.ReasonRouteConflict, "somebodys")
+	assert.Len(t, w.events(w.nodeUID("node-2"), contract.ReasonRouteConflict), 1)
 	w.await("the other node's network", func() error {
 		n, err := w.Admin().CoreV1().Nodes().Get(w.ctx, "node-1", metav1.GetOptions{})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -43,7 +44,7 @@ func TestBalancersThatOthersTouch(t *testing.T) {
 			return nil
 		})
 		assert.Equal(t, annotated.Annotations, w.get(svc).Annotations, "users' annotations are theirs")
-		w.awaitEvent(string(svc.UID), "LoadBalancerRepaired")
+		w.awaitEvent(string(svc.UID), contract.ReasonLoadBalancerRepaired)
 	})
 	t.Run("changed", func(t *testing.T) {
 		w := w.in(t)
@@ -62,7 +63,7 @@ func TestBalancersThatOthersTouch(t *testing.T) {
 			return nil
 		})
 		assert.Equal(t, address, w.balancers(svc)[0].Address)
-		w.awaitEvent(string(svc.UID), "LoadBalancerRepaired")
+		w.awaitEvent(string(svc.UID), contract.ReasonLoadBalancerRepaired)
 	})
 	t.Run("a stranger's of the same name", func(t *testing.T) {
 		w := w.in(t)
@@ -73,7 +74,7 @@ func TestBalancersThatOthersTouch(t *testing.T) {
 		tags := api.Tags{"owner": "somebody"}
 		_, err := w.Cloud().UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Tags: &tags})
 		require.NoError(t, err)
-		w.awaitEvent(string(svc.UID), "LoadBalancerNameTaken", lb.Name)
+		w.awaitEvent(string(svc.UID), contract.ReasonLoadBalancerNameTaken, lb.Name)
 		now, err := w.Cloud().GetLoadBalancer(w.ctx, lb.ID)
 		require.NoError(t, err)
 		assert.Equal(t, tags, now.Tags, "what does not say that it is ours is not touched")
@@ -88,15 +89,15 @@ func TestBalancersWithoutAService(t *testing.T) {
 	system, err := w.Admin().CoreV1().Namespaces().Get(w.ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	require.NoError(t, err)
 	leak := func(name string, tags api.Tags) string {
-		tags[testbed.TagCluster], tags["kubernetes-service-uid"], tags["kubernetes-service"] = w.Name, "no-such-"+name, "default/"+name
+		tags[contract.TagCluster], tags[contract.TagServiceUID], tags[contract.TagService] = w.Name, "no-such-"+name, "default/"+name
 		lb, err := w.Cloud().CreateLoadBalancer(w.ctx, api.LoadBalancerCreate{
 			Name: name, Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}}, Tags: &tags,
 		})
 		require.NoError(t, err)
 		return lb.ID
 	}
-	ours := leak("ours", api.Tags{"kubernetes-cluster-uid": string(system.UID)})
-	theirs := leak("theirs", api.Tags{"kubernetes-cluster-uid": "another"})
+	ours := leak("ours", api.Tags{contract.TagClusterUID: string(system.UID)})
+	theirs := leak("theirs", api.Tags{contract.TagClusterUID: "another"})
 	unknown := leak("unknown", api.Tags{})
 	w.startCCM(testbed.CCMOptions{})
 
@@ -127,7 +128,7 @@ func TestAnAnnotationMadeInvalidAndMended(t *testing.T) {
 		s.Annotations = map[string]string{algorithm: "coin-toss", "fakecloud.ccmlab.io/idle-timeout": "soon"}
 	})
 	// All that is wrong is told at once.
-	w.awaitEvent(string(svc.UID), "InvalidService", "coin-toss", "soon")
+	w.awaitEvent(string(svc.UID), contract.ReasonInvalidService, "coin-toss", "soon")
 	after := w.balancers(svc)
 	require.Len(t, after, 1)
 	assert.Equal(t, before.Version, after[0].Version, "half of a Service is not applied")

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
@@ -190,7 +191,7 @@ func (w *world) awaitAddress(svc *corev1.Service, not string) (address string) {
 // balancers are those that say they are the Service's, whatever their cluster.
 func (w *world) balancers(svc *corev1.Service) []api.LoadBalancer {
 	w.t.Helper()
-	found, err := w.Cloud().ListLoadBalancers(w.ctx, client.LoadBalancerFilter{Tags: []string{"kubernetes-service-uid=" + string(svc.UID)}})
+	found, err := w.Cloud().ListLoadBalancers(w.ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}})
 	require.NoError(w.t, err)
 	return found
 }

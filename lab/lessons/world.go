@@ -13,6 +13,7 @@ import (
 	"github.com/google/cel-go/common/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
@@ -25,10 +26,6 @@ var objects = map[string]string{
 	"nodes": "/api/v1/nodes", "pods": "/api/v1/pods", "services": "/api/v1/services", "configmaps": "/api/v1/configmaps",
 	"deployments": "/apis/apps/v1/deployments", "leases": "/apis/coordination.k8s.io/v1/leases",
 }
-
-// tagService is the tag that says which Service a balancer is for: the CCM's
-// documented contract.
-const tagService = "kubernetes-service"
 
 // fetchBound is how long something may take to answer.
 const fetchBound = 10 * time.Second
@@ -195,7 +192,7 @@ func ofCloud(ctx context.Context, cloud *client.Client, variable string) (any, e
 
 // balancerKey is the Service's, as services has it.
 func balancerKey(lb api.LoadBalancer) string {
-	namespace, name, ok := strings.Cut(lb.Tags[tagService], "/")
+	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
 	if !ok {
 		return lb.Name
 	}

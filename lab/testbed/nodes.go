@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -30,7 +31,7 @@ var Taint = corev1.Taint{Key: cloudproviderapi.TaintExternalCloudProvider, Value
 func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Instance, error) {
 	made := make([]api.Instance, len(names))
 	return made, each(ctx, names, func(ctx context.Context, i int, name string) error {
-		tags := api.Tags{TagCluster: b.Name}
+		tags := api.Tags{contract.TagCluster: b.Name}
 		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
 		if err != nil {
 			return fmt.Errorf("creating instance %s: %w", name, err)

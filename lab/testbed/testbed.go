@@ -37,6 +37,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
@@ -44,10 +45,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
-
-// TagCluster is the tag that marks a cluster's instances, and that the CCM puts
-// on its balancers and routes: its documented contract.
-const TagCluster = "kubernetes-cluster"
 
 // startBound is for a machine that is busy; on an idle one a bed is up within
 // five seconds.
@@ -253,7 +250,7 @@ func (b *Bed) StartCloud(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := b.site.Fakecloud(TagCluster + "=" + b.Name)
+	spec := b.site.Fakecloud(contract.TagCluster + "=" + b.Name)
 	spec.Args = append(spec.Args, b.opts.CloudFlags...)
 	p, err := b.site.Ensure(spec)
 	if err != nil {

@@ -12,21 +12,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
 // Tags that the CCM of fakecloud puts on what it makes: its documented contract.
-const (
-	tagCluster    = "kubernetes-cluster"
-	tagServiceUID = "kubernetes-service-uid"
-	tagNode       = "kubernetes-node"
-)
-
-// The lab's agent boots nothing for an instance with this tag: its contract.
-const tagMachine, noMachine = "ccmlab-machine", "none"
-
 // Cloud is one project of a fakecloud, with one cluster in it.
 type Cloud struct {
 	// API calls the cloud in the suite's name, with the right to make faults.
@@ -91,9 +83,9 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 }
 
 func (c *Cloud) create(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
-	tags := api.Tags{tagCluster: c.Cluster}
+	tags := api.Tags{contract.TagCluster: c.Cluster}
 	if !spec.Machine {
-		tags[tagMachine] = noMachine
+		tags[contract.TagMachine] = contract.NoMachine
 	}
 	create := api.InstanceCreate{Name: &spec.Name, Tags: &tags}
 	if spec.Zone != "" {
@@ -104,7 +96,7 @@ func (c *Cloud) create(ctx context.Context, spec conformance.InstanceSpec) (*api
 
 func instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
-		ID: i.ID, Name: i.Name, ProviderID: "fakecloud://" + i.ID, Type: string(i.Type), Zone: i.Zone, Region: i.Region,
+		ID: i.ID, Name: i.Name, ProviderID: contract.ProviderID(i.ID), Type: string(i.Type), Zone: i.Zone, Region: i.Region,
 	}
 	for _, a := range i.Addresses {
 		if a.Type == api.AddressExternal {
@@ -185,7 +177,7 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 
 // Balancers implements conformance.Cloud.
 func (c *Cloud) Balancers(ctx context.Context) ([]conformance.Balancer, error) {
-	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tagCluster + "=" + c.Cluster, tagServiceUID}})
+	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster, contract.TagServiceUID}})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +202,7 @@ func (c *Cloud) Balancer(ctx context.Context, id string) (conformance.Balancer, 
 
 func balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	b := conformance.Balancer{
-		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[tagServiceUID]), Address: lb.Address,
+		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[contract.TagServiceUID]), Address: lb.Address,
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges, AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
 	}
 	for _, l := range lb.Listeners {
@@ -281,7 +273,7 @@ func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release fun
 func (c *Cloud) CreateStranger(ctx context.Context, name string) (conformance.Balancer, error) {
 	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
-		Tags: &api.Tags{tagCluster: c.Cluster + ".stranger", tagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000"},
+		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000"},
 	})
 	if err != nil {
 		return conformance.Balancer{}, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -82,5 +83,5 @@ func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 
 // inState are the cluster's instances that are in this state.
 func (c *Cloud) inState(ctx context.Context, state api.InstanceState) ([]api.Instance, error) {
-	return c.API.ListInstances(ctx, client.InstanceFilter{States: []api.InstanceState{state}, Tags: []string{tagCluster + "=" + c.Cluster}})
+	return c.API.ListInstances(ctx, client.InstanceFilter{States: []api.InstanceState{state}, Tags: []string{contract.TagCluster + "=" + c.Cluster}})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -15,7 +16,7 @@ import (
 // Routes implements conformance.Cloud. By the cluster alone: with what a CCM marks the
 // Node of a route is its own matter.
 func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
-	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{tagCluster + "=" + c.Cluster}})
+	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster}})
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 func (c *Cloud) CreateStrangerRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
 		Destination: destination, InstanceID: instanceID, Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
-		Tags: &api.Tags{tagCluster: c.Cluster + ".stranger", tagNode: "stranger"},
+		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagNode: "stranger"},
 	})
 	if err != nil {
 		return conformance.Route{}, err

@@ -1,0 +1,124 @@
+// Package contract declares the names that the CCM shares with whoever watches
+// it: the lab's views, its lessons and the conformance suite. They are what the
+// CCM writes into the cloud (tags), onto cluster objects (provider IDs,
+// annotations) and into Events (reasons). People and programs rely on them, so a
+// name stays once it is here.
+//
+// The package imports nothing but the standard library: the lab starts the CCM
+// as a process and imports no other package of it.
+package contract
+
+import "strings"
+
+// ProviderName is the cloud provider's, and the scheme of its provider IDs.
+const ProviderName = "fakecloud"
+
+// ProviderIDPrefix begins every provider ID of this cloud.
+const ProviderIDPrefix = ProviderName + "://"
+
+// ProviderID is the value of Node.spec.providerID for an instance.
+func ProviderID(instanceID string) string { return ProviderIDPrefix + instanceID }
+
+// InstanceIDFromProviderID returns the instance's ID, and false for the provider
+// ID of another cloud.
+func InstanceIDFromProviderID(providerID string) (string, bool) {
+	instanceID, ok := strings.CutPrefix(providerID, ProviderIDPrefix)
+	if !ok || instanceID == "" || strings.ContainsAny(instanceID, "/ ") {
+		return "", false
+	}
+	return instanceID, true
+}
+
+// Tags of the cloud's resources.
+const (
+	// TagCluster is the name of the cluster that owns the resource. The CCM sets it
+	// on balancers and routes; whoever makes instances sets it on those.
+	TagCluster = "kubernetes-cluster"
+	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
+	// other cluster has, whatever it is called.
+	TagClusterUID = "kubernetes-cluster-uid"
+	// TagServiceUID is the UID of the Service that owns the balancer.
+	TagServiceUID = "kubernetes-service-uid"
+	// TagService (namespace/name) is for people; nothing is looked up by it.
+	TagService = "kubernetes-service"
+	// TagNode is the name of the Node that a route leads to.
+	TagNode = "kubernetes-node"
+)
+
+// TagMachine on an instance, with the value NoMachine, keeps the lab from running a
+// machine for it. The CCM does not read it; lab and suite agree on it.
+const (
+	TagMachine = "ccmlab-machine"
+	NoMachine  = "none"
+)
+
+// AnnotationPrefix begins all annotations of this CCM. One that begins with it and
+// is not defined is an error: a typo must not be silent.
+const AnnotationPrefix = "fakecloud.ccmlab.io/"
+
+// NameHealthCheck is the name of AnnotationHealthCheck without the prefix.
+const NameHealthCheck = "health-check"
+
+// Annotations that others than the CCM's parser read or write. All that a Service
+// may ask for are in package annotations.
+const (
+	// AnnotationHealthCheck asks for a health check of a Service's targets.
+	AnnotationHealthCheck = AnnotationPrefix + NameHealthCheck
+	// AnnotationPrompted on a Node says when the cloud watch last prompted it. It
+	// has no other meaning: any change of a Node makes upstream's node controller
+	// sync it at once, where its own retry may be a quarter of an hour away. It
+	// stays when the Node is initialised: it tells why that went so fast, and
+	// removing it would be one more write for each Node.
+	AnnotationPrompted = AnnotationPrefix + "prompted"
+)
+
+// EventSource is the component that the CCM's own Events name. Upstream's
+// controllers in the same process name themselves.
+const EventSource = "fakecloud-ccm"
+
+// Reasons of Events on Nodes.
+const (
+	ReasonInstanceNotFound  = "InstanceNotFound"
+	ReasonInstanceAmbiguous = "InstanceAmbiguous"
+	ReasonInstanceStopped   = "InstanceStopped"
+	ReasonInstanceInError   = "InstanceInError"
+	ReasonForeignProviderID = "ForeignProviderID"
+	ReasonProvidedNodeIP    = "ProvidedNodeIPMismatch"
+	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
+	ReasonMassDeletionHeld  = "MassDeletionHeld"
+	ReasonRouteConflict     = "RouteConflict"
+	// ReasonNodeRemoved is of an Event on a Node that was deleted.
+	ReasonNodeRemoved = "NodeRemoved"
+)
+
+// Reasons of Events on Services.
+const (
+	// ReasonInvalidService: the Service asks for what no balancer can do, or says
+	// it in a way that cannot be parsed.
+	ReasonInvalidService        = "InvalidService"
+	ReasonLoadBalancerFailed    = "LoadBalancerFailed"
+	ReasonPortCannotBeBound     = "PortCannotBeBound"
+	ReasonLoadBalancerNameTaken = "LoadBalancerNameTaken"
+	// ReasonAddressNotAvailable: the chosen address is not reserved, or in use.
+	ReasonAddressNotAvailable = "AddressNotAvailable"
+	// ReasonLoadBalancerAmbiguous: several balancers carry the Service's tags, or
+	// the balancer carries those of more than one cluster.
+	ReasonLoadBalancerAmbiguous = "LoadBalancerAmbiguous"
+	// ReasonLoadBalancerDegraded: the balancer is active and refuses clients.
+	ReasonLoadBalancerDegraded = "LoadBalancerDegraded"
+	// ReasonLoadBalancerRepaired is of a Normal Event, one for each repair.
+	ReasonLoadBalancerRepaired = "LoadBalancerRepaired"
+	// ReasonLoadBalancerReplaced and ReasonIPv4Only are of Normal Events.
+	ReasonLoadBalancerReplaced = "ReplacingLoadBalancer"
+	ReasonIPv4Only             = "IPv4Only"
+	ReasonQuotaExceeded        = "QuotaExceeded"
+	ReasonAddressPoolExhausted = "AddressPoolExhausted"
+)
+
+// Reasons of Events on either: the CCM cannot use the cloud.
+const (
+	ReasonCloudUnavailable  = "CloudUnavailable"
+	ReasonCloudThrottled    = "CloudThrottled"
+	ReasonCloudAccessDenied = "CloudAccessDenied"
+	ReasonWrongProject      = "WrongProject"
+)
