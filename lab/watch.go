@@ -314,18 +314,11 @@ func (l *Lab) presence(ctx context.Context) (presence, error) {
 
 // auditor is the cloud's audit.
 type auditor interface {
-	ListAudit(ctx context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error)
+	ListAuditUntil(ctx context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error)
 }
 
-const (
-	// auditPage is how many of the newest calls are asked for at first;
-	// auditGrowth how many times more while they are all new.
-	auditPage, auditGrowth = 50, 8
-	// auditKept is more calls than the cloud keeps.
-	auditKept = 1 << 18
-	// auditOverlap is how much the order of calls and of their times may differ.
-	auditOverlap = 5 * time.Second
-)
+// auditOverlap is how much the order of calls and of their times may differ.
+const auditOverlap = 5 * time.Second
 
 // callFollower reads the audit as it grows. It lists the newest first, which the
 // cloud finds without searching, and stops at what it has seen.
@@ -338,15 +331,9 @@ type callFollower struct {
 
 // next returns the calls since the last one; they are lost to nobody if it fails.
 func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
-	var calls []api.AuditEntry
-	for limit := auditPage; ; limit *= auditGrowth {
-		var err error
-		if calls, err = f.cloud.ListAudit(ctx, client.AuditFilter{}, limit); err != nil {
-			return nil, err
-		}
-		if len(calls) < limit || limit > auditKept || f.seen(calls[len(calls)-1]) {
-			break
-		}
+	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.seen)
+	if err != nil {
+		return nil, err
 	}
 	known := map[string]bool{}
 	var entries []timeline.Entry

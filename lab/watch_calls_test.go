@@ -19,24 +19,30 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// fakeAudit has the calls, oldest first, and counts what it was asked for.
+// fakeAudit has the calls, oldest first, and counts the pages that were read.
 type fakeAudit struct {
-	calls  []api.AuditEntry
-	err    error
-	limits []int
+	calls []api.AuditEntry
+	err   error
+	pages int
 }
 
-func (a *fakeAudit) ListAudit(_ context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error) {
+func (a *fakeAudit) ListAuditUntil(_ context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
 	if (f != client.AuditFilter{}) {
 		return nil, errors.New("the cloud would search all calls for that")
 	}
-	a.limits = append(a.limits, limit)
-	newest := slices.Clone(a.calls[max(0, len(a.calls)-limit):])
-	slices.Reverse(newest)
-	return newest, nil
+	newestFirst := slices.Clone(a.calls)
+	slices.Reverse(newestFirst)
+	var listed []api.AuditEntry
+	for page := range slices.Chunk(newestFirst, 50) {
+		a.pages++
+		if listed = append(listed, page...); isOld(listed[len(listed)-1]) {
+			break
+		}
+	}
+	return listed, nil
 }
 
 var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
@@ -71,9 +77,9 @@ func TestCallsAreFollowed(t *testing.T) {
 	audit.call(60)
 	next(60)
 	audit.call(1)
-	audit.limits = nil
+	audit.pages = 0
 	next(1)
-	assert.Equal(t, []int{auditPage}, audit.limits, "a single page, once it follows")
+	assert.Equal(t, 1, audit.pages, "a single page, once it follows")
 	audit.call(7000)
 	next(7000)
 	audit.err = errors.New("the cloud is away")
@@ -92,7 +98,7 @@ func TestCallsSince(t *testing.T) {
 	entries, err := f.next(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, entries, 10)
-	assert.Equal(t, []int{auditPage}, audit.limits)
+	assert.Equal(t, 1, audit.pages)
 }
 
 // A word when something is away for long, another when it is back, and none for

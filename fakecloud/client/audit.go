@@ -19,9 +19,7 @@ type AuditFilter struct {
 	Since    time.Time
 }
 
-// ListAudit gives the project's newest calls, newest first: so many, or all that
-// are kept with 0.
-func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api.AuditEntry, error) {
+func (f AuditFilter) listParams() api.ListAuditParams {
 	params := api.ListAuditParams{
 		Token: optional(f.Token), UserAgent: optional(f.UserAgent), Operation: optional(f.Operation),
 		Resource: optional(f.Resource), Status: optional(f.Status),
@@ -29,6 +27,13 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 	if !f.Since.IsZero() {
 		params.Since = &f.Since
 	}
+	return params
+}
+
+// ListAudit lists the project's newest calls, newest first. It returns at most
+// limit of them; with 0, all that the cloud keeps.
+func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api.AuditEntry, error) {
+	params := f.listParams()
 	left := limit
 	return pages(func(token *string) (*api.AuditList, error) {
 		params.PageToken, params.Limit = token, new(pageSize)
@@ -38,6 +43,34 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 		return read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
 	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if left -= len(list.Items); limit > 0 && left <= 0 {
+			return list.Items, nil
+		}
+		return list.Items, list.NextPageToken
+	})
+}
+
+// firstAuditPage is the size of the first page that ListAuditUntil asks for. Who
+// follows the audit mostly finds a few new calls, all of them on this page.
+const firstAuditPage = 50
+
+// ListAuditUntil lists the project's calls, newest first, in whole pages: 50
+// calls, then 500 at a time. It stops after a page whose last call isOld, or at
+// the oldest call that the cloud keeps, so the list may end with calls that are
+// old. An error on any page is an error: a partial list is never returned.
+//
+// A caller who wants the calls since some time asks so rather than with
+// AuditFilter.Since: the cloud has the newest calls at hand, but searches its
+// whole audit for those since a time.
+func (c *Client) ListAuditUntil(ctx context.Context, f AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error) {
+	params := f.listParams()
+	params.Limit = new(firstAuditPage)
+	return pages(func(token *string) (*api.AuditList, error) {
+		if token != nil {
+			params.PageToken, params.Limit = token, new(pageSize)
+		}
+		return read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
+		if n := len(list.Items); n > 0 && isOld(list.Items[n-1]) {
 			return list.Items, nil
 		}
 		return list.Items, list.NextPageToken

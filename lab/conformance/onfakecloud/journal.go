@@ -17,26 +17,11 @@ import (
 
 var _ conformance.Journal = (*Cloud)(nil)
 
-const (
-	// auditPage is how many of the newest calls are asked for at first, and
-	// auditGrowth how many times more while all of them are new. The cloud finds
-	// the newest without searching, those since a time not.
-	auditPage, auditGrowth = 50, 8
-	// auditKept is as many as the cloud keeps.
-	auditKept = 100_000
-)
-
 // CallsSince implements conformance.Journal.
 func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.Call, error) {
-	var newest []api.AuditEntry
-	for limit := auditPage; ; limit *= auditGrowth {
-		var err error
-		if newest, err = c.API.ListAudit(ctx, client.AuditFilter{Token: c.Token}, limit); err != nil {
-			return nil, err
-		}
-		if n := len(newest); n < limit || n >= auditKept || newest[n-1].Time.Before(since) {
-			break
-		}
+	newest, err := c.API.ListAuditUntil(ctx, client.AuditFilter{Token: c.Token}, func(a api.AuditEntry) bool { return a.Time.Before(since) })
+	if err != nil {
+		return nil, err
 	}
 	var calls []conformance.Call
 	for _, a := range newest {
