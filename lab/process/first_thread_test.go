@@ -19,8 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// envHeadless has this test's program listen on that socket, and end its first
-// thread, as one does on its way out whose other threads have not yet noticed.
+// envHeadless names a socket. The test's own program, started with it, listens there and ends
+// its first thread, as a program does that exits while other threads have not ended yet.
 const envHeadless = "PROCESS_TEST_HEADLESS"
 
 func init() { // On the first thread, as no test is.
@@ -42,7 +42,7 @@ func init() { // On the first thread, as no test is.
 	os.Exit(1)
 }
 
-// Until the last of its threads has ended a process holds its ports.
+// A process holds its ports until the last of its threads has ended.
 func TestAliveWithoutItsFirstThread(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -62,7 +62,7 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 	running, err := host.Running()
 	require.NoError(t, err)
 	require.Contains(t, running, "headless")
-	found := running["headless"] // What another command sees, which is not its parent.
+	found := running["headless"] // As another command sees it, which is not its parent.
 	ended, stop := context.WithCancel(ctx)
 	stop()
 	require.ErrorIs(t, found.Wait(ended), context.Canceled)

@@ -13,9 +13,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// A lab in a container may have a folder of the same path, which is another: its
-// processes are not ours to end. One that only has mounts of its own elsewhere
-// still has the same folder.
+// A lab in a container may have another folder at the same path; its processes are not
+// this lab's to end. A process whose own mounts are elsewhere still has the same folder.
 func TestOfAnotherMountNamespace(t *testing.T) {
 	if err := exec.Command("unshare", "--user", "--map-root-user", "--mount", "true").Run(); err != nil {
 		t.Skip("no namespaces for this user: ", err)

@@ -1,7 +1,9 @@
 // Package process starts, finds and ends the processes of one lab. There are
-// no pid files to go stale: each process carries the lab's state folder and
-// its component's name in its environment, and /proc says who is there. So a
+// no pid files to go stale: each process carries two marks in its environment, the
+// lab's state folder and the component's name, and is found by them in /proc. So a
 // lab finds all of its processes after any crash, and never a stranger's.
+//
+// It knows nothing of what the components are. Begin with Host: Start and Running.
 package process
 
 import (
@@ -31,8 +33,8 @@ const (
 // Host starts and finds the processes of the lab whose state folder is Lab.
 type Host struct {
 	Lab string
-	// Tied has the kernel kill what is started when the starter ends, however
-	// that ends: for a cluster that is its starter's alone.
+	// Tied has the kernel kill the started processes when their starter ends, however it ends.
+	// It is for a cluster that nobody but its starter uses.
 	Tied bool
 }
 
@@ -46,18 +48,18 @@ type Spec struct {
 	Env []string
 	// LogFile gets stdout and stderr, appended.
 	LogFile string
-	// Inherit are open files the process gets, from descriptor 3 on.
+	// Inherit are open files that the process gets, from descriptor 3 on.
 	Inherit []*os.File
 }
 
-// Process is one that runs, or ran.
+// Process is a process of the lab that runs, or ran.
 type Process struct {
-	Component string
-	PID       int
-	LogFile   string
-	born      uint64        // start time in clock ticks since boot: with the PID, unique
-	done      chan struct{} // closed once err is known; nil for one found in /proc
-	err       error         // exit status
+	Component  string
+	PID        int
+	LogFile    string
+	startTicks uint64        // start time in clock ticks since boot: with the PID, unique
+	done       chan struct{} // closed once err is known; nil for one found in /proc
+	err        error         // exit status
 }
 
 // Start starts a process in a session of its own, so that the terminal's
@@ -72,20 +74,20 @@ func (h Host) Start(s Spec) (*Process, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(s.Path, s.Args...)
-	cmd.Env = h.env(s)
+	cmd.Env = h.componentEnvironment(s)
 	cmd.Dir = h.Lab
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if h.Tied {
-		tie(cmd.SysProcAttr)
+		setParentDeathSignal(cmd.SysProcAttr)
 	}
 	slog.Debug("starting "+s.Component, "command", strings.Join(cmd.Args, " "), "log", s.LogFile)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w%s", s.Component, err, startRemedy(s.Path, err))
 	}
 	p := &Process{Component: s.Component, PID: cmd.Process.Pid, LogFile: s.LogFile, done: make(chan struct{})}
-	p.born, _ = birth(p.PID)
+	p.startTicks, _ = readStartTicks(p.PID)
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -93,20 +95,21 @@ func (h Host) Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// env is a component's environment, with its marks.
-func (h Host) env(s Spec) []string {
-	return append(slices.Concat(environment(), s.Env), envLab+"="+h.Lab, envComponent+"="+s.Component)
+// componentEnvironment is the environment of a component, with its marks.
+func (h Host) componentEnvironment(s Spec) []string {
+	return append(slices.Concat(inheritedEnvironment(), s.Env), envLab+"="+h.Lab, envComponent+"="+s.Component)
 }
 
-// CommandLine has somebody start it from a shell as Start would: with this environment
-// and no other, and found among the lab's processes. It goes to that shell's terminal.
+// CommandLine is the command that starts the component from a shell as Start would: with the
+// same environment and nothing of the shell's, so that it is found among the lab's processes.
+// Its output goes to the shell's terminal.
 func (h Host) CommandLine(s Spec) []string {
-	return slices.Concat([]string{"env", "-i"}, h.env(s), []string{s.Path}, s.Args)
+	return slices.Concat([]string{"env", "-i"}, h.componentEnvironment(s), []string{s.Path}, s.Args)
 }
 
-// environment is what a component gets of the person's: nothing that could
-// configure it. A FAKECLOUD_URL of another lab, for one, would.
-func environment() []string {
+// inheritedEnvironment is the part of this process's environment that a component gets. Nothing
+// that could configure the component is in it, e.g. the FAKECLOUD_URL of another lab.
+func inheritedEnvironment() []string {
 	var env []string
 	for _, name := range []string{
 		"PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "GODEBUG", "GOGC", "GOTRACEBACK",
@@ -120,7 +123,7 @@ func environment() []string {
 	return env
 }
 
-// Unmarked is this process's environment without its marks, for a child that
+// Unmarked is this process's environment without its marks. It is for a child that
 // is no component of the lab and must not be taken for one.
 func Unmarked() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
@@ -130,13 +133,13 @@ func Unmarked() []string {
 
 // Running maps each component of the lab that runs to its process.
 func (h Host) Running() (map[string]*Process, error) {
-	all, err := scan()
+	all, err := scanProcesses()
 	if err != nil {
 		return nil, err
 	}
 	found := map[string]*Process{}
 	for _, p := range all {
-		if p.Lab == h.Lab && p.here() {
+		if p.Lab == h.Lab && p.seesSameLabFolder() {
 			found[p.Component] = p.Process
 		}
 	}
@@ -149,21 +152,21 @@ type Found struct {
 	*Process
 }
 
-// All finds the processes of every lab that this user may look into; those in
-// containers are theirs.
+// All finds the processes of all labs that this user may inspect. Processes in containers are
+// left out: they belong to a lab in that container.
 func All() ([]Found, error) {
-	all, err := scan()
-	return slices.DeleteFunc(all, func(f Found) bool { return !f.here() }), err
+	all, err := scanProcesses()
+	return slices.DeleteFunc(all, func(f Found) bool { return !f.seesSameLabFolder() }), err
 }
 
 // Alive tells whether the process has not ended yet.
 func (p *Process) Alive() bool {
-	born, alive := birth(p.PID)
-	return alive && born == p.born
+	born, alive := readStartTicks(p.PID)
+	return alive && born == p.startTicks
 }
 
-// Found tells whether the process ran before it was asked for: not how it ends is
-// known then, nor for how long it will be there.
+// Found tells whether the process was found in /proc, not started by this program. Then its
+// exit status will not be known.
 func (p *Process) Found() bool { return p.done == nil }
 
 // Wait returns when the process has ended.
@@ -179,8 +182,8 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.awaitEnd(ctx)
 }
 
-// Exit is how it ended, once Wait has returned: nil for success, and for one
-// that was found in /proc, of which nobody knows.
+// Exit is how the process ended, once Wait has returned: nil for success. It is nil also for a
+// process that was found in /proc, whose exit status nobody knows.
 func (p *Process) Exit() error {
 	if p.done == nil {
 		return nil
@@ -189,7 +192,7 @@ func (p *Process) Exit() error {
 	return p.err
 }
 
-// Stop asks the processes to end, all at once, and kills those that have not
+// Stop asks the processes to end, all at once, and kills those that still run
 // after the grace time.
 func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error {
 	var errs []error
@@ -212,8 +215,8 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 	return errors.Join(errs...)
 }
 
-// Await polls ready until it returns nil, and says what it waited for when the
-// process ends first, or one of those that it needs, or ctx does.
+// Await polls ready until it returns nil. When the process, a process that it needs, or ctx
+// ends first, the error says what was waited for.
 func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -229,7 +232,7 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 		}
 		for _, needed := range append(needs, p) {
 			if !needed.Alive() {
-				return needed.died()
+				return needed.exitedEarlyError()
 			}
 		}
 		select {
@@ -240,7 +243,8 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 	}
 }
 
-func (p *Process) died() error {
+// exitedEarlyError is the error for a process that ended while it was waited for.
+func (p *Process) exitedEarlyError() error {
 	if p.Found() {
 		return fmt.Errorf("%s ended\n%s", p.Component, p.logHint())
 	}
@@ -261,11 +265,11 @@ func (p *Process) logHint() string {
 // hintLines is how much of a log a message holds.
 const hintLines = 8
 
-// LogHint says where a log is, and how it ends; of a Go program that panicked, what
-// it said and not where in it that was.
+// LogHint says where a log is, and quotes its last lines. For a Go program that panicked it
+// quotes the message of the panic, not the stack trace below.
 func LogHint(file string) string {
 	full := ""
-	if dir := filepath.Dir(file); Full(dir) { // Then the log itself may not say so.
+	if dir := filepath.Dir(file); Full(dir) { // The log itself may be cut short then.
 		full = "the disk of " + dir + " is full: free some space, then `lab up`\n"
 	}
 	lines, err := Tail(file, 500)
@@ -278,7 +282,7 @@ func LogHint(file string) string {
 	first := max(0, len(lines)-hintLines)
 	for i := first; i >= 0; i-- {
 		if strings.HasPrefix(lines[i], "panic: ") || strings.HasPrefix(lines[i], "fatal error: ") {
-			first = max(0, i-1) // The line before says more, in etcd's log for one.
+			first = max(0, i-1) // The line before says more, e.g. in etcd's log.
 			break
 		}
 	}
@@ -286,9 +290,9 @@ func LogHint(file string) string {
 	return full + "last lines of " + file + ":\n  " + strings.Join(lines, "\n  ")
 }
 
-// LastLines are the last n lines of what a program said.
-func LastLines(said string, n int) string {
-	lines := strings.Split(strings.TrimSpace(said), "\n")
+// LastLines are the last n lines of a program's output.
+func LastLines(output string, n int) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
@@ -315,7 +319,7 @@ func Tail(file string, n int) ([]string, error) {
 	return lines, sc.Err()
 }
 
-// startRemedy is what to do about a program that did not start, as part of a message.
+// startRemedy is the part of a message that says what to do about a program that did not start.
 func startRemedy(path string, err error) string {
 	next := remedy.Of(err)
 	switch {

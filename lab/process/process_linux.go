@@ -1,8 +1,5 @@
 package process
 
-// What only Linux has: /proc, which says who is there, and pidfds, which hold on
-// to a process so that a reused pid is never mistaken for it.
-
 import (
 	"bytes"
 	"context"
@@ -21,10 +18,11 @@ import (
 // Supported is an error where the lab cannot keep track of processes.
 func Supported() error { return nil }
 
-// tie has the kernel kill the child when its starter ends.
-func tie(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
+// setParentDeathSignal has the kernel kill the child when its starter ends.
+func setParentDeathSignal(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-func scan() ([]Found, error) {
+// scanProcesses finds all processes in /proc that carry the marks of a lab.
+func scanProcesses() ([]Found, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -35,20 +33,20 @@ func scan() ([]Found, error) {
 		if err != nil {
 			continue
 		}
-		// Its birth is read first: should the PID change hands in between,
-		// the marks and the birth do not fit, and nothing is done to it.
-		born, alive := birth(pid)
-		if lab, component, ok := identity(pid); ok && alive {
-			found = append(found, Found{Lab: lab, Process: &Process{Component: component, PID: pid, born: born}})
+		// The start time is read before the marks. Should another process get the PID in
+		// between, its start time differs from what was read, and it is never signalled.
+		born, alive := readStartTicks(pid)
+		if lab, component, ok := readMarks(pid); ok && alive {
+			found = append(found, Found{Lab: lab, Process: &Process{Component: component, PID: pid, startTicks: born}})
 		}
 	}
 	return found, nil
 }
 
-// identity reads a process's marks; not ok for a process that has none, has
-// ended, or belongs to somebody else.
-func identity(pid int) (lab, component string, ok bool) {
-	env, err := environ(pid)
+// readMarks reads a process's marks. It is not ok for a process that has none, has
+// ended, or belongs to another user.
+func readMarks(pid int) (lab, component string, ok bool) {
+	env, err := readEnvironment(pid)
 	if err != nil {
 		return "", "", false
 	}
@@ -63,52 +61,53 @@ func identity(pid int) (lab, component string, ok bool) {
 	return lab, component, lab != "" && component != ""
 }
 
-// A process that becomes another program has no environment for a moment, which
-// is longer on a busy machine. Nothing tells when it is over. It is looked at so often,
-// and not so long: who looks may stand still himself.
+// During execve a process has no environment for a moment, which is longer on a busy machine,
+// and the kernel does not notify anybody when that is over. So the environment is read again
+// every execPollInterval. The bound is a number of reads, not a time, because the reader may be
+// held up itself.
 const (
-	execPoll  = time.Millisecond
-	execLooks = 1000
+	execPollInterval = time.Millisecond
+	execMaxReads     = 1000
 )
 
-// environ is a process's environment.
-func environ(pid int) ([]byte, error) {
-	for looks := 1; ; looks++ {
-		env, err := os.ReadFile(folder(pid) + "/environ")
-		if err != nil || len(env) > 0 || bare(pid) || looks == execLooks {
+// readEnvironment reads a process's environment: NAME=value, each followed by a zero byte.
+func readEnvironment(pid int) ([]byte, error) {
+	for reads := 1; ; reads++ {
+		env, err := os.ReadFile(procFolder(pid) + "/environ")
+		if err != nil || len(env) > 0 || isEnvironmentEmpty(pid) || reads == execMaxReads {
 			return env, err
 		}
-		time.Sleep(execPoll)
+		time.Sleep(execPollInterval)
 	}
 }
 
-// bare tells whether a process without an environment was given none, or is a thread
-// of the kernel or has ended, and so has no program. Of one that becomes another
-// program, where its code starts is known last (field 26 of /proc/PID/stat, proc(5)),
-// after where its environment starts and ends (50 and 51).
-func bare(pid int) bool {
-	if _, err := os.Readlink(folder(pid) + "/exe"); err != nil {
+// isEnvironmentEmpty tells whether a process whose environment reads as empty really has none,
+// because it was given none, is a kernel thread or has ended. Otherwise it is amid execve: there
+// the kernel sets where the code starts (field 26 of /proc/PID/stat, proc(5)) after where the
+// environment starts and ends (fields 50 and 51).
+func isEnvironmentEmpty(pid int) bool {
+	if _, err := os.Readlink(procFolder(pid) + "/exe"); err != nil {
 		return true
 	}
-	fields, ok := stat(folder(pid))
+	fields, ok := readStat(procFolder(pid))
 	return !ok || len(fields) < 49 || fields[23] != "0" && fields[47] == fields[48]
 }
 
-// birth is when a process started (field 22 of /proc/PID/stat, proc(5)). Not
-// alive for one that has ended, even if nobody has reaped it yet. One whose first
-// thread has ended and others have not (field 20 counts them) holds its ports still.
-func birth(pid int) (ticks uint64, alive bool) {
-	fields, ok := stat(fmt.Sprintf("/proc/%d", pid))
+// readStartTicks reads when a process started (field 22 of /proc/PID/stat, proc(5)). A process
+// that has ended is not alive, even if nobody has reaped it yet. A process whose first thread
+// has ended is alive while it has other threads (field 20 counts them): it still holds its ports.
+func readStartTicks(pid int) (ticks uint64, alive bool) {
+	fields, ok := readStat(fmt.Sprintf("/proc/%d", pid))
 	if !ok || len(fields) < 20 {
 		return 0, false
 	}
 	ticks, err := strconv.ParseUint(fields[19], 10, 64)
-	return ticks, err == nil && (!ended(fields) || fields[17] != "0" && fields[17] != "1")
+	return ticks, err == nil && (!isEnded(fields) || fields[17] != "0" && fields[17] != "1")
 }
 
-// awaitEnd returns when a process that is no child of ours has ended.
+// awaitEnd returns when a process that is no child of this one has ended.
 func (p *Process) awaitEnd(ctx context.Context) error {
-	fd, err := p.open()
+	fd, err := p.openPidfd()
 	if err != nil || fd < 0 {
 		return err
 	}
@@ -125,9 +124,9 @@ func (p *Process) awaitEnd(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// open holds on to the process, so that a reused pid is never mistaken for
-// it; -1 if it has ended.
-func (p *Process) open() (int, error) {
+// openPidfd opens a file descriptor of the process, so that another process that gets the same
+// PID is never mistaken for it. It is -1 if the process has ended.
+func (p *Process) openPidfd() (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return -1, nil
@@ -135,9 +134,8 @@ func (p *Process) open() (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("opening %s (pid %d): %w", p.Component, p.PID, err)
 	}
-	// Not by its marks: a process that is ending has none, and still holds its
-	// ports.
-	if born, alive := birth(p.PID); !alive || born != p.born {
+	// The marks would not do: a process that is ending has none, and still holds its ports.
+	if born, alive := readStartTicks(p.PID); !alive || born != p.startTicks {
 		_ = unix.Close(fd)
 		return -1, nil
 	}
@@ -146,7 +144,7 @@ func (p *Process) open() (int, error) {
 
 // Signal sends sig, unless the process has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
-	fd, err := p.open()
+	fd, err := p.openPidfd()
 	if err != nil || fd < 0 {
 		return err
 	}

@@ -2,7 +2,7 @@
 
 package process
 
-// Elsewhere the lab's command builds, and says why it starts nothing.
+// On other systems the lab's command builds, and says why it starts nothing.
 
 import (
 	"context"
@@ -16,11 +16,11 @@ func Supported() error {
 	return fmt.Errorf("the lab needs Linux, this is %s: it finds its processes in /proc, and listens on all of 127.0.0.0/8; use a Linux virtual machine or container", runtime.GOOS)
 }
 
-func tie(*syscall.SysProcAttr) {}
+func setParentDeathSignal(*syscall.SysProcAttr) {}
 
-func scan() ([]Found, error) { return nil, Supported() }
+func scanProcesses() ([]Found, error) { return nil, Supported() }
 
-func birth(int) (ticks uint64, alive bool) { return 0, false }
+func readStartTicks(int) (ticks uint64, alive bool) { return 0, false }
 
 func (p *Process) awaitEnd(context.Context) error { return Supported() }
 

@@ -50,7 +50,7 @@ func TestFoundByMarksAndStopped(t *testing.T) {
 	assert.Len(t, running, 1, "and was left alone")
 }
 
-// One that ignores SIGTERM is killed after its grace.
+// A process that ignores SIGTERM is killed after the grace time.
 func TestStopKills(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	ready := filepath.Join(host.Lab, "ready")
@@ -78,13 +78,13 @@ func TestStrangerIsNeverSignalled(t *testing.T) {
 	running, err := host.Running()
 	require.NoError(t, err)
 	stranger := *running["a"]
-	stranger.PID = os.Getpid() // The birth no longer fits.
+	stranger.PID = os.Getpid() // The start time no longer fits.
 	require.NoError(t, stranger.Signal(syscall.SIGKILL))
 	assert.False(t, stranger.Alive())
 }
 
-// What a component is given on top does not hide whose it is, and of a shell that
-// speaks to another lab it gets what Go programs are tuned with.
+// Variables that are given to a component cannot override its marks. From the shell's
+// environment it gets what tunes Go programs, and not what configures another lab.
 func TestEnvironment(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	t.Setenv("FAKECLOUD_URL", "http://another.lab")
@@ -104,7 +104,7 @@ func TestEnvironment(t *testing.T) {
 	assert.Equal(t, []string{"hello there 50 a none"}, lines)
 }
 
-// Typed into a shell that has something else in its environment, it is the same.
+// A command line gives the same environment when it is typed into a shell that has another.
 func TestCommandLine(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	t.Setenv("FAKECLOUD_URL", "http://another.lab")
@@ -117,7 +117,7 @@ func TestCommandLine(t *testing.T) {
 	assert.Equal(t, "hello there a "+host.Lab+" none\n", string(said))
 }
 
-func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {
+func TestAwaitReportsEarlyExit(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	p := start(t, host, "broken", "echo the reason; exit 3")
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -128,7 +128,7 @@ func TestAwaitTellsOfAnEarlyEnd(t *testing.T) {
 	assert.ErrorContains(t, err, "broken.log")
 }
 
-func TestAwaitTellsWhatItWaitedFor(t *testing.T) {
+func TestAwaitReportsWhatItWaitedFor(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	p := start(t, host, "slow", "echo still working; exec sleep 1000")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("gave up after 200ms"))
@@ -139,7 +139,7 @@ func TestAwaitTellsWhatItWaitedFor(t *testing.T) {
 	}
 }
 
-func TestChildWithoutMarksIsNoComponent(t *testing.T) {
+func TestUnmarkedChildIsNoComponent(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	t.Setenv("CCMLAB_STATE", host.Lab)
 	t.Setenv("CCMLAB_COMPONENT", "agent")
@@ -157,9 +157,8 @@ func TestChildWithoutMarksIsNoComponent(t *testing.T) {
 	}
 }
 
-// A program that becomes another one is found also in the moment in which it has
-// no environment.
-func TestFoundAmidExec(t *testing.T) {
+// A process is found also amid execve, when it has no environment for a moment.
+func TestFoundDuringExec(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	script := filepath.Join(host.Lab, "again")
 	require.NoError(t, os.WriteFile(script, []byte(`exec /bin/sh "$0"`), 0o600))

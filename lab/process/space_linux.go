@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// little is what no program can work with.
-const little = 1 << 20
+// fullBelow is the free space, in bytes, below which a file system counts as full.
+const fullBelow = 1 << 20
 
 // Space is how many bytes a user may still write to the file system of a path.
 func Space(path string) (free uint64, err error) {
@@ -21,5 +21,5 @@ func Space(path string) (free uint64, err error) {
 // Full tells whether nothing more can be written to a folder.
 func Full(dir string) bool {
 	free, err := Space(dir)
-	return err == nil && free < little
+	return err == nil && free < fullBelow
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// ticksPerSecond is the unit of birth, the same on every Linux (USER_HZ).
+// ticksPerSecond is the unit of startTicks (USER_HZ), the same on every Linux.
 const ticksPerSecond = 100
 
-// Started is when the process began, to a hundredth of a second; zero if the
-// kernel does not say how long it is up (/proc/uptime, proc(5)).
+// Started is when the process began, to a hundredth of a second. It is zero if the
+// uptime of the kernel cannot be read (/proc/uptime, proc(5)).
 func (p *Process) Started() time.Time {
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {
@@ -22,6 +22,6 @@ func (p *Process) Started() time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	age := up - float64(p.born)/ticksPerSecond
+	age := up - float64(p.startTicks)/ticksPerSecond
 	return time.Now().Add(-time.Duration(age * float64(time.Second)))
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// envStarter has this test's program be a starter, of processes in that folder.
+// envStarter names a folder. The test's own program, started with it, starts a tied process there.
 const envStarter = "PROCESS_TEST_STARTER"
 
-// A starter that is killed cannot clean up; the kernel does.
+// A starter that is killed cannot stop its processes; the kernel kills them.
 func TestTiedProcessesEndWithTheirStarter(t *testing.T) {
 	if dir := os.Getenv(envStarter); dir != "" {
 		start(t, process.Host{Lab: dir, Tied: true}, "tied", "exec sleep 1000")

@@ -14,8 +14,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// A program that cannot be run says which, why, and what to do.
-func TestProgramsThatDoNotStart(t *testing.T) {
+// The error of a program that cannot be run says which it is, why, and what to do.
+func TestStartErrors(t *testing.T) {
 	dir := t.TempDir()
 	for name, tc := range map[string]struct {
 		content string
@@ -46,9 +46,9 @@ func TestProgramsThatDoNotStart(t *testing.T) {
 	}
 }
 
-// A process of the user's own that carries no marks, or only one, is nobody's:
-// it is not found, so that nothing is done to it.
-func TestStrangersAreNotFound(t *testing.T) {
+// A process of the same user that carries no marks, or only one, belongs to no lab:
+// it is not found, so that it is never signalled.
+func TestUnmarkedProcessesAreNotFound(t *testing.T) {
 	dir := t.TempDir()
 	for _, env := range [][]string{nil, {"CCMLAB_STATE=" + dir}, {"CCMLAB_COMPONENT=etcd"}, {"NOT_CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=etcd"}, {"CCMLAB_STATE=" + dir + "-2", "CCMLAB_COMPONENT=etcd"}} {
 		stranger := exec.CommandContext(t.Context(), "sleep", "60")
@@ -66,7 +66,7 @@ func TestStrangersAreNotFound(t *testing.T) {
 	assert.Empty(t, running)
 }
 
-// A log that says nothing is told apart from one that cannot be read.
+// The hint tells an empty log from one that cannot be read.
 func TestLogHint(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "etcd.log")
 	assert.Contains(t, process.LogHint(file), "its log cannot be read")

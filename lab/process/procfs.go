@@ -1,0 +1,72 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Mine tells whether the process belongs to this user. Root also sees the processes of others.
+func (p *Process) Mine() bool {
+	info, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID))
+	if err != nil {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Getuid()
+}
+
+// seesSameLabFolder tells whether the path of the lab's folder names the same folder for the
+// process as for this one. A process in a container has other mounts, and so may mean another.
+func (f Found) seesSameLabFolder() bool {
+	theirs, err1 := os.Readlink(procFolder(f.PID) + "/ns/mnt")
+	ours, err2 := os.Readlink("/proc/self/ns/mnt")
+	if err1 == nil && err2 == nil && theirs == ours {
+		return true
+	}
+	there, err1 := os.Stat(procFolder(f.PID) + "/root" + f.Lab)
+	seen, err2 := os.Stat(f.Lab)
+	return err1 == nil && err2 == nil && os.SameFile(there, seen)
+}
+
+// Paused tells whether a signal or a debugger has stopped the process (state T
+// or t of proc(5)). Such a process exists, and answers no request.
+func (p *Process) Paused() bool {
+	fields, ok := readStat(fmt.Sprintf("/proc/%d", p.PID))
+	return ok && len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
+}
+
+// readStat reads the file stat in dir, which is /proc/PID or a thread's folder below it. The
+// first field that it returns is the third of the file, the state.
+func readStat(dir string) (fields []string, ok bool) {
+	text, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return nil, false
+	}
+	// The name, in parentheses, may hold anything; fields are counted after it.
+	_, rest, ok := strings.Cut(string(text[max(0, bytes.LastIndexByte(text, ')')):]), ") ")
+	return strings.Fields(rest), ok
+}
+
+// isEnded tells whether the thread with these fields of its stat file has ended.
+func isEnded(fields []string) bool { return fields[0] == "Z" || fields[0] == "X" }
+
+// procFolder is the folder in /proc in which the process can be read. That is /proc/PID, which
+// is about the first thread. Once the first thread has ended, most files there are empty; then
+// it is the folder of a thread that still runs.
+func procFolder(pid int) string {
+	process := fmt.Sprintf("/proc/%d", pid)
+	if fields, ok := readStat(process); !ok || len(fields) == 0 || !isEnded(fields) {
+		return process
+	}
+	threads, _ := filepath.Glob(process + "/task/[0-9]*")
+	for _, thread := range threads {
+		if fields, ok := readStat(thread); ok && len(fields) > 0 && !isEnded(fields) {
+			return thread
+		}
+	}
+	return process
+}
