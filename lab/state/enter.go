@@ -1,8 +1,5 @@
 package state
 
-// Who comes to a lab's folder: several commands at once, and one after another
-// that a crash has ended half-way.
-
 import (
 	"bufio"
 	"bytes"
@@ -17,13 +14,13 @@ import (
 	"syscall"
 )
 
-// removing is what lab.json is called while the folder is being deleted: from
-// then on there is no lab, and whoever comes next deletes what is left.
-const removing = "removing.json"
+// removingFile is the name of lab.json while the folder is being deleted. From then on there is no
+// lab, and the next command that enters the folder deletes what is left.
+const removingFile = "removing.json"
 
-// Enter locks the lab of this name, whose folder it makes if need be, and reads
-// what is recorded. It is fresh when nothing is. Only what is read under the
-// lock is what another command has left.
+// Enter locks the lab of this name, whose folder it makes if need be, and then reads
+// the record. The lab is fresh when there is no record. The record is read under the
+// lock, because another command may change it before.
 func Enter(name string) (l *Lab, fresh bool, err error) {
 	empty, err := Create(name)
 	if err != nil {
@@ -32,7 +29,7 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 	l, err = OpenDir(empty.dir)
 	if errors.Is(err, ErrNone) {
 		if err = empty.Ours(); err == nil {
-			err = empty.clear()
+			err = empty.deleteContents()
 		}
 		l, fresh = empty, true
 	}
@@ -44,8 +41,8 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 	return l, fresh, nil
 }
 
-// OpenLocked locks the lab of this name, and then reads what is recorded: what is
-// read earlier may be another command's to change.
+// OpenLocked locks the lab of this name, and then reads the record. Before the lock is held,
+// another command may change it.
 func OpenLocked(name string) (*Lab, error) {
 	folder, err := Blank(name)
 	if err != nil {
@@ -59,34 +56,34 @@ func OpenLocked(name string) (*Lab, error) {
 		folder.Unlock()
 		return nil, err
 	}
-	if folder.lock == nil { // An `up` has made it just now.
+	if folder.lock == nil { // An `up` has made the folder just now.
 		return OpenLocked(name)
 	}
 	l.lock = folder.lock
 	return l, nil
 }
 
-// Ours is an error when the folder holds things and nothing says that they are
-// a lab's: CCMLAB_HOME may name a folder that has others, too.
+// Ours is an error when the folder holds files and nothing shows that they are
+// a lab's: CCMLAB_HOME may name a folder that also has other contents.
 func (l *Lab) Ours() error {
 	entries, err := os.ReadDir(l.dir)
-	if err != nil || recorded(l.dir) {
+	if err != nil || hasRecord(l.dir) {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), newFile) || e.Name() == "lab.json" && empty(l.Path("lab.json")) {
-			continue // A crash may have left those.
+		if strings.HasPrefix(e.Name(), newFilePrefix) || e.Name() == "lab.json" && isEmptyFile(l.Path("lab.json")) {
+			continue // A crash may have left such a file.
 		}
 		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, e.Name())
 	}
 	return nil
 }
 
-// recorded tells whether the folder is a lab's: by a record with its name or,
-// where a crash or a full disk has cut that short, by what else a lab makes. Other
-// programs have files called lab.json, too.
-func recorded(dir string) bool {
-	for _, file := range []string{"lab.json", removing} {
+// hasRecord tells whether the folder is a lab's. It is if the record names it. Where a crash or a
+// full disk has cut the record short, it is if the folder has a subfolder that a lab makes:
+// other programs may also have a file called lab.json.
+func hasRecord(dir string) bool {
+	for _, file := range []string{"lab.json", removingFile} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -107,23 +104,23 @@ func recorded(dir string) bool {
 	return false
 }
 
-func empty(file string) bool {
+func isEmptyFile(file string) bool {
 	info, err := os.Stat(file)
 	return err == nil && info.Mode().IsRegular() && info.Size() == 0
 }
 
-// removal says how the lab in this folder is removed.
-func removal(dir string) string {
+// removalAdvice says how the lab in this folder is removed.
+func removalAdvice(dir string) string {
 	if err := In(dir, filepath.Base(dir)).Ours(); err != nil {
 		return fmt.Sprintf("if that is a lab's, delete the folder %s yourself: `lab down` does not, since nothing says so", dir)
 	}
 	return fmt.Sprintf("`lab down --name %s` removes it", filepath.Base(dir))
 }
 
-// clear deletes what is in the folder, so that a crash half-way leaves no record
-// of a lab that is there in part.
-func (l *Lab) clear() error {
-	if err := os.Rename(l.Path("lab.json"), l.Path(removing)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// deleteContents deletes what is in the folder, in an order in which a crash half-way leaves no
+// record of a lab that is there in part.
+func (l *Lab) deleteContents() error {
+	if err := os.Rename(l.Path("lab.json"), l.Path(removingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	entries, err := os.ReadDir(l.dir)
@@ -131,26 +128,26 @@ func (l *Lab) clear() error {
 		return nil
 	}
 	for _, e := range entries {
-		if e.Name() != removing {
+		if e.Name() != removingFile {
 			err = errors.Join(err, os.RemoveAll(l.Path(e.Name())))
 		}
 	}
 	if err == nil {
-		err = os.RemoveAll(l.Path(removing))
+		err = os.RemoveAll(l.Path(removingFile))
 	}
 	return err
 }
 
-// isStill tells whether the path names the open folder.
-func isStill(f *os.File, path string) bool {
+// isSameFolder tells whether the path still names the open folder.
+func isSameFolder(f *os.File, path string) bool {
 	opened, err1 := f.Stat()
 	there, err2 := os.Stat(path)
 	return err1 == nil && err2 == nil && os.SameFile(opened, there)
 }
 
-// holder says who has locked the folder, as far as the kernel tells
-// (/proc/locks, proc(5)); "" if it does not.
-func holder(dir string) string {
+// lockHolder says which command has locked the folder, as part of a message. It reads
+// /proc/locks (proc(5)), and is "" if nobody is found there.
+func lockHolder(dir string) string {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return ""

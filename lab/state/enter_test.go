@@ -35,9 +35,9 @@ func TestEnter(t *testing.T) {
 	assert.NoDirExists(t, l.Path())
 }
 
-// What a crash left of a folder that was being made, or deleted, is no lab; what
-// never was a lab's is nobody's to delete.
-func TestEnterWhatIsLeft(t *testing.T) {
+// A folder that a crash left half made or half deleted is no lab, and is emptied. A folder that
+// never was a lab's is left alone.
+func TestEnterAfterCrash(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for name, files := range map[string][]string{
 		"made": {".new-123"}, "removed": {"removing.json", "etcd", "pki"}, "empty": nil,
@@ -74,9 +74,9 @@ func TestEnterWhatIsLeft(t *testing.T) {
 	l.Unlock()
 }
 
-// Whoever has the lock has the folder that is there, and not one that another
-// has deleted meanwhile.
-func TestManyEnterAndRemove(t *testing.T) {
+// A command that holds the lock holds it on the folder that exists, not on one that another
+// command has deleted meanwhile.
+func TestConcurrentEnterAndRemove(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	var inside atomic.Int32
 	var entered atomic.Int32
@@ -114,7 +114,7 @@ func TestDeletedFolders(t *testing.T) {
 		filepath.Join(home, "whole"): false,
 		filepath.Join(home, "anew"):  true,
 		filepath.Join(home, "gone"):  true,
-		t.TempDir():                  false, // No lab's folder, for all that is known.
+		t.TempDir():                  false, // Nothing shows that it is a lab's.
 	} {
 		assert.Equal(t, want, state.Deleted(dir), dir)
 	}

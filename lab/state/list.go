@@ -1,7 +1,5 @@
 package state
 
-// Which labs there are.
-
 import (
 	"errors"
 	"io/fs"
@@ -9,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// List names the labs of this user's folder of labs, in order: those that are
-// recorded, readable or not. Any other folder there is somebody else's, since
-// CCMLAB_HOME may be one that holds more. No folder of labs is no labs.
+// List names the labs in this user's folder of labs, sorted: those that have a record, readable
+// or not. Any other folder there is no lab, since CCMLAB_HOME may also hold other folders.
+// Where the folder of labs does not exist, there are no labs.
 func List() ([]string, error) {
 	root, err := Root()
 	if err != nil {
@@ -26,20 +24,20 @@ func List() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && nameRE.MatchString(e.Name()) && recorded(filepath.Join(root, e.Name())) {
+		if e.IsDir() && nameRegexp.MatchString(e.Name()) && hasRecord(filepath.Join(root, e.Name())) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
 }
 
-// Deleted tells whether a lab's folder was: it is not there or, in the folder of
-// all labs, has no record and is what the lab's processes have made anew. A folder
-// elsewhere without a record may be the conformance suite's.
+// Deleted tells whether a lab's folder was deleted. It was if it does not exist. It was, too, if
+// it is in the folder of all labs and has no record: then the lab's processes, which still run,
+// have made it anew. A folder elsewhere without a record may be the conformance suite's.
 func Deleted(dir string) bool {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return true
 	}
 	root, err := Root()
-	return err == nil && filepath.Dir(dir) == root && !recorded(dir)
+	return err == nil && filepath.Dir(dir) == root && !hasRecord(dir)
 }

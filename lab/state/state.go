@@ -1,5 +1,8 @@
-// Package state is what a lab leaves on disk: one folder per lab, readable by
-// its owner alone, gone after `lab down`.
+// Package state keeps what a lab leaves on disk: one folder per lab, readable by
+// its owner alone, gone after `lab down`. The record of a lab is lab.json in it.
+//
+// It knows nothing of processes and clusters, only what is recorded of them. Begin with Lab and
+// Enter.
 package state
 
 import (
@@ -19,18 +22,17 @@ import (
 
 // Lab is one lab's folder and what is recorded in it.
 type Lab struct {
-	// Format is the record's own; one that is newer than this program knows is
-	// not read.
+	// Format is the version of the record's format. A record that is newer than this program
+	// is not read.
 	Format int `json:"format,omitempty"`
 	// Name is the lab's, and also the cluster's and the cloud project's.
 	Name string `json:"name"`
 	// Cluster is the kind of cluster: embedded, kind or external.
 	Cluster string `json:"cluster"`
-	// CloudProvider is external or none, as the cluster has it; a record without
-	// one is of a cluster with an external provider.
+	// CloudProvider is the cluster's, external or none. A record without it is of a cluster
+	// with an external provider.
 	CloudProvider string `json:"cloudProvider,omitempty"`
-	// Slot X gives the lab 127.X.0.0/16 for everything of its own; 0 for one
-	// that lives in containers.
+	// Slot X gives the lab 127.X.0.0/16 for all of its addresses. It is 0 for a lab in containers.
 	Slot int `json:"slot,omitempty"`
 	// Ports by component, on 127.X.0.1.
 	Ports map[string]int `json:"ports,omitempty"`
@@ -40,13 +42,13 @@ type Lab struct {
 	External *External `json:"external,omitempty"`
 	// Profile is the cloud's latency profile.
 	Profile string `json:"profile"`
-	// Nodes is the number of instances that `lab up` sees to.
+	// Nodes is the number of instances that `lab up` makes.
 	Nodes int `json:"nodes"`
-	// Bin is where our own programs are, if not beside the lab command: in a
+	// Bin is where our own programs are, if not beside the lab command, e.g. in a
 	// bundle that was unpacked.
 	Bin string `json:"bin,omitempty"`
-	// KubeBin is where upstream's programs are, if LAB_KUBE_BIN ever said so:
-	// the lab's own processes, and later commands, use the same.
+	// KubeBin is where upstream's programs are, if LAB_KUBE_BIN has said so at any `lab up`.
+	// The lab's own processes, and later commands, use the same.
 	KubeBin string `json:"kubeBin,omitempty"`
 	// StartedAt is the zero of the timeline.
 	StartedAt time.Time `json:"startedAt"`
@@ -57,8 +59,8 @@ type Lab struct {
 
 // Kind is a kind cluster's part of the record.
 type Kind struct {
-	// Engine is the container engine's command, Host where it is reached, if
-	// not where it is by default.
+	// Engine is the container engine's command. Host is the engine's address, if it is not the
+	// default.
 	Engine string `json:"engine"`
 	Host   string `json:"host,omitempty"`
 	// Image is the nodes' image, PodNetwork routes or kindnet.
@@ -73,11 +75,11 @@ type Kind struct {
 
 // External is an external cluster's part of the record.
 type External struct {
-	// Kubeconfig is the person's own.
+	// Kubeconfig is the file of the user's own that reaches the cluster.
 	Kubeconfig string `json:"kubeconfig"`
 }
 
-var nameRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
+var nameRegexp = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
 // ErrNone is returned for a lab that is not there.
 var ErrNone = errors.New("no such lab")
@@ -101,7 +103,7 @@ func Root() (string, error) {
 
 // Dir is where the lab of this name lives, whether it exists or not.
 func Dir(name string) (string, error) {
-	if !nameRE.MatchString(name) {
+	if !nameRegexp.MatchString(name) {
 		return "", fmt.Errorf("lab name %q: want 1 to 40 lower-case letters, digits or dashes, starting and ending with a letter or digit", name)
 	}
 	root, err := Root()
@@ -123,7 +125,7 @@ func OpenDir(dir string) (*Lab, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s (looked in %s); `lab up` makes one", ErrNone, filepath.Base(dir), dir)
 	}
-	if other := foreign(dir); other != nil {
+	if other := checkOwner(dir); other != nil {
 		return nil, other
 	}
 	if err != nil {
@@ -131,9 +133,9 @@ func OpenDir(dir string) (*Lab, error) {
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(data, l); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; %s", filepath.Join(dir, "lab.json"), err, removal(dir))
+		return nil, fmt.Errorf("%s is damaged: %w; %s", filepath.Join(dir, "lab.json"), err, removalAdvice(dir))
 	}
-	if err := l.check(); err != nil {
+	if err := l.validate(); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -151,38 +153,37 @@ func Create(name string) (*Lab, error) {
 // CreateDir is Create by the lab's folder.
 func CreateDir(dir string) (*Lab, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		// A `down` has deleted it between two looks, and an `up` may have made it since.
-		if now, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(gone, fs.ErrNotExist) || gone == nil && now.IsDir()) {
+		// A `down` has deleted the folder amid MkdirAll, and an `up` may have made it again.
+		if info, statErr := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(statErr, fs.ErrNotExist) || statErr == nil && info.IsDir()) {
 			return CreateDir(dir)
 		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
 	}
-	if err := foreign(dir); err != nil {
+	if err := checkOwner(dir); err != nil {
 		return nil, err
 	}
-	l := blank(filepath.Base(dir), dir)
+	l := newLab(filepath.Base(dir), dir)
 	if err := l.Lock(); !errors.Is(err, fs.ErrNotExist) {
 		return l, err
 	}
 	return CreateDir(dir) // A `down` was faster.
 }
 
-// In is a lab that has this folder, which is there and its alone, instead of one
-// in the folder of all labs: no command finds it by its name. Nothing is
-// recorded.
-func In(dir, name string) *Lab { return blank(name, dir) }
+// In is a lab in this folder, which must exist and hold nothing else. The folder is outside the
+// folder of all labs, so that no command finds the lab by its name. Nothing is recorded yet.
+func In(dir, name string) *Lab { return newLab(name, dir) }
 
-// Blank is a lab of which nothing is recorded, or nothing can be read.
+// Blank is a lab with a name and a folder, whose record is not there or is not read.
 func Blank(name string) (*Lab, error) {
 	dir, err := Dir(name)
-	return blank(name, dir), err
+	return newLab(name, dir), err
 }
 
-func blank(name, dir string) *Lab { return &Lab{Name: name, Ports: map[string]int{}, dir: dir} }
+func newLab(name, dir string) *Lab { return &Lab{Name: name, Ports: map[string]int{}, dir: dir} }
 
-// Save records the lab, all or nothing.
+// Save writes the record, all or nothing.
 func (l *Lab) Save() error {
-	l.Format = format
+	l.Format = recordFormat
 	data, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return err
@@ -195,16 +196,16 @@ func (l *Lab) Save() error {
 func (l *Lab) Lock() error {
 	f, err := os.Open(l.dir)
 	if err != nil {
-		return errors.Join(foreign(l.dir), remedy.With(err))
+		return errors.Join(checkOwner(l.dir), remedy.With(err))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fmt.Errorf("another command is working on lab %q%s; wait for it to end", l.Name, holder(l.dir))
+			return fmt.Errorf("another command is working on lab %q%s; wait for it to end", l.Name, lockHolder(l.dir))
 		}
 		return fmt.Errorf("locking %s: %w", l.dir, err)
 	}
-	if !isStill(f, l.dir) { // A `down` has deleted it since it was opened.
+	if !isSameFolder(f, l.dir) { // A `down` has deleted the folder since it was opened.
 		_ = f.Close()
 		return l.Lock()
 	}
@@ -212,11 +213,11 @@ func (l *Lab) Lock() error {
 	return nil
 }
 
-// Locked tells whether a command works on the lab now, as far as the kernel says
-// who holds a lock.
-func (l *Lab) Locked() bool { return holder(l.dir) != "" }
+// Locked tells whether a command works on the lab now. Where the kernel does not say who holds
+// the lock, it is false.
+func (l *Lab) Locked() bool { return lockHolder(l.dir) != "" }
 
-// Unlock lets others work on the lab.
+// Unlock lets other commands work on the lab.
 func (l *Lab) Unlock() {
 	if l.lock != nil {
 		_ = l.lock.Close()
@@ -224,10 +225,10 @@ func (l *Lab) Unlock() {
 	}
 }
 
-// Remove deletes the lab's folder, and the folder of all labs if this was the
-// last one and nobody but us made it.
+// Remove deletes the lab's folder. It deletes the folder of all labs, too, if it is empty then
+// and is not one that CCMLAB_HOME names.
 func (l *Lab) Remove() error {
-	if err := l.clear(); err != nil {
+	if err := l.deleteContents(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(l.dir); err != nil {
@@ -239,11 +240,11 @@ func (l *Lab) Remove() error {
 	return nil
 }
 
-// Path is a file or folder of the lab.
+// Path is the path of a file or folder of the lab.
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
 
-// newFile begins the name of a file that is not written to its end yet.
-const newFile = ".new-"
+// newFilePrefix begins the name of a file that is being written.
+const newFilePrefix = ".new-"
 
 // WriteFile replaces a file as a whole, readable by the owner alone.
 func WriteFile(file string, data []byte) error { return remedy.With(replaceFile(file, data)) }
@@ -252,7 +253,7 @@ func replaceFile(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), newFile+"*") // 0600 by CreateTemp
+	tmp, err := os.CreateTemp(filepath.Dir(file), newFilePrefix+"*") // 0600 by CreateTemp
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-func TestLifeOfALab(t *testing.T) {
+func TestLabFolderLifecycle(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", "")
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	home, err := state.Root()
@@ -56,7 +56,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// Of a lab that nothing is known of, there is a name and a place.
+// A blank lab has a name and a path, and nothing on disk.
 func TestBlank(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	l, err := state.Blank("lab")
@@ -82,7 +82,7 @@ func TestBlank(t *testing.T) {
 	assert.ErrorContains(t, err, "lab name")
 }
 
-func TestNames(t *testing.T) {
+func TestLabNames(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for _, bad := range []string{"", "..", "a/b", "A", "-a", "a-", "a b", "this-name-is-longer-than-a-lab-may-be-named-here"} {
 		_, err := state.Dir(bad)

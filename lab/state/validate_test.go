@@ -11,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// Each record that is of no use says what is wrong with it, and what removes it.
-func TestRecordsThatAreNotRead(t *testing.T) {
+// The error of each record that cannot be used says what is wrong, and what removes the lab.
+func TestInvalidRecords(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	l, err := state.Create("lab")
 	require.NoError(t, err)
@@ -36,11 +36,11 @@ func TestRecordsThatAreNotRead(t *testing.T) {
 	}
 	require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)))
 	_, err = state.Open("lab")
-	assert.NoError(t, err, "one from before formats had numbers, with a field that nobody here knows")
+	assert.NoError(t, err, "one from before formats had numbers, with an unknown field")
 }
 
-// Where no folder can be made, it says so and what to set.
-func TestFoldersThatCannotBe(t *testing.T) {
+// Where no folder can be made, the error says so and what to set.
+func TestFolderCannotBeMade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	t.Setenv("CCMLAB_HOME", file)
