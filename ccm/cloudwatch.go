@@ -140,10 +140,10 @@ type cloudWatch struct {
 	// again.
 	found func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
 	// wish is what a Service wants; an error is that it cannot be.
-	wish func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error)
+	wish func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
 	// ensured is the wish that upstream's controller last saw fulfilled, and the ID of
 	// the balancer; nil if none is known.
-	ensured func(serviceUID string) (wish *balancer, id string)
+	ensured func(serviceUID string) (wish *balancerSpec, id string)
 
 	nodes, services         cache.Indexer
 	synced                  []cache.InformerSynced
@@ -173,8 +173,8 @@ func newCloudWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedI
 	w := watchOf(kube)
 	w.cluster, w.clusterUID = c.cluster, c.loadBalancers.clusterUID
 	w.known, w.balancers, w.explain = c.inventory, c.loadBalancers, c.explain
-	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-		return c.loadBalancers.desired(w.cluster, svc, nodes)
+	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+		return c.loadBalancers.desiredSpec(w.cluster, svc, nodes)
 	}
 	w.ensured = c.loadBalancers.lastEnsured
 	w.found = c.instances.remembered

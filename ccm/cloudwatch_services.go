@@ -41,7 +41,7 @@ const (
 type seenBalancer struct {
 	// fulfilled is the wish that the balancer last fulfilled, nil if none yet,
 	// and id the balancer's.
-	fulfilled *balancer
+	fulfilled *balancerSpec
 	id        string
 	// differs is how it was found to differ last, and since when it does.
 	differs string
@@ -143,7 +143,7 @@ func (w *cloudWatch) syncService(ctx context.Context, uid string) error {
 
 // takesUp tells whether the difference has lasted long enough, and if so begins
 // to bridge it; else it is looked at again when it has.
-func (w *cloudWatch) takesUp(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
+func (w *cloudWatch) takesUp(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancerSpec) bool {
 	changed, patience := w.outOfBand(svc, lb, seen, want), lasting
 	if changed {
 		patience = settling
@@ -163,9 +163,9 @@ func (w *cloudWatch) takesUp(svc *corev1.Service, lb *api.LoadBalancer, seen *se
 }
 
 // differences are the steps to what the Service wants, in words; "" for none.
-func differences(svc *corev1.Service, lb *api.LoadBalancer, want balancer) string {
+func differences(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) string {
 	var parts []string
-	for _, step := range plan(lb, want) {
+	for _, step := range planSteps(lb, want) {
 		parts = append(parts, step.String())
 	}
 	if len(parts) == 0 && !namesAddress(svc, lb) {
@@ -185,7 +185,7 @@ func namesAddress(svc *corev1.Service, lb *api.LoadBalancer) bool {
 // controller is at it. Of a Service that was never seen fulfilled only this can
 // be told: it has an address, so that its balancer was there, and the cloud told
 // of that one.
-func (w *cloudWatch) outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancer) bool {
+func (w *cloudWatch) outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *seenBalancer, want balancerSpec) bool {
 	if seen.fulfilled == nil {
 		return lb == nil && w.toldOfItself(svc.UID)
 	}
@@ -205,7 +205,7 @@ func (w *cloudWatch) outOfBand(svc *corev1.Service, lb *api.LoadBalancer, seen *
 		before.targets = slices.Clone(lb.Targets)
 		sortTargets(before.targets)
 	}
-	return len(plan(lb, before)) > 0
+	return len(planSteps(lb, before)) > 0
 }
 
 // repair runs upstream's own reconcile. It comes by again until nothing
@@ -271,7 +271,7 @@ func (w *cloudWatch) ensure(ctx context.Context, svc *corev1.Service, nodes []*c
 // fulfilled is for a balancer that has all that is wanted. Whether it also
 // works, and why not, is for EnsureLoadBalancer to explain, which changes
 // nothing here.
-func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, seen *seenBalancer, want balancer) error {
+func (w *cloudWatch) fulfilled(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, seen *seenBalancer, want balancerSpec) error {
 	if seen.absent && seen.id == lb.ID {
 		seen.underway, seen.repairing = false, "" // It had only been out of sight.
 	}

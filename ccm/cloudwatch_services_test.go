@@ -26,7 +26,7 @@ func balancedService() *corev1.Service {
 	svc := service()
 	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
 	svc.Annotations = map[string]string{"team": "blue"}
-	svc.Status.LoadBalancer = *status(svc, &api.LoadBalancer{Address: "127.30.64.1"})
+	svc.Status.LoadBalancer = *balancerStatus(svc, &api.LoadBalancer{Address: "127.30.64.1"})
 	return svc
 }
 
@@ -46,7 +46,7 @@ func (w *watchWorld) reconciles(lb api.LoadBalancer) (called *int) {
 		}
 		lb.State = api.LoadBalancerActive
 		w.cloud.has(lb)
-		return status(svc, &lb), nil
+		return balancerStatus(svc, &lb), nil
 	}
 	return called
 }
@@ -193,7 +193,7 @@ func TestWatchRetriesARepair(t *testing.T) {
 			made := good
 			made.ID = "lb-2"
 			w.cloud.has(made)
-			return status(svc, &made), nil
+			return balancerStatus(svc, &made), nil
 		}
 		w.observe(inventory.Change{LoadBalancer: &good, Gone: true})
 		passes(time.Minute)

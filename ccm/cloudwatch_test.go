@@ -134,10 +134,10 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 	}
 	w.cluster, w.clusterUID = clusterName, "cluster-uid"
 	w.known, w.balancers = w.cloud, w.reconciler
-	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
-		return desiredBalancer(clusterID{name: clusterName}, svc, nodes)
+	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+		return newBalancerSpec(clusterID{name: clusterName}, svc, nodes)
 	}
-	w.ensured = func(string) (*balancer, string) { return nil, "" }
+	w.ensured = func(string) (*balancerSpec, string) { return nil, "" }
 	w.explain = newExplainer()
 	w.explain.use(w.recorder)
 	w.found = (&instances{project: newProjectGuard(&fakeAPI{t: t, project: ours}, "lab"), inventory: w.cloud, explain: w.explain}).remembered

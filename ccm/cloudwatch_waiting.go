@@ -62,7 +62,7 @@ func (w *cloudWatch) getAddress(ctx context.Context, old *corev1.Service) error 
 	}
 	err = w.ensure(ctx, svc, balancerNodes(w.nodes))
 	var building *cloudproviderapi.RetryError
-	var later *laterError
+	var later *delayedRetryError
 	switch {
 	case err == nil:
 		klog.InfoS("Service got its address: the cloud is well again", "service", klog.KObj(svc))

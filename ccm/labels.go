@@ -24,12 +24,12 @@ type nodeLabels struct {
 	Prefix string
 }
 
-// reserved are Kubernetes' own prefixes, whose labels upstream discards
+// kubernetesPrefixes are Kubernetes' own prefixes, whose labels upstream discards
 // (controllers/node, getNodeModifiersFromCloudProvider).
-var reserved = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
+var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
 
-// noLabelValue is what a label's value cannot hold.
-var noLabelValue = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
+// invalidLabelValueChars is what a label's value cannot hold.
+var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
 // additionalLabels leaves out what can be no label, and says so on the Node: a
 // label that is missing is no reason to keep a Node from its pods.
@@ -41,7 +41,7 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 		if !there {
 			continue
 		}
-		key, fit, err := label(i.labels.Prefix+tag, value)
+		key, fit, err := labelFromTag(i.labels.Prefix+tag, value)
 		if err != nil {
 			skipped = append(skipped, fmt.Sprintf("tag %q: %v", tag, err))
 			continue
@@ -62,16 +62,16 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 	return labels
 }
 
-// label fits a value: what a label cannot hold becomes "-", and too long a
+// labelFromTag fits a value: what a label cannot hold becomes "-", and too long a
 // value is cut.
-func label(key, value string) (string, string, error) {
+func labelFromTag(key, value string) (string, string, error) {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 		return "", "", fmt.Errorf("%q is no label's key: %s", key, strings.Join(problems, ", "))
 	}
-	if reserved.MatchString(key) {
+	if kubernetesPrefixes.MatchString(key) {
 		return "", "", fmt.Errorf("%q is in a namespace of Kubernetes, whose labels are not for clouds to set", key)
 	}
-	fit := noLabelValue.ReplaceAllString(value, "-")
+	fit := invalidLabelValueChars.ReplaceAllString(value, "-")
 	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")
 	if fit == "" && value != "" {
 		return "", "", fmt.Errorf("nothing of its value %q can be in a label", value)

@@ -26,53 +26,53 @@ import (
 // namespace kube-system, and "" while it is not known.
 type clusterID struct{ name, uid string }
 
-// balancer is what a Service wants of the cloud, in canonical order.
-type balancer struct {
-	name         string
-	address      addressChoice
-	families     api.IPFamilies
-	mustIPv6     bool // Without IPv6 the Service would have no address of a family that it asks for.
-	scheme       api.LoadBalancerScheme
-	algorithm    api.LoadBalancerAlgorithm
-	listeners    api.Listeners
-	targets      api.Targets
-	sourceRanges api.SourceRanges
-	affinity     api.ClientAffinitySeconds
-	idle, drain  int
-	healthCheck  api.HealthCheck
-	tags         api.Tags
-	targetsAlone bool // Of a balancer that is there, nothing else is compared.
+// balancerSpec is what a Service wants of the cloud, in canonical order.
+type balancerSpec struct {
+	name                             string
+	address                          addressChoice
+	families                         api.IPFamilies
+	mustIPv6                         bool // Without IPv6 the Service would have no address of a family that it asks for.
+	scheme                           api.LoadBalancerScheme
+	algorithm                        api.LoadBalancerAlgorithm
+	listeners                        api.Listeners
+	targets                          api.Targets
+	sourceRanges                     api.SourceRanges
+	clientAffinitySeconds            api.ClientAffinitySeconds
+	idleTimeoutSeconds, drainSeconds int
+	healthCheck                      api.HealthCheck
+	tags                             api.Tags
+	targetsAlone                     bool // Of a balancer that is there, nothing else is compared.
 }
 
 // addressChoice is a reserved address, by its IP or by its name or ID. The zero
 // choice is whichever the balancer has, or gets.
 type addressChoice struct {
-	ip, ref string
-	id      string // once it has been looked up
+	ip, nameOrID string
+	id           string // once it has been looked up
 }
 
-func (a addressChoice) String() string { return cmp.Or(a.ip, a.ref) }
+func (a addressChoice) String() string { return cmp.Or(a.ip, a.nameOrID) }
 
-func (a addressChoice) is(lb *api.LoadBalancer) bool {
+func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	switch {
 	case a.ip != "":
 		return a.ip == lb.Address
-	case a.ref != "":
-		return lb.AddressID != nil && (*lb.AddressID == a.ref || *lb.AddressID == a.id)
+	case a.nameOrID != "":
+		return lb.AddressID != nil && (*lb.AddressID == a.nameOrID || *lb.AddressID == a.id)
 	}
 	return true
 }
 
-func desiredBalancer(of clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancer, error) {
+func newBalancerSpec(of clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
 	address, addressErr := addressOf(svc, asked)
 	families, mustIPv6 := familiesOf(svc)
 	ranges, rangesErr := sourceRangesOf(svc, families)
 	check, checkErr := healthCheckOf(svc, asked)
-	err := errors.Join(validate(svc), annotationsErr, checkPorts(asked, listeners), addressErr, rangesErr, checkErr)
+	err := errors.Join(validateService(svc), annotationsErr, validatePortAnnotations(asked, listeners), addressErr, rangesErr, checkErr)
 	if err != nil {
-		return balancer{}, &knownError{contract.ReasonInvalidService, err}
+		return balancerSpec{}, &reasonError{contract.ReasonInvalidService, err}
 	}
 	tags := api.Tags{}
 	maps.Copy(tags, asked.Tags)
@@ -80,11 +80,11 @@ func desiredBalancer(of clusterID, svc *corev1.Service, nodes []*corev1.Node) (b
 	if of.uid != "" {
 		tags[contract.TagClusterUID] = of.uid
 	}
-	return balancer{
+	return balancerSpec{
 		name: balancerName(svc), address: address, families: families, mustIPv6: mustIPv6,
 		scheme: cmp.Or(asked.Scheme, api.SchemePublic), algorithm: cmp.Or(asked.Algorithm, api.AlgorithmRoundRobin),
-		listeners: listeners, targets: targetsOf(nodes), sourceRanges: ranges, affinity: affinityOf(svc),
-		idle: asked.IdleTimeout, drain: asked.Drain, healthCheck: check, tags: tags,
+		listeners: listeners, targets: targetsOf(nodes), sourceRanges: ranges, clientAffinitySeconds: affinityOf(svc),
+		idleTimeoutSeconds: asked.IdleTimeout, drainSeconds: asked.Drain, healthCheck: check, tags: tags,
 	}, nil
 }
 
@@ -95,9 +95,9 @@ var protocols = map[corev1.Protocol]api.Protocol{
 	corev1.ProtocolUDP: api.ProtocolUDP,
 }
 
-// validate is about fields that the cloud's balancers have nothing for. One
+// validateService is about fields that the cloud's balancers have nothing for. One
 // without a node port has nowhere to send: it reaches pods through nodes.
-func validate(svc *corev1.Service) error {
+func validateService(svc *corev1.Service) error {
 	var errs []error
 	unsupported := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do "+format, args...))
@@ -135,8 +135,8 @@ func listenersOf(svc *corev1.Service, asked annotations.Values) api.Listeners {
 	return listeners
 }
 
-// checkPorts is about annotations that are for ports which the Service has not.
-func checkPorts(asked annotations.Values, listeners api.Listeners) error {
+// validatePortAnnotations is about annotations that are for ports which the Service has not.
+func validatePortAnnotations(asked annotations.Values, listeners api.Listeners) error {
 	var errs []error
 	if ports := asked.ConnectionLimit.Idle(listeners); len(ports) > 0 {
 		errs = append(errs, asked.Error(annotations.ConnectionLimit, "the Service has no port %s", strings.Join(ports, ", ")))
@@ -156,7 +156,7 @@ func checkPorts(asked annotations.Values, listeners api.Listeners) error {
 func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, error) {
 	want := svc.Spec.LoadBalancerIP //nolint:staticcheck // See above.
 	if want == "" {
-		return addressChoice{ref: asked.Address}, nil
+		return addressChoice{nameOrID: asked.Address}, nil
 	}
 	var errs []error
 	ip, err := netip.ParseAddr(want)
@@ -220,7 +220,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		// Where only nodes with a pod of the Service may get traffic
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
 		// pod's coming shows within a second, its going within two.
-		err = refuseGiven(asked, "externalTrafficPolicy Local has kube-proxy asked: leave it out",
+		err = rejectAnnotations(asked, "externalTrafficPolicy Local has kube-proxy asked: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath, annotations.HealthCheckCodes)
 		check.Protocol, check.Port, check.Path, check.ExpectedCodes = api.HealthCheckHTTP, int(port), path, ""
 		check.IntervalSeconds = cmp.Or(check.IntervalSeconds, 1)
@@ -228,7 +228,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
 	case check.Protocol == "" || check.Protocol == api.HealthCheckNone:
 		// Every node serves, and is not asked.
-		return api.HealthCheck{Protocol: api.HealthCheckNone}, refuseGiven(asked, "nothing is checked: ask for it with "+annotations.Prefix+annotations.HealthCheck,
+		return api.HealthCheck{Protocol: api.HealthCheckNone}, rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+annotations.HealthCheck,
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
 	default:
@@ -250,7 +250,7 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	return check, err
 }
 
-func refuseGiven(asked annotations.Values, why string, names ...string) error {
+func rejectAnnotations(asked annotations.Values, why string, names ...string) error {
 	var errs []error
 	for _, name := range names {
 		if asked.Given(name) {

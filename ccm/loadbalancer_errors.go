@@ -20,17 +20,17 @@ import (
 // topicServing is whether a balancer that is as it should be serves anybody.
 const topicServing = "serving"
 
-// knownError is a trouble whose reason is known where it is found.
-type knownError struct {
+// reasonError is a trouble whose reason is known where it is found.
+type reasonError struct {
 	reason string
 	err    error
 }
 
-func (e *knownError) Error() string { return e.err.Error() }
-func (e *knownError) Unwrap() error { return e.err }
+func (e *reasonError) Error() string { return e.err.Error() }
+func (e *reasonError) Unwrap() error { return e.err }
 
 // cause leaves out what differs at each retry: the ID of the request.
-func (e *knownError) cause() cause {
+func (e *reasonError) cause() cause {
 	var refused *client.Error
 	if errors.As(e.err, &refused) {
 		return cause{reason: e.reason, detail: refused.Problem.Detail}
@@ -38,16 +38,16 @@ func (e *knownError) cause() cause {
 	return cause{reason: e.reason, detail: e.err.Error()}
 }
 
-func known(reason, format string, args ...any) error {
-	return &knownError{reason, fmt.Errorf(format, args...)}
+func newReasonError(reason, format string, args ...any) error {
+	return &reasonError{reason, fmt.Errorf(format, args...)}
 }
 
 // portReason is how the cloud begins to say that a listener's address and port
 // could not be bound. It has no code for that.
 const portReason = "cannot listen on "
 
-// failed is the error of a balancer in error.
-func failed(lb *api.LoadBalancer) error {
+// failedStateError is the error of a balancer in error.
+func failedStateError(lb *api.LoadBalancer) error {
 	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
 	if lb.StateReason != nil && *lb.StateReason != "" {
 		why = *lb.StateReason
@@ -55,47 +55,47 @@ func failed(lb *api.LoadBalancer) error {
 	if strings.HasPrefix(why, portReason) {
 		reason = contract.ReasonPortCannotBeBound
 	}
-	return known(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
+	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
 }
 
-// laterError is a trouble that is looked at again at a set time. A plain error
+// delayedRetryError is a trouble that is looked at again at a set time. A plain error
 // waits 5 s first and 300 s in the end.
-type laterError struct {
+type delayedRetryError struct {
 	err   error
 	after time.Duration
 }
 
-func (e *laterError) Error() string { return e.err.Error() }
-func (e *laterError) Unwrap() []error {
+func (e *delayedRetryError) Error() string { return e.err.Error() }
+func (e *delayedRetryError) Unwrap() []error {
 	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
 }
 
-// pending is all well, and not yet done.
-func pending(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
+// pendingError is all well, and not yet done.
+func pendingError(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
 
 func isPending(err error) bool {
 	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // A laterError holds one too.
 	return bare
 }
 
-// patient has what takes long looked at less and less often: upstream writes two
+// slowDownRetry has what takes long looked at less and less often: upstream writes two
 // Events at each look. A look comes late by a quarter of the wait at most. Its
 // length is by our own clock, which need not be the cloud's.
-func (l *loadBalancers) patient(svc *corev1.Service, err error) error {
+func (l *loadBalancers) slowDownRetry(svc *corev1.Service, err error) error {
 	var retry *cloudproviderapi.RetryError
 	if !errors.As(err, &retry) {
 		return err
 	}
 	since, _ := l.waiting.LoadOrStore(string(svc.UID), time.Now())
-	wait := min(time.Since(since.(time.Time))/4, longestRetry)
+	wait := min(time.Since(since.(time.Time))/4, maxProvisioningRetry)
 	return cloudproviderapi.NewRetryError(err.Error(), max(wait, retry.RetryAfter()))
 }
 
-// retryWhenAsked waits as long as the cloud asks, when it does.
-func retryWhenAsked(err error) error {
+// honorRetryAfter waits as long as the cloud asks, when it does.
+func honorRetryAfter(err error) error {
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
-		return &laterError{err, refused.RetryAfter}
+		return &delayedRetryError{err, refused.RetryAfter}
 	}
 	return err
 }

@@ -17,52 +17,52 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// remembered is the Service's balancer as it is remembered, if there is no doubt
+// rememberedBalancer is the Service's balancer as it is remembered, if there is no doubt
 // about which one that is and that it stays; else nil.
-func (l *loadBalancers) remembered(cluster string, svc *corev1.Service) *api.LoadBalancer {
+func (l *loadBalancers) rememberedBalancer(cluster string, svc *corev1.Service) *api.LoadBalancer {
 	if l.inventory == nil || svc.UID == "" {
 		return nil
 	}
 	known := l.inventory.LoadBalancersOf(string(svc.UID))
-	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.owns(cluster, svc, &known[0]) {
+	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.isOwnedBy(cluster, svc, &known[0]) {
 		return nil
 	}
 	return &known[0]
 }
 
-func (l *loadBalancers) note(lb api.LoadBalancer) {
+func (l *loadBalancers) rememberBalancer(lb api.LoadBalancer) {
 	if l.inventory != nil {
 		l.inventory.NoteLoadBalancer(lb)
 	}
 }
 
-// owns tells by its tags whether a balancer is this Service's of this cluster.
-func (l *loadBalancers) owns(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return tagged(cluster, svc, lb) && l.ofThisCluster(lb)
+// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster.
+func (l *loadBalancers) isOwnedBy(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return hasServiceTags(cluster, svc, lb) && l.isOfThisCluster(lb)
 }
 
-func tagged(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+func hasServiceTags(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return lb.Tags[contract.TagServiceUID] == string(svc.UID) && lb.Tags[contract.TagCluster] == cluster
 }
 
-func (l *loadBalancers) ofThisCluster(lb *api.LoadBalancer) bool {
+func (l *loadBalancers) isOfThisCluster(lb *api.LoadBalancer) bool {
 	uid, tagged := lb.Tags[contract.TagClusterUID]
 	return !tagged || l.clusterUID == "" || uid == l.clusterUID
 }
 
-// find asks the cloud for the Service's balancer. It returns nil if there is
+// findBalancer asks the cloud for the Service's balancer. It returns nil if there is
 // none, and an error if that cannot be told for certain.
-func (l *loadBalancers) find(ctx context.Context, cluster string, svc *corev1.Service) (*api.LoadBalancer, error) {
-	found, err := l.findAll(ctx, cluster, svc)
+func (l *loadBalancers) findBalancer(ctx context.Context, cluster string, svc *corev1.Service) (*api.LoadBalancer, error) {
+	found, err := l.findBalancers(ctx, cluster, svc)
 	if err != nil {
 		return nil, err
 	}
-	return theOne(svc, found)
+	return chooseBalancer(svc, found)
 }
 
-// findAll asks the cloud for every balancer that says that it is the Service's:
+// findBalancers asks the cloud for every balancer that says that it is the Service's:
 // which of them is to serve it is a guess, and which go with it is none.
-func (l *loadBalancers) findAll(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
+func (l *loadBalancers) findBalancers(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if svc.UID == "" {
 		return nil, errors.New("a service without a UID owns nothing")
 	}
@@ -73,34 +73,34 @@ func (l *loadBalancers) findAll(ctx context.Context, cluster string, svc *corev1
 		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
 	// All of these may be deleted, so nobody is taken at his word for the filter.
-	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !tagged(cluster, svc, &lb) })
+	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !hasServiceTags(cluster, svc, &lb) })
 	if len(found) == 0 {
-		if found, err = l.findByID(ctx, cluster, svc); err != nil {
+		if found, err = l.findBalancersByID(ctx, cluster, svc); err != nil {
 			return nil, err
 		}
 	}
 	l.asked.Store(string(svc.UID), time.Now())
 	for _, lb := range found {
-		l.note(lb)
-		if !l.ofThisCluster(&lb) {
-			return nil, known(contract.ReasonLoadBalancerAmbiguous, "load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
+		l.rememberBalancer(lb)
+		if !l.isOfThisCluster(&lb) {
+			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous, "load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
 				lb.ID, svc.Namespace, svc.Name, cluster, contract.TagClusterUID, lb.Tags[contract.TagClusterUID])
 		}
 	}
 	return found, nil
 }
 
-// staying are those that are not on their way out.
-func staying(found []api.LoadBalancer) []api.LoadBalancer {
+// withoutDeleting are those that are not on their way out.
+func withoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
 	return slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return lb.State == api.LoadBalancerDeleting })
 }
 
-// theOne is the only balancer, or the only one that stays.
-func theOne(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
+// chooseBalancer is the only balancer, or the only one that stays.
+func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
 	if len(found) > 1 {
-		staying := staying(found)
+		staying := withoutDeleting(found)
 		if len(staying) > 1 {
-			return nil, known(contract.ReasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
+			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous, "%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
 				len(staying), svc.Namespace, svc.Name, staying[0].ID, staying[1].ID)
 		}
 		found = append(staying, found...)
@@ -111,9 +111,9 @@ func theOne(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, e
 	return &found[0], nil
 }
 
-// findByID is for when a list shows nothing: it may be of another project, or
+// findBalancersByID is for when a list shows nothing: it may be of another project, or
 // simply wrong, and then one that is remembered is still there.
-func (l *loadBalancers) findByID(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
+func (l *loadBalancers) findBalancersByID(ctx context.Context, cluster string, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if err := l.project.check(ctx); err != nil || l.inventory == nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (l *loadBalancers) findByID(ctx context.Context, cluster string, svc *corev
 			continue
 		}
 		// One that lost our tags is ours no more.
-		if l.owns(cluster, svc, lb) {
+		if l.isOwnedBy(cluster, svc, lb) {
 			found = append(found, *lb)
 		}
 	}

@@ -69,7 +69,7 @@ func TestMemoryIsNoReasonToAct(t *testing.T) {
 		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerProvisioning },
 		"not done for far too long": func(f *fakeBalancers, l *loadBalancers) {
 			f.memory[0].State = api.LoadBalancerUpdating
-			l.asked.Store(string(service().UID), time.Now().Add(-memoryTrust))
+			l.asked.Store(string(service().UID), time.Now().Add(-memoryTrustPeriod))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -347,9 +347,9 @@ func TestReplacement(t *testing.T) {
 			if tc.have != nil {
 				tc.have(have)
 			}
-			want, err := desiredBalancer(clusterID{name: clusterName}, tc.svc, nil)
+			want, err := newBalancerSpec(clusterID{name: clusterName}, tc.svc, nil)
 			require.NoError(t, err)
-			steps := plan(have, want)
+			steps := planSteps(have, want)
 			if tc.why == "" {
 				assert.Empty(t, steps)
 				return
@@ -410,7 +410,7 @@ func TestReplaceForIPv6(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
 			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*have)}}
 			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-				assert.Equal(t, api.Targets{{InstanceID: noInstance}}, *lb.Targets, "whatever is renamed meanwhile, nothing comes of it")
+				assert.Equal(t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets, "whatever is renamed meanwhile, nothing comes of it")
 				return nil, tc.rehearsal
 			}
 			if tc.replaced {
@@ -463,7 +463,7 @@ func TestPatience(t *testing.T) {
 		for time.Since(began) < time.Minute {
 			age := time.Since(began)
 			wait := look()
-			assert.Equal(t, min(max(age/4, provisioningRetry), longestRetry), wait, "at the age of %v", age)
+			assert.Equal(t, min(max(age/4, provisioningRetry), maxProvisioningRetry), wait, "at the age of %v", age)
 			looks++
 			time.Sleep(wait)
 		}
@@ -555,7 +555,7 @@ func TestStatusFamilies(t *testing.T) {
 		{[]corev1.IPFamily{"IPv6", "IPv4"}, []string{v6, "127.30.64.1"}},
 	} {
 		var got []string
-		for _, in := range status(families("", tc.asks...), lb).Ingress {
+		for _, in := range balancerStatus(families("", tc.asks...), lb).Ingress {
 			got = append(got, in.IP)
 			assert.Equal(t, corev1.LoadBalancerIPModeProxy, *in.IPMode)
 		}
@@ -578,14 +578,14 @@ func TestLoadBalancerClass(t *testing.T) {
 // Tags: ours, the Service's own, and the cluster's UID once it is known.
 func TestTags(t *testing.T) {
 	svc := annotated(annotations.Tags, "team=blue")
-	want, err := desiredBalancer(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
+	want, err := newBalancerSpec(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
 	require.NoError(t, err)
 	assert.Equal(t, api.Tags{"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web", contract.TagServiceUID: "01234567-89ab"}, want.tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
-	assert.Empty(t, plan(have, want), "one of before the UID was known")
+	assert.Empty(t, planSteps(have, want), "one of before the UID was known")
 	have.Tags["team"] = "red"
-	steps := plan(have, want)
+	steps := planSteps(have, want)
 	require.Len(t, steps, 1)
 	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
 }
@@ -608,7 +608,7 @@ func TestRangesOfBothFamilies(t *testing.T) {
 			svc = families("RequireDualStack", "IPv4", "IPv6")
 		}
 		svc.Spec.LoadBalancerSourceRanges = tc.ranges
-		want, err := desiredBalancer(clusterID{}, svc, nil)
+		want, err := newBalancerSpec(clusterID{}, svc, nil)
 		require.NoError(t, err)
 		assert.Equal(t, tc.want, want.sourceRanges, "%v", tc.ranges)
 	}
@@ -653,7 +653,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		}(), errs: []string{"takes no reserved address"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := desiredBalancer(clusterID{}, tc.svc, nil)
+			got, err := newBalancerSpec(clusterID{}, tc.svc, nil)
 			for _, want := range tc.errs {
 				assert.ErrorContains(t, err, want)
 			}
@@ -682,7 +682,7 @@ func TestTargetsAreTheNodesGiven(t *testing.T) {
 		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "")))
 	}
 	// One that upstream does give is a target, whatever its labels.
-	want, err := desiredBalancer(clusterID{}, service(), []*corev1.Node{excluded})
+	want, err := newBalancerSpec(clusterID{}, service(), []*corev1.Node{excluded})
 	require.NoError(t, err)
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, want.targets)
 }

@@ -41,7 +41,7 @@ func nodes(providerIDs ...string) []*corev1.Node {
 // built is the balancer that the cloud would have for service() and nodes().
 func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
 	t.Helper()
-	want, err := desiredBalancer(clusterID{name: clusterName}, service(), nodes(targets...))
+	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(targets...))
 	require.NoError(t, err)
 	return &api.LoadBalancer{
 		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
@@ -142,10 +142,10 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, target)
 			tc.change(have)
-			want, err := desiredBalancer(clusterID{name: clusterName}, service(), nodes(target))
+			want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(target))
 			require.NoError(t, err)
 			var steps []string
-			for _, s := range plan(have, want) {
+			for _, s := range planSteps(have, want) {
 				steps = append(steps, s.String())
 			}
 			assert.Equal(t, tc.want, steps)
@@ -161,14 +161,14 @@ func TestDesiredBalancer(t *testing.T) {
 	none := api.HealthCheck{Protocol: api.HealthCheckNone}
 	for name, tc := range map[string]struct {
 		ask  func(svc *corev1.Service)
-		want func(b *balancer)
+		want func(b *balancerSpec)
 	}{
 		"nothing more": {ask: func(*corev1.Service) {}},
 		"one port, both protocols": {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
 			},
-			want: func(b *balancer) {
+			want: func(b *balancerSpec) {
 				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080}}
 			},
 		},
@@ -177,7 +177,7 @@ func TestDesiredBalancer(t *testing.T) {
 				svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v2"}
 				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 			},
-			want: func(b *balancer) {
+			want: func(b *balancerSpec) {
 				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"}, {Protocol: "udp", Port: 8443, TargetPort: 30443}}
 			},
 		},
@@ -185,13 +185,13 @@ func TestDesiredBalancer(t *testing.T) {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"}
 			},
-			want: func(b *balancer) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
 		"source ranges by annotation": {
 			ask: func(svc *corev1.Service) {
 				svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8"}
 			},
-			want: func(b *balancer) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
 		"a range of everyone": {
 			ask: func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"} },
@@ -201,18 +201,18 @@ func TestDesiredBalancer(t *testing.T) {
 				svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 				svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
 			},
-			want: func(b *balancer) { b.affinity = 60 },
+			want: func(b *balancerSpec) { b.clientAffinitySeconds = 60 },
 		},
 		"affinity without a timeout": {
 			ask:  func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
-			want: func(b *balancer) { b.affinity = 10800 },
+			want: func(b *balancerSpec) { b.clientAffinitySeconds = 10800 },
 		},
 		"only nodes with a pod": {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 				svc.Spec.HealthCheckNodePort = 31000
 			},
-			want: func(b *balancer) {
+			want: func(b *balancerSpec) {
 				b.healthCheck = api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2}
 			},
 		},
@@ -220,22 +220,22 @@ func TestDesiredBalancer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			svc := service()
 			tc.ask(svc)
-			got, err := desiredBalancer(clusterID{name: clusterName}, svc, nil)
+			got, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
 			require.NoError(t, err)
 			want := got
-			want.listeners, want.sourceRanges, want.affinity, want.healthCheck = plain, api.SourceRanges{}, 0, none
+			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, none
 			have := &api.LoadBalancer{ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain}
 			if tc.want != nil {
-				require.Len(t, plan(have, got), 1)
+				require.Len(t, planSteps(have, got), 1)
 				tc.want(&want)
 			}
 			assert.Equal(t, want, got)
 
-			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.affinity
+			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.clientAffinitySeconds
 			have.HealthCheck = &want.healthCheck
 			slices.Reverse(have.Listeners)
 			slices.Reverse(have.SourceRanges)
-			assert.Empty(t, plan(have, got))
+			assert.Empty(t, planSteps(have, got))
 		})
 	}
 }
@@ -245,9 +245,9 @@ func TestBackToPlain(t *testing.T) {
 	have := built(t, api.LoadBalancerActive)
 	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
 	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
-	want, err := desiredBalancer(clusterID{name: clusterName}, service(), nil)
+	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
 	require.NoError(t, err)
-	steps := plan(have, want)
+	steps := planSteps(have, want)
 	require.Len(t, steps, 1)
 	sent, err := json.Marshal(steps[0].(updateStep).update)
 	require.NoError(t, err)
@@ -376,5 +376,5 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 func TestStrangeEndedTargets(t *testing.T) {
 	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
 	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
-	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
+	assert.Equal(t, []string{"i-1"}, refusedTargets(err, api.Targets{{InstanceID: "i-1"}}))
 }

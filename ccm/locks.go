@@ -11,7 +11,7 @@ type keyedLocks struct {
 
 type keyedLock struct {
 	sync.Mutex
-	wanted int
+	users int
 }
 
 // lock waits for the key's lock and returns what lets go of it.
@@ -25,14 +25,14 @@ func (k *keyedLocks) lock(key string) (unlock func()) {
 		l = &keyedLock{}
 		k.held[key] = l
 	}
-	l.wanted++
+	l.users++
 	k.mu.Unlock()
 	l.Lock()
 	return func() {
 		l.Unlock()
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if l.wanted--; l.wanted == 0 {
+		if l.users--; l.users == 0 {
 			delete(k.held, key)
 		}
 	}

@@ -26,7 +26,7 @@ type step interface {
 // createStep has no idempotency key: one that stands for the Service would
 // answer with a balancer that was deleted since. What keeps a second one from
 // being made is its name, which holds the Service's UID.
-type createStep balancer
+type createStep balancerSpec
 
 func (s createStep) String() string {
 	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets", s.name, listenerList(s.listeners), len(s.targets))
@@ -37,14 +37,14 @@ func (s createStep) String() string {
 }
 
 func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	return cloud.CreateLoadBalancer(ctx, s.request())
+	return cloud.CreateLoadBalancer(ctx, s.createRequest())
 }
 
-func (s createStep) request() api.LoadBalancerCreate {
+func (s createStep) createRequest() api.LoadBalancerCreate {
 	lb := api.LoadBalancerCreate{
 		Name: s.name, IPFamilies: &s.families, Scheme: &s.scheme, Algorithm: &s.algorithm,
 		Listeners: s.listeners, Targets: &s.targets, SourceRanges: &s.sourceRanges,
-		ClientAffinitySeconds: &s.affinity, IdleTimeoutSeconds: &s.idle, DrainSeconds: &s.drain,
+		ClientAffinitySeconds: &s.clientAffinitySeconds, IdleTimeoutSeconds: &s.idleTimeoutSeconds, DrainSeconds: &s.drainSeconds,
 		HealthCheck: &s.healthCheck, Tags: &s.tags,
 	}
 	if s.address.id != "" {
@@ -72,35 +72,35 @@ func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.Loa
 // replaceStep deletes what cannot be changed into what is wanted. The name, and
 // maybe the address, must be free before a later sync creates the other.
 type replaceStep struct {
-	id        string
-	version   int64
-	why       []string
-	successor createStep
-	rehearsed bool
+	id          string
+	version     int64
+	differences []string
+	replacement createStep
+	needsDryRun bool
 }
 
 func (s replaceStep) String() string {
-	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s", s.id, s.successor.name, strings.Join(s.why, "; "))
+	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s", s.id, s.replacement.name, strings.Join(s.differences, "; "))
 }
 
 func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	if s.rehearsed {
-		if err := s.rehearse(ctx, cloud); err != nil {
+	if s.needsDryRun {
+		if err := s.dryRunCreate(ctx, cloud); err != nil {
 			return nil, err
 		}
 	}
 	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
 }
 
-// noInstance is the ID of none: to be a target it is refused by every cloud.
-const noInstance = "none"
+// noSuchInstance is the ID of none: to be a target it is refused by every cloud.
+const noSuchInstance = "none"
 
-// rehearse finds out whether the cloud can do IPv6 at all, before a balancer is
+// dryRunCreate finds out whether the cloud can do IPv6 at all, before a balancer is
 // given up for one that it would refuse. The API tells that only of a create;
 // one whose target is no instance comes to nothing.
-func (s replaceStep) rehearse(ctx context.Context, cloud loadBalancersAPI) error {
-	lb := s.successor.request()
-	lb.Targets, lb.AddressID = &api.Targets{{InstanceID: noInstance}}, nil
+func (s replaceStep) dryRunCreate(ctx context.Context, cloud loadBalancersAPI) error {
+	lb := s.replacement.createRequest()
+	lb.Targets, lb.AddressID = &api.Targets{{InstanceID: noSuchInstance}}, nil
 	made, err := cloud.CreateLoadBalancer(ctx, lb)
 	switch {
 	case err == nil: // Whatever its API says. It would be the Service's second.
@@ -112,37 +112,37 @@ func (s replaceStep) rehearse(ctx context.Context, cloud loadBalancersAPI) error
 	return err
 }
 
-// plan is empty when the cloud already has what is wanted. A name is given once:
+// planSteps is empty when the cloud already has what is wanted. A name is given once:
 // nothing is found by it, and one that somebody changed may be taken by now.
-func plan(have *api.LoadBalancer, want balancer) []step {
+func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
 	if have == nil {
 		return []step{createStep(want)}
 	}
 	u := updateStep{id: have.ID, version: have.Version}
 	if u.compareTargets(have, want); want.targetsAlone {
-		return u.ifNeeded()
+		return u.stepsIfChanged()
 	}
-	if why := finalDifferences(have, want); len(why) > 0 {
+	if why := immutableDifferences(have, want); len(why) > 0 {
 		return []step{replaceStep{have.ID, have.Version, why, createStep(want), want.mustIPv6 && have.IPv6Address == nil}}
 	}
 	u.compareTraffic(have, want)
 	u.compareOptions(have, want)
-	return u.ifNeeded()
+	return u.stepsIfChanged()
 }
 
-func (s *updateStep) ifNeeded() []step {
+func (s *updateStep) stepsIfChanged() []step {
 	if len(s.changes) == 0 {
 		return nil
 	}
 	return []step{*s}
 }
 
-// finalDifferences are those that no update can bridge. What is merely no longer
+// immutableDifferences are those that no update can bridge. What is merely no longer
 // asked for, such as an address or IPv6, stays: nothing is replaced unless the
 // Service says so.
-func finalDifferences(have *api.LoadBalancer, want balancer) []string {
+func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 	var why []string
-	if !want.address.is(have) {
+	if !want.address.isHeldBy(have) {
 		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
 	}
 	if want.mustIPv6 && have.IPv6Address == nil {
@@ -154,30 +154,30 @@ func finalDifferences(have *api.LoadBalancer, want balancer) []string {
 	return why
 }
 
-func (s *updateStep) change(format string, args ...any) {
+func (s *updateStep) addChange(format string, args ...any) {
 	s.changes = append(s.changes, fmt.Sprintf(format, args...))
 }
 
-func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancer) {
+func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
 	if !slices.Equal(targets, want.targets) {
 		s.update.Targets = &want.targets
-		s.change("targets %d to %d", len(targets), len(want.targets))
+		s.addChange("targets %d to %d", len(targets), len(want.targets))
 	}
 }
 
-func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancer) {
+func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	listeners := slices.Clone(have.Listeners)
 	sortListeners(listeners)
 	if !slices.Equal(listeners, want.listeners) {
 		s.update.Listeners = &want.listeners
-		s.change("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
+		s.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
 	}
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, want.sourceRanges) {
 		s.update.SourceRanges = &want.sourceRanges
-		s.change("source ranges %v to %v", ranges, want.sourceRanges)
+		s.addChange("source ranges %v to %v", ranges, want.sourceRanges)
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
@@ -185,22 +185,22 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancer) {
 	}
 	if check != want.healthCheck {
 		s.update.HealthCheck = &want.healthCheck
-		s.change("health check %s to %s", checkString(check), checkString(want.healthCheck))
+		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(want.healthCheck))
 	}
 }
 
-func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancer) {
+func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	if scheme := cmp.Or(have.Scheme, api.SchemePublic); scheme != want.scheme {
 		s.update.Scheme = &want.scheme
-		s.change("scheme %s to %s", scheme, want.scheme)
+		s.addChange("scheme %s to %s", scheme, want.scheme)
 	}
 	if algorithm := cmp.Or(have.Algorithm, api.AlgorithmRoundRobin); algorithm != want.algorithm {
 		s.update.Algorithm = &want.algorithm
-		s.change("algorithm %s to %s", algorithm, want.algorithm)
+		s.addChange("algorithm %s to %s", algorithm, want.algorithm)
 	}
-	s.seconds("client affinity", have.ClientAffinitySeconds, want.affinity, &s.update.ClientAffinitySeconds)
-	s.seconds("idle timeout", have.IdleTimeoutSeconds, want.idle, &s.update.IdleTimeoutSeconds)
-	s.seconds("drain", have.DrainSeconds, want.drain, &s.update.DrainSeconds)
+	s.compareSeconds("client affinity", have.ClientAffinitySeconds, want.clientAffinitySeconds, &s.update.ClientAffinitySeconds)
+	s.compareSeconds("idle timeout", have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
+	s.compareSeconds("drain", have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
 	// Tags of others on our balancer are theirs to keep.
 	tags := api.Tags{}
 	maps.Copy(tags, have.Tags)
@@ -213,14 +213,14 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancer) {
 	}
 	if !maps.Equal(matters, have.Tags) {
 		s.update.Tags = &tags
-		s.change("tags")
+		s.addChange("tags")
 	}
 }
 
-func (s *updateStep) seconds(what string, have, want int, to **int) {
+func (s *updateStep) compareSeconds(what string, have, want int, to **int) {
 	if have != want {
 		*to = &want
-		s.change("%s %d s to %d s", what, have, want)
+		s.addChange("%s %d s to %d s", what, have, want)
 	}
 }
 
@@ -238,7 +238,7 @@ func listenerList(listeners api.Listeners) string {
 	return "[" + strings.Join(parts, " ") + "]"
 }
 
-func checkString(c api.HealthCheck) string {
+func healthCheckString(c api.HealthCheck) string {
 	if c.Protocol == api.HealthCheckNone {
 		return "none"
 	}
