@@ -1,7 +1,8 @@
 // Package explain answers why a Node or a Service is not ready, or that all is
-// well, from what the cloud, the CCM, the cluster and the lab's own processes
-// say. Gather asks; Node and Service conclude, and ask nothing: what could not
-// be found out is said to be missing, and nothing is concluded from it.
+// well. A Source queries the cloud, the CCM's Events, the cluster and the lab's
+// processes for facts (gather.go). Node and Service draw conclusions from facts
+// and query nothing; they begin in node.go and service.go. A fact that could not
+// be queried is listed as missing, and nothing is concluded from its absence.
 package explain
 
 import (
@@ -21,8 +22,8 @@ const (
 // State is the answer in one word.
 type State string
 
-// What State can be. Degraded serves and is not as it should be; unknown is when
-// what would tell cannot be asked.
+// Values of State. A Degraded object serves clients and is not as it should be.
+// Unknown means that whoever would know does not answer.
 const (
 	Ready    State = "ready"
 	Degraded State = "degraded"
@@ -30,7 +31,7 @@ const (
 	Unknown  State = "unknown"
 )
 
-// Where a fact was seen.
+// Values of Fact.Where: where a fact was observed.
 const (
 	Cloud   = "cloud"
 	CCM     = "CCM"
@@ -53,66 +54,67 @@ type Explanation struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// Serves tells whether it is ready, be it degraded.
+// Serves tells whether the object serves clients, even if it is degraded.
 func (x Explanation) Serves() bool { return x.State == Ready || x.State == Degraded }
 
-// Fact is one thing that was seen.
+// Fact is one observation.
 type Fact struct {
 	Where string `json:"where"`
 	What  string `json:"what"`
 }
 
-// Step is what a person can do.
+// Step is one thing that a person can do next.
 type Step struct {
 	Do string `json:"do"`
 	// Command is for copying; "" where waiting is all there is to do.
 	Command string `json:"command,omitempty"`
 }
 
-// finding is one thing that is not as it should be. what goes on after the
-// object's name.
+// finding is one thing that is not as it should be. verdict continues a sentence
+// that begins with the object's name.
 type finding struct {
-	state State
-	what  string
-	facts []Fact
-	next  []Step
+	state   State
+	verdict string
+	facts   []Fact
+	next    []Step
 }
 
-func (f *finding) fact(where, format string, args ...any) *finding {
+func (f *finding) addFact(where, format string, args ...any) *finding {
 	f.facts = append(f.facts, Fact{where, fmt.Sprintf(format, args...)})
 	return f
 }
 
-func (f *finding) step(do, format string, args ...any) *finding {
+func (f *finding) addStep(do, format string, args ...any) *finding {
 	f.next = append(f.next, Step{do, fmt.Sprintf(format, args...)})
 	return f
 }
 
-// due says that what is missing comes by itself.
-func (f *finding) due(what string) *finding {
+// addWait adds a step without a command: the problem goes away by itself.
+func (f *finding) addWait(what string) *finding {
 	f.next = append(f.next, Step{Do: what})
 	return f
 }
 
-func found(state State, format string, args ...any) *finding {
-	return &finding{state: state, what: fmt.Sprintf(format, args...)}
+func newFinding(state State, format string, args ...any) *finding {
+	return &finding{state: state, verdict: fmt.Sprintf(format, args...)}
 }
 
-// with takes over the facts and steps of a cause, which may be nil.
-func (f *finding) with(cause *finding) *finding {
+// addCause adds the facts and steps of a cause, which may be nil.
+func (f *finding) addCause(cause *finding) *finding {
 	if cause != nil {
 		f.facts, f.next = append(f.facts, cause.facts...), append(f.next, cause.next...)
 	}
 	return f
 }
 
-// conclude makes the worst finding the verdict, and keeps what the others add.
-func (x Explanation) conclude(a Around, findings ...*finding) Explanation {
+// conclude makes the worst finding the verdict, and adds the facts and steps of
+// all others.
+func (x Explanation) conclude(a LabFacts, findings ...*finding) Explanation {
 	findings = slices.DeleteFunc(findings, func(f *finding) bool { return f == nil })
 	severity := map[State]int{NotReady: 0, Unknown: 1, Degraded: 2, Ready: 3}
 	slices.SortStableFunc(findings, func(a, b *finding) int { return cmp.Compare(severity[a.state], severity[b.state]) })
 	x.State, x.Missing = findings[0].state, a.Missing
-	x.Verdict = fmt.Sprintf("%s %s %s.", strings.ToUpper(x.Kind[:1])+x.Kind[1:], x.title(), findings[0].what)
+	x.Verdict = fmt.Sprintf("%s %s %s.", strings.ToUpper(x.Kind[:1])+x.Kind[1:], x.displayName(), findings[0].verdict)
 	x.Because, x.Next = []Fact{}, []Step{}
 	for _, f := range findings {
 		for _, fact := range f.facts {
@@ -129,17 +131,17 @@ func (x Explanation) conclude(a Around, findings ...*finding) Explanation {
 	return x
 }
 
-// title names it as kubectl's user would, with the namespace unless that is the
-// usual one.
-func (x Explanation) title() string {
+// displayName is the name that a user of kubectl would type, with the namespace
+// unless that is "default".
+func (x Explanation) displayName() string {
 	if x.Namespace == "" || x.Namespace == "default" {
 		return x.Name
 	}
 	return x.Namespace + "/" + x.Name
 }
 
-// age is how long ago something was, for people.
-func age(now, then time.Time) string {
+// formatAge formats the time from then to now for people.
+func formatAge(now, then time.Time) string {
 	d := max(0, now.Sub(then))
 	if d < time.Second {
 		return "under 1s"
@@ -150,19 +152,19 @@ func age(now, then time.Time) string {
 	return d.Round(time.Second).String()
 }
 
-// count is "1 pod", "2 pods".
-func count(n int, what string) string {
+// formatCount returns "1 pod", "2 pods".
+func formatCount(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// maxShown is how many of a kind are told of.
+// maxShown is how many objects of a kind a fact names.
 const maxShown = 5
 
-// shown is the first few of a list that may be long.
-func shown(all []string) string {
+// joinFirst joins the first maxShown of all and counts the rest.
+func joinFirst(all []string) string {
 	if len(all) > maxShown {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxShown], ", "), len(all)-maxShown)
 	}
@@ -176,16 +178,17 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// in is a resource's state as the end of a sentence: its instance is ...
-func in[State ~string](state State) string {
+// stateInSentence returns a resource's state as it ends a sentence: "its instance
+// is ...".
+func stateInSentence[State ~string](state State) string {
 	if state == "error" {
 		return "in error"
 	}
 	return string(state)
 }
 
-// because is ": why", or nothing where nobody says why.
-func because(why string) string {
+// reasonSuffix returns ": why", or "" if no reason is known.
+func reasonSuffix(why string) string {
 	if why == "" {
 		return ""
 	}

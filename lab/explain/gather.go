@@ -1,7 +1,7 @@
 package explain
 
-// Asking for the facts. Everything is asked at once and within a bound; what does
-// not answer is missing, and said to be.
+// Facts are queried all at once and within a timeout. A query that fails is listed
+// in LabFacts.Missing.
 
 import (
 	"context"
@@ -27,17 +27,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// askBound is how long the cluster and the cloud, each, may take; what is asked
-// after that, about what they named, has moreBound.
+// queryTimeout bounds the queries of the cluster and the cloud, which run in parallel.
+// A query that needs their results has followUpTimeout.
 const (
-	askBound  = 3 * time.Second
-	moreBound = time.Second
+	queryTimeout    = 3 * time.Second
+	followUpTimeout = time.Second
 )
 
-// maxCalls is how many of the CCM's newest calls are looked at.
+// maxCalls is how many of the CCM's latest calls are read from the audit.
 const maxCalls = 200
 
-// CloudReader is what is asked of the cloud. An admin's token shows fault rules.
+// CloudReader is the part of the cloud's API that explain reads. Fault rules need an
+// admin's token.
 type CloudReader interface {
 	Project(ctx context.Context) (*api.Project, error)
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
@@ -48,7 +49,7 @@ type CloudReader interface {
 	ListAudit(ctx context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error)
 }
 
-// Source is whom to ask. Nothing is changed.
+// Source queries facts. It changes nothing.
 type Source struct {
 	LabName    string
 	NoProvider bool
@@ -56,77 +57,78 @@ type Source struct {
 	Processes  map[string]Process
 	Kube       kubernetes.Interface
 	Cloud      CloudReader
-	// Missing is what is known beforehand to be missing.
+	// Missing lists facts that the caller could not provide, and why.
 	Missing []string
-	// Removed is when Nodes were last seen to be deleted, by name.
+	// Removed is when Nodes were last deleted, by name.
 	Removed map[string]time.Time
 }
 
-// asking collects what is asked at once.
-type asking struct {
+// factQueries are the queries that run in parallel for one explanation.
+type factQueries struct {
 	sync.WaitGroup
-	mu     sync.Mutex
-	around *Around
+	mu       sync.Mutex
+	labFacts *LabFacts
 }
 
-// missed notes what could not be found out, besides.
-func (q *asking) missed(where, what string, err error) {
+// addMissing records a failed query; a nil err records nothing.
+func (q *factQueries) addMissing(where, what string, err error) {
 	if err != nil {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.around.Missing = append(q.around.Missing, fmt.Sprintf("%s: %s: %v", where, what, noAnswer(err)))
+		q.labFacts.Missing = append(q.labFacts.Missing, fmt.Sprintf("%s: %s: %v", where, what, describeTimeout(err)))
 	}
 }
 
-// noAnswer says in words that nobody answered.
-func noAnswer(err error) error {
+// describeTimeout replaces context.DeadlineExceeded by words for people.
+func describeTimeout(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time")
 	}
 	return err
 }
 
-func said(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
-	return noAnswer(err).Error()
+	return describeTimeout(err).Error()
 }
 
-func (a *Around) clusterSaid(err error) {
-	a.ClusterError, a.ClusterForbids = said(err), apierrors.IsForbidden(err)
+func (a *LabFacts) setClusterError(err error) {
+	a.ClusterError, a.ClusterForbids = errorText(err), apierrors.IsForbidden(err)
 }
 
-func (s Source) begin(a *Around) *asking {
-	*a = Around{LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
-	return &asking{around: a}
+func (s Source) beginQueries(a *LabFacts) *factQueries {
+	*a = LabFacts{LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
+	return &factQueries{labFacts: a}
 }
 
-// askCloud asks for what Nodes and Services have in common, beside more: what
-// cannot be done without.
-func (s Source) askCloud(ctx context.Context, q *asking, more func() error) {
-	q.Go(func() { q.around.CloudError = said(more()) })
+// queryCloud starts the queries that Nodes and Services have in common, and
+// required, whose failure counts as the cloud's.
+func (s Source) queryCloud(ctx context.Context, q *factQueries, more func() error) {
+	q.Go(func() { q.labFacts.CloudError = errorText(more()) })
 	q.Go(func() {
 		faults, err := s.Cloud.ListFaults(ctx)
-		q.around.Faults = faults
-		q.missed(Cloud, "fault rules", err)
+		q.labFacts.Faults = faults
+		q.addMissing(Cloud, "fault rules", err)
 	})
 	q.Go(func() {
 		calls, err := s.Cloud.ListAudit(ctx, client.AuditFilter{Token: cluster.CallerCCM}, maxCalls)
-		q.around.Calls = calls
-		q.missed(Cloud, "the CCM's calls", err)
+		q.labFacts.Calls = calls
+		q.addMissing(Cloud, "the CCM's calls", err)
 	})
 	q.Go(func() {
 		project, err := s.Cloud.Project(ctx)
 		if err == nil {
-			q.around.Project = project.ID
+			q.labFacts.Project = project.ID
 		}
-		q.missed(Cloud, "the project", err)
+		q.addMissing(Cloud, "the project", err)
 	})
 }
 
-// tidy has one line stand for all that somebody does not say who says nothing.
-func (a *Around) tidy() {
+// summarizeMissing replaces the lines about a source that does not answer at all by
+// one line.
+func (a *LabFacts) summarizeMissing() {
 	for where, why := range map[string]string{Cluster: a.ClusterError, Cloud: a.CloudError} {
 		if why != "" {
 			a.Missing = slices.DeleteFunc(a.Missing, func(m string) bool { return strings.HasPrefix(m, where+": ") })
@@ -139,23 +141,23 @@ func (a *Around) tidy() {
 // Node explains the Node of this name.
 func (s Source) Node(ctx context.Context, name string) Explanation {
 	f := NodeFacts{Name: name, Removed: s.Removed[name]}
-	q := s.begin(&f.Around)
-	bounded, cancel := context.WithTimeout(ctx, askBound)
+	q := s.beginQueries(&f.LabFacts)
+	bounded, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var instances []api.Instance
-	s.askCloud(bounded, q, func() (err error) {
+	s.queryCloud(bounded, q, func() (err error) {
 		instances, err = s.Cloud.ListInstances(bounded, client.InstanceFilter{})
 		return err
 	})
-	q.Go(func() { q.around.clusterSaid(s.nodeInCluster(bounded, q, &f)) })
+	q.Go(func() { q.labFacts.setClusterError(s.queryNode(bounded, q, &f)) })
 	q.Wait()
-	f.place(instances)
-	f.tidy()
+	f.setInstances(instances)
+	f.summarizeMissing()
 	return Node(f)
 }
 
-// place finds the Node's instances among all.
-func (f *NodeFacts) place(instances []api.Instance) {
+// setInstances keeps all instances, and finds the Node's among them.
+func (f *NodeFacts) setInstances(instances []api.Instance) {
 	f.Instances = instances
 	for i, in := range instances {
 		if in.Name == f.Name {
@@ -167,7 +169,7 @@ func (f *NodeFacts) place(instances []api.Instance) {
 	}
 }
 
-func (s Source) nodeInCluster(ctx context.Context, q *asking, f *NodeFacts) error {
+func (s Source) queryNode(ctx context.Context, q *factQueries, f *NodeFacts) error {
 	nodes, err := s.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -185,15 +187,16 @@ func (s Source) nodeInCluster(ctx context.Context, q *asking, f *NodeFacts) erro
 	if err == nil {
 		f.Lease = lease
 	}
-	q.missed(Cluster, "the kubelet's lease", err)
+	q.addMissing(Cluster, "the kubelet's lease", err)
 	// The kubelet takes the Node's name for its UID.
-	f.Events, err = s.events(ctx, "", "Node", f.Name, f.Node.CreationTimestamp, f.Node.UID, types.UID(f.Name))
-	q.missed(Cluster, "events", err)
+	f.Events, err = s.listEventsOf(ctx, "", "Node", f.Name, f.Node.CreationTimestamp, f.Node.UID, types.UID(f.Name))
+	q.addMissing(Cluster, "events", err)
 	return nil
 }
 
-// events about one object, and none about an earlier one of its name.
-func (s Source) events(ctx context.Context, namespace, kind, name string, since metav1.Time, uids ...types.UID) ([]corev1.Event, error) {
+// listEventsOf lists the Events of one object, without those of an earlier object of
+// the same name.
+func (s Source) listEventsOf(ctx context.Context, namespace, kind, name string, since metav1.Time, uids ...types.UID) ([]corev1.Event, error) {
 	list, err := s.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.String(),
 	})
@@ -208,35 +211,35 @@ func (s Source) events(ctx context.Context, namespace, kind, name string, since 
 // Service explains the Service of this name.
 func (s Source) Service(ctx context.Context, namespace, name string) Explanation {
 	f := ServiceFacts{Namespace: namespace, Name: name}
-	q := s.begin(&f.Around)
-	bounded, cancel := context.WithTimeout(ctx, askBound)
+	q := s.beginQueries(&f.LabFacts)
+	bounded, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var balancers []api.LoadBalancer
-	s.askCloud(bounded, q, func() (err error) {
+	s.queryCloud(bounded, q, func() (err error) {
 		balancers, err = s.Cloud.ListLoadBalancers(bounded, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}})
 		return err
 	})
 	q.Go(func() {
 		instances, err := s.Cloud.ListInstances(bounded, client.InstanceFilter{})
 		f.Instances = instances
-		q.missed(Cloud, "instances", err)
+		q.addMissing(Cloud, "instances", err)
 	})
 	q.Go(func() {
 		quotas, err := s.Cloud.Quotas(bounded)
 		if err == nil {
 			f.Quota = &quotas.LoadBalancers
 		}
-		q.missed(Cloud, "quotas", err)
+		q.addMissing(Cloud, "quotas", err)
 	})
-	q.Go(func() { q.around.clusterSaid(s.serviceInCluster(bounded, q, &f)) })
+	q.Go(func() { q.labFacts.setClusterError(s.queryService(bounded, q, &f)) })
 	q.Wait()
-	s.balancerOf(ctx, q, &f, balancers)
-	f.tidy()
+	s.queryBalancer(ctx, q, &f, balancers)
+	f.summarizeMissing()
 	return Service(f)
 }
 
-// balancerOf finds the Service's among all, and asks for its health.
-func (s Source) balancerOf(ctx context.Context, q *asking, f *ServiceFacts, all []api.LoadBalancer) {
+// queryBalancer finds the Service's balancer among all, and queries its health.
+func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFacts, all []api.LoadBalancer) {
 	if f.Service == nil {
 		return
 	}
@@ -245,16 +248,16 @@ func (s Source) balancerOf(ctx context.Context, q *asking, f *ServiceFacts, all 
 		return
 	}
 	f.Balancer = &all[i]
-	ctx, cancel := context.WithTimeout(ctx, moreBound)
+	ctx, cancel := context.WithTimeout(ctx, followUpTimeout)
 	defer cancel()
 	health, err := s.Cloud.LoadBalancerHealth(ctx, f.Balancer.ID)
 	if err == nil {
 		f.Health = health
 	}
-	q.missed(Cloud, "the health of "+f.Balancer.ID, err)
+	q.addMissing(Cloud, "the health of "+f.Balancer.ID, err)
 }
 
-func (s Source) serviceInCluster(ctx context.Context, q *asking, f *ServiceFacts) error {
+func (s Source) queryService(ctx context.Context, q *factQueries, f *ServiceFacts) error {
 	services, err := s.Kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -268,14 +271,14 @@ func (s Source) serviceInCluster(ctx context.Context, q *asking, f *ServiceFacts
 	if f.Service == nil {
 		return nil
 	}
-	f.Events, err = s.events(ctx, f.Namespace, "Service", f.Name, f.Service.CreationTimestamp, f.Service.UID)
-	q.missed(Cluster, "events", err)
-	return s.behind(ctx, q, f)
+	f.Events, err = s.listEventsOf(ctx, f.Namespace, "Service", f.Name, f.Service.CreationTimestamp, f.Service.UID)
+	q.addMissing(Cluster, "events", err)
+	return s.queryBackends(ctx, q, f)
 }
 
-// behind asks for what the Service leads to. Without that nothing can be said of
-// it.
-func (s Source) behind(ctx context.Context, q *asking, f *ServiceFacts) error {
+// queryBackends lists the Service's EndpointSlices, its pods, and the Nodes. Without
+// them no explanation is possible.
+func (s Source) queryBackends(ctx context.Context, q *factQueries, f *ServiceFacts) error {
 	endpoints, err := s.Kube.DiscoveryV1().EndpointSlices(f.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: labels.Set{discoveryv1.LabelServiceName: f.Name}.String(),
 	})
@@ -301,20 +304,20 @@ func (s Source) behind(ctx context.Context, q *asking, f *ServiceFacts) error {
 	if err == nil {
 		f.PodEvents = events.Items
 	}
-	q.missed(Cluster, "the pods' events", err)
+	q.addMissing(Cluster, "the pods' events", err)
 	return nil
 }
 
-// Names are those that can be explained, of a kind: Nodes and instances of the
-// cluster, or Services as NAMESPACE/NAME. It is an error only if nobody answers.
+// Names lists what can be explained of a kind: Nodes and instances of the cluster,
+// or Services as NAMESPACE/NAME. It is an error only if nothing answers.
 func (s Source) Names(ctx context.Context, kind string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var names []string
 	if kind == KindService {
 		services, err := s.Kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("the API server does not say which Services there are: %w", noAnswer(err))
+			return nil, fmt.Errorf("the API server does not say which Services there are: %w", describeTimeout(err))
 		}
 		for _, svc := range services.Items {
 			names = append(names, svc.Namespace+"/"+svc.Name)
@@ -334,7 +337,7 @@ func (s Source) Names(ctx context.Context, kind string) ([]string, error) {
 		}
 	}
 	if err != nil && cloudErr != nil {
-		return nil, fmt.Errorf("neither the API server nor the cloud says which nodes there are: %w", errors.Join(noAnswer(err), noAnswer(cloudErr)))
+		return nil, fmt.Errorf("neither the API server nor the cloud says which nodes there are: %w", errors.Join(describeTimeout(err), describeTimeout(cloudErr)))
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

@@ -1,7 +1,5 @@
 package explain
 
-// Why a Node is not ready.
-
 import (
 	"maps"
 	"slices"
@@ -16,163 +14,165 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// NodeFacts are what is known of one Node.
+// NodeFacts are the facts about one Node.
 type NodeFacts struct {
-	Around
+	LabFacts
 	Name string
 	// Node is nil when there is no such object.
 	Node *corev1.Node
-	// Lease is the kubelet's, nil if it is not known.
+	// Lease is the kubelet's, nil if unknown.
 	Lease  *coordinationv1.Lease
 	Events []corev1.Event
-	// Instance is the one that the provider ID names; nil if that names none, or
-	// the project has none of that ID.
+	// Instance is the one that the provider ID names; nil if the provider ID is empty
+	// or the project has no such instance.
 	Instance *api.Instance
-	// Named are all instances of the Node's name, ended ones too.
+	// Named are all instances of the Node's name, including terminated ones.
 	Named []api.Instance
-	// Nodes and Instances are what there is, for a name that is neither's.
+	// Nodes and Instances are all there are, to suggest a name when this one does not
+	// exist.
 	Nodes     []string
 	Instances []api.Instance
-	// Removed is when a Node of this name was last seen to be deleted, zero if
-	// none was.
+	// Removed is when a Node of this name was last deleted, zero if none was.
 	Removed time.Time
 }
 
-// Node explains one.
+// Node explains a Node from its facts.
 func Node(f NodeFacts) Explanation {
 	x := Explanation{Kind: KindNode, Name: f.Name}
 	if f.ClusterError != "" {
-		return x.conclude(f.Around, f.named(f.unanswered()))
+		return x.conclude(f.LabFacts, f.addNamedInstances(f.findAPIServerDown()))
 	}
 	if f.Node == nil {
-		return x.conclude(f.Around, f.absent())
+		return x.conclude(f.LabFacts, f.findMissingNode())
 	}
-	if gone := f.gone(); gone != nil { // What else is wrong with it goes with it.
-		return x.conclude(f.Around, gone)
+	if gone := f.findGoneInstance(); gone != nil { // What else is wrong with it goes with it.
+		return x.conclude(f.LabFacts, gone)
 	}
-	findings := []*finding{f.foreign(), f.instanceDown(), f.uninitialized(), f.notReady(), f.silent(), f.shutdown(), f.network(), f.cordoned(), f.unseen()}
+	findings := []*finding{f.findForeignProviderID(), f.findInstanceDown(), f.findUninitialized(), f.findNotReady(), f.findStaleLease(), f.findShutdownTaint(), f.findNoRoute(), f.findCordon(), f.findUnknownInstance()}
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
-		findings = append(findings, f.well())
+		findings = append(findings, f.findNothingWrong())
 	}
-	return x.conclude(f.Around, findings...)
+	return x.conclude(f.LabFacts, findings...)
 }
 
-// about is what the CCM's calls for this Node are about.
-func (f NodeFacts) about() about {
-	a := about{words: nodeWords, kind: api.FaultInstance}
-	if i := f.instance(); i != nil {
+// callScope selects the CCM's calls for this Node.
+func (f NodeFacts) callScope() callScope {
+	a := callScope{words: nodeWords, kind: api.FaultInstance}
+	if i := f.matchingInstance(); i != nil {
 		a.id, a.tags = i.ID, i.Tags
 	}
 	return a
 }
 
-// instance is the Node's: by its provider ID, or, while it has none, the only
-// one of its name.
-func (f NodeFacts) instance() *api.Instance {
+// matchingInstance is the Node's instance by provider ID, or, before it has one, the
+// only live instance of its name.
+func (f NodeFacts) matchingInstance() *api.Instance {
 	if f.Instance != nil || f.Node != nil && f.Node.Spec.ProviderID != "" {
 		return f.Instance
 	}
-	if live := f.live(); len(live) == 1 {
+	if live := f.liveInstances(); len(live) == 1 {
 		return &live[0]
 	}
 	return nil
 }
 
-func (f NodeFacts) live() []api.Instance {
+func (f NodeFacts) liveInstances() []api.Instance {
 	return slices.DeleteFunc(slices.Clone(f.Named), func(i api.Instance) bool { return i.State == api.InstanceTerminated })
 }
 
-// named adds what the cloud has under the Node's name.
-func (f NodeFacts) named(to *finding) *finding {
+// addNamedInstances adds the cloud's instances of the Node's name.
+func (f NodeFacts) addNamedInstances(to *finding) *finding {
 	for _, i := range f.Named {
-		to.fact(Cloud, "%s", describe(&i))
+		to.addFact(Cloud, "%s", describeInstance(&i))
 	}
 	return to
 }
 
-func describe(i *api.Instance) string {
-	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + in(i.State) + because(deref(i.StateReason))
+func describeInstance(i *api.Instance) string {
+	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + stateInSentence(i.State) + reasonSuffix(deref(i.StateReason))
 }
 
-// absent is a name that no Node has.
-func (f NodeFacts) absent() *finding {
-	live := f.live()
+// findMissingNode says why no Node has this name.
+func (f NodeFacts) findMissingNode() *finding {
+	live := f.liveInstances()
 	if f.CloudError != "" {
-		return f.lost(found(Unknown, "does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer"))
+		return f.addCloudError(newFinding(Unknown, "does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer"))
 	}
 	if len(live) > 0 {
-		return f.named(f.notJoined(&live[0]))
+		return f.addNamedInstances(f.findInstanceWithoutNode(&live[0]))
 	}
 	if len(f.Named) > 0 {
-		return f.named(found(NotReady, "does not exist any more: its instance was terminated")).
-			step("create a new one", "fakecloud instances create %s", f.Name)
+		return f.addNamedInstances(newFinding(NotReady, "does not exist any more: its instance was terminated")).
+			addStep("create a new one", "fakecloud instances create %s", f.Name)
 	}
 	all := slices.Clone(f.Nodes)
 	for _, i := range f.Instances {
 		if i.ID == f.Name {
-			return found(NotReady, "does not exist; that is the ID of an instance").fact(Cloud, "%s", describe(&i)).
-				step("explain its Node", "%s", f.lab("explain node/"+i.Name))
+			return newFinding(NotReady, "does not exist; that is the ID of an instance").addFact(Cloud, "%s", describeInstance(&i)).
+				addStep("explain its Node", "%s", f.labCommand("explain node/"+i.Name))
 		}
 		if i.State != api.InstanceTerminated {
 			all = append(all, i.Name)
 		}
 	}
-	none := found(NotReady, "does not exist, and no instance has that name").fact(Cluster, "there is no such Node").fact(Cloud, "there is no such instance")
-	for _, name := range meantNames(f.Name, all) {
-		none.step("did you mean "+name+"?", "%s", f.lab("explain node/"+name))
+	none := newFinding(NotReady, "does not exist, and no instance has that name").addFact(Cluster, "there is no such Node").addFact(Cloud, "there is no such instance")
+	for _, name := range similarNames(f.Name, all) {
+		none.addStep("did you mean "+name+"?", "%s", f.labCommand("explain node/"+name))
 	}
-	return none.step("see what there is", "%s", f.lab("explain node"))
+	return none.addStep("see what there is", "%s", f.labCommand("explain node"))
 }
 
-// notJoined is an instance without a Node.
-func (f NodeFacts) notJoined(i *api.Instance) *finding {
-	process := f.component("node/" + f.Name)
+// findInstanceWithoutNode says why an instance has no Node.
+func (f NodeFacts) findInstanceWithoutNode(i *api.Instance) *finding {
+	process := f.findComponent("node/" + f.Name)
 	switch {
 	case i.State == api.InstancePending:
-		return f.lifeCycle(found(NotReady, "does not exist yet: its instance is still being built"), f.about()).due("wait; its machine boots once the instance runs")
+		return f.addLifecycleFaults(newFinding(NotReady, "does not exist yet: its instance is still being built"), f.callScope()).addWait("wait; its machine boots once the instance runs")
 	case i.State != api.InstanceRunning:
-		return f.restart(found(NotReady, "does not exist: its instance is %s, so no machine runs", in(i.State)), i)
+		return f.addRestart(newFinding(NotReady, "does not exist: its instance is %s, so no machine runs", stateInSentence(i.State)), i)
 	case i.Tags[contract.TagMachine] == contract.NoMachine:
-		return found(NotReady, "does not exist, as asked: no machine boots for its instance").
-			fact(Cloud, "the instance has the tag %s=%s", contract.TagMachine, contract.NoMachine)
+		return newFinding(NotReady, "does not exist, as asked: no machine boots for its instance").
+			addFact(Cloud, "the instance has the tag %s=%s", contract.TagMachine, contract.NoMachine)
 	case i.Tags[contract.TagCluster] != f.LabName:
-		return found(NotReady, "does not exist: its instance is not this cluster's").
-			fact(Cloud, "the instance lacks the tag %s=%s", contract.TagCluster, f.LabName).
-			step("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, contract.TagCluster, f.LabName))
-	case process == nil && f.halted(componentAgent) != "":
-		return f.down(found(NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.halted(componentAgent)), componentAgent)
+		return newFinding(NotReady, "does not exist: its instance is not this cluster's").
+			addFact(Cloud, "the instance lacks the tag %s=%s", contract.TagCluster, f.LabName).
+			addStep("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, contract.TagCluster, f.LabName))
+	case process == nil && f.haltReason(componentAgent) != "":
+		return f.addHaltedComponents(newFinding(NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.haltReason(componentAgent)), componentAgent)
 	case process != nil:
-		return f.unregistered(process.PID)
+		return f.findUnregisteredKubelet(process.PID)
 	}
-	return found(NotReady, "does not exist yet: its machine has not booted").
-		fact(Lab, "no process of node/%s runs; the agent, which boots it, does", f.Name).
-		step("see what the agent waits for", "%s", f.lab("logs "+componentAgent+" --tail 20"))
+	return newFinding(NotReady, "does not exist yet: its machine has not booted").
+		addFact(Lab, "no process of node/%s runs; the agent, which boots it, does", f.Name).
+		addStep("see what the agent waits for", "%s", f.labCommand("logs "+componentAgent+" --tail 20"))
 }
 
-// unregistered is a machine that runs without a Node. Its kubelet registers itself
-// when it starts, and never again (kubelet_node_status.go, registerWithAPIServer).
-func (f NodeFacts) unregistered(pid int) *finding {
+// findUnregisteredKubelet says why a machine runs without a Node. A kubelet registers
+// its Node when it starts, and never again (kubelet_node_status.go,
+// registerWithAPIServer).
+func (f NodeFacts) findUnregisteredKubelet(pid int) *finding {
 	name := "node/" + f.Name
 	p := f.Processes[name]
-	not := found(NotReady, "does not exist yet: its machine runs, and its kubelet has not registered it")
-	f.down(not, componentAPIServer, name).fact(Lab, "the machine's process runs (pid %d)", pid)
+	not := newFinding(NotReady, "does not exist yet: its machine runs, and its kubelet has not registered it")
+	f.addHaltedComponents(not, componentAPIServer, name).addFact(Lab, "the machine's process runs (pid %d)", pid)
 	const reboot = "reboot its machine: a kubelet registers when it starts"
 	switch {
 	case p.Paused:
-		not.what = "does not exist: its machine's process is stopped by a signal"
+		not.verdict = "does not exist: its machine's process is stopped by a signal"
 		return not
 	case p.Began.IsZero():
 	case f.Removed.After(p.Began):
-		not.what = "does not exist: its Node was deleted, and a kubelet that runs does not register again"
-		not.fact(Cluster, "the Node was deleted %s ago", age(f.Now, f.Removed)).step(reboot, "fakecloud instances reboot %s", f.Name)
-	case !f.booting(name):
-		not.what = "does not exist, though its kubelet has run for " + age(f.Now, p.Began) + ": if its Node was deleted, it does not register again"
-		not.step(reboot, "fakecloud instances reboot %s", f.Name)
+		not.verdict = "does not exist: its Node was deleted, and a kubelet that runs does not register again"
+		not.addFact(Cluster, "the Node was deleted %s ago", formatAge(f.Now, f.Removed)).addStep(reboot, "fakecloud instances reboot %s", f.Name)
+	case !f.isProcessBooting(name):
+		not.verdict = "does not exist, though its kubelet has run for " + formatAge(f.Now, p.Began) + ": if its Node was deleted, it does not register again"
+		not.addStep(reboot, "fakecloud instances reboot %s", f.Name)
 	}
-	return not.step("see what the kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+	return not.addStep("see what the kubelet says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 }
 
-// tagFlags are an instance's tags and one more, as the command line replaces all.
+// tagFlags returns the flags for an instance's tags with one more: the command
+// replaces all tags.
 func tagFlags(tags api.Tags, key, value string) (flags string) {
 	all := maps.Clone(tags)
 	if all == nil {
@@ -185,221 +185,224 @@ func tagFlags(tags api.Tags, key, value string) (flags string) {
 	return flags
 }
 
-// restart says how an instance that does not run comes back.
-func (f NodeFacts) restart(to *finding, i *api.Instance) *finding {
+// addRestart adds how an instance that does not run is started again.
+func (f NodeFacts) addRestart(to *finding, i *api.Instance) *finding {
 	switch i.State {
 	case api.InstanceStopped, api.InstanceError:
-		to.step("start it again", "fakecloud instances start %s", i.ID)
+		to.addStep("start it again", "fakecloud instances start %s", i.ID)
 	case api.InstanceStopping:
-		to.step("start it again, once it has stopped", "fakecloud instances start %s", i.ID)
+		to.addStep("start it again, once it has stopped", "fakecloud instances start %s", i.ID)
 	case api.InstanceTerminating:
-		to.due("wait; an instance that terminates does not come back, and its Node goes with it")
+		to.addWait("wait; an instance that terminates does not come back, and its Node goes with it")
 	default:
-		to.due("wait; the instance runs in a moment")
+		to.addWait("wait; the instance runs in a moment")
 	}
-	return f.lifeCycle(to, f.about())
+	return f.addLifecycleFaults(to, f.callScope())
 }
 
-// ours tells whether the provider ID is of the lab's cloud.
-func (f NodeFacts) ours() bool {
+// isOfThisCloud tells whether the provider ID is one of fakecloud's.
+func (f NodeFacts) isOfThisCloud() bool {
 	return strings.HasPrefix(f.Node.Spec.ProviderID, contract.ProviderIDPrefix)
 }
 
-// gone is a Node that outlives its instance.
-func (f NodeFacts) gone() *finding {
-	if !f.ours() || f.CloudError != "" || f.Instance != nil && f.Instance.State != api.InstanceTerminated {
+// findGoneInstance says why a Node still exists whose instance is terminated or
+// unknown to the cloud.
+func (f NodeFacts) findGoneInstance() *finding {
+	if !f.isOfThisCloud() || f.CloudError != "" || f.Instance != nil && f.Instance.State != api.InstanceTerminated {
 		return nil
 	}
-	lingers := found(NotReady, "lingers: its instance is gone").fact(Cluster, "the Node's provider ID is %s", f.Node.Spec.ProviderID)
+	lingers := newFinding(NotReady, "lingers: its instance is gone").addFact(Cluster, "the Node's provider ID is %s", f.Node.Spec.ProviderID)
 	if f.Instance != nil {
-		lingers.fact(Cloud, "%s", describe(f.Instance))
+		lingers.addFact(Cloud, "%s", describeInstance(f.Instance))
 	} else {
-		lingers.fact(Cloud, "the project has no instance of that ID")
+		lingers.addFact(Cloud, "the project has no instance of that ID")
 	}
-	for _, i := range f.live() {
-		lingers.fact(Cloud, "%s: another one of the same name, whose machine waits until this Node is gone", describe(&i))
+	for _, i := range f.liveInstances() {
+		lingers.addFact(Cloud, "%s: another one of the same name, whose machine waits until this Node is gone", describeInstance(&i))
 	}
-	held := newestOf(f.Events, contract.ReasonMassDeletionHeld, contract.ReasonWrongProject)
-	trouble := f.ccmTrouble(f.about(), f.Events)
+	held := newestEventWithReason(f.Events, contract.ReasonMassDeletionHeld, contract.ReasonWrongProject)
+	trouble := f.findCCMTrouble(f.callScope(), f.Events)
 	switch {
-	case f.idleCCM() != nil:
-		lingers.what += ", and " + trouble.what + " that would delete it"
-		if f.component(componentCCM).Wanted {
-			lingers.what = "lingers: its instance is gone, and the CCM, which would delete it, " + f.halted(componentCCM)
+	case f.findIdleCCM() != nil:
+		lingers.verdict += ", and " + trouble.verdict + " that would delete it"
+		if f.findComponent(componentCCM).Wanted {
+			lingers.verdict = "lingers: its instance is gone, and the CCM, which would delete it, " + f.haltReason(componentCCM)
 		}
-		return lingers.with(trouble)
+		return lingers.addCause(trouble)
 	case held != nil && held.Reason == contract.ReasonMassDeletionHeld:
-		lingers.what += ", and the CCM's mass-deletion guard holds it back, as too many went at once"
-		return lingers.event(f.Now, held).due("wait; the cloud is asked about it again after half a minute, and then it is let go")
+		lingers.verdict += ", and the CCM's mass-deletion guard holds it back, as too many went at once"
+		return lingers.addEvent(f.Now, held).addWait("wait; the cloud is asked about it again after half a minute, and then it is let go")
 	case held != nil:
-		lingers.what += " for this project, and the CCM's token is of another one"
-		return lingers.event(f.Now, held).step("give the CCM back its token", "%s", f.lab("logs ccm --tail 30"))
+		lingers.verdict += " for this project, and the CCM's token is of another one"
+		return lingers.addEvent(f.Now, held).addStep("give the CCM back its token", "%s", f.labCommand("logs ccm --tail 30"))
 	case trouble != nil:
-		lingers.what += ", and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: " + trouble.what
-		return lingers.with(trouble)
+		lingers.verdict += ", and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: " + trouble.verdict
+		return lingers.addCause(trouble)
 	}
-	return lingers.fact(Lab, "the CCM runs").due("wait; the CCM deletes it within seconds").
-		step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	return lingers.addFact(Lab, "the CCM runs").addWait("wait; the CCM deletes it within seconds").
+		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
-// foreign is a Node that the CCM leaves alone.
-func (f NodeFacts) foreign() *finding {
-	if f.Node.Spec.ProviderID == "" || f.ours() {
+// findForeignProviderID reports a provider ID of another cloud, whose Node the CCM
+// leaves alone.
+func (f NodeFacts) findForeignProviderID() *finding {
+	if f.Node.Spec.ProviderID == "" || f.isOfThisCloud() {
 		return nil
 	}
 	state := Degraded
-	if f.has(cloudproviderapi.TaintExternalCloudProvider) {
+	if f.hasTaint(cloudproviderapi.TaintExternalCloudProvider) {
 		state = NotReady
 	}
-	return found(state, "is of another cloud, by its provider ID, so the CCM leaves it alone").
-		fact(Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID, contract.ProviderIDPrefix).
-		event(f.Now, newestOf(f.Events, contract.ReasonForeignProviderID)).
-		step("if it is ours, delete it and start its kubelet without --provider-id", "kubectl delete node %s", f.Name)
+	return newFinding(state, "is of another cloud, by its provider ID, so the CCM leaves it alone").
+		addFact(Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID, contract.ProviderIDPrefix).
+		addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonForeignProviderID)).
+		addStep("if it is ours, delete it and start its kubelet without --provider-id", "kubectl delete node %s", f.Name)
 }
 
-func (f NodeFacts) has(taint string) bool {
+func (f NodeFacts) hasTaint(taint string) bool {
 	return slices.ContainsFunc(f.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taint })
 }
 
-// uninitialized is a Node that no CCM has seen to.
-func (f NodeFacts) uninitialized() *finding {
-	if !f.has(cloudproviderapi.TaintExternalCloudProvider) || f.Node.Spec.ProviderID != "" && !f.ours() {
+// findUninitialized says why no CCM has initialised the Node.
+func (f NodeFacts) findUninitialized() *finding {
+	if !f.hasTaint(cloudproviderapi.TaintExternalCloudProvider) || f.Node.Spec.ProviderID != "" && !f.isOfThisCloud() {
 		return nil
 	}
 	const stays = "is not initialised: "
-	cause := f.ccmTrouble(f.about(), f.Events)
+	cause := f.findCCMTrouble(f.callScope(), f.Events)
 	if cause == nil && f.CloudError == "" {
-		cause = f.noInstance()
+		cause = f.findNoInstance()
 	}
 	if cause == nil {
-		if e := f.standing(f.Events); e != nil {
-			cause = found(NotReady, "the CCM says why: %s", e.Reason).event(f.Now, e).step("see what the CCM does", "%s", f.lab("logs ccm --tail 30"))
+		if e := f.newestCurrentWarning(f.Events); e != nil {
+			cause = newFinding(NotReady, "the CCM says why: %s", e.Reason).addEvent(f.Now, e).addStep("see what the CCM does", "%s", f.labCommand("logs ccm --tail 30"))
 		}
 	}
 	if cause == nil {
-		cause = found(NotReady, "the CCM has not got to it yet").fact(Lab, "the CCM runs").
-			due("wait; this takes a second or two").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+		cause = newFinding(NotReady, "the CCM has not got to it yet").addFact(Lab, "the CCM runs").
+			addWait("wait; this takes a second or two").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 	}
-	tainted := found(NotReady, "%s", stays+cause.what).
-		fact(Cluster, "it has the taint %s since its kubelet registered it %s ago, so no pod is scheduled on it", cloudproviderapi.TaintExternalCloudProvider, age(f.Now, f.Node.CreationTimestamp.Time))
-	return tainted.with(cause)
+	tainted := newFinding(NotReady, "%s", stays+cause.verdict).
+		addFact(Cluster, "it has the taint %s since its kubelet registered it %s ago, so no pod is scheduled on it", cloudproviderapi.TaintExternalCloudProvider, formatAge(f.Now, f.Node.CreationTimestamp.Time))
+	return tainted.addCause(cause)
 }
 
-// noInstance is when the CCM cannot tell which instance the Node is.
-func (f NodeFacts) noInstance() *finding {
+// findNoInstance says why the CCM cannot tell which instance the Node is.
+func (f NodeFacts) findNoInstance() *finding {
 	if f.Node.Spec.ProviderID != "" {
 		return nil
 	}
-	live := f.live()
-	ambiguous := newestOf(f.Events, contract.ReasonInstanceAmbiguous)
+	live := f.liveInstances()
+	ambiguous := newestEventWithReason(f.Events, contract.ReasonInstanceAmbiguous)
 	switch {
 	case len(live) == 0:
-		none := f.named(found(NotReady, "the cloud has no instance of its name"))
+		none := f.addNamedInstances(newFinding(NotReady, "the cloud has no instance of its name"))
 		if len(f.Named) == 0 {
-			none.fact(Cloud, "no instance is called %s", f.Name)
+			none.addFact(Cloud, "no instance is called %s", f.Name)
 		}
-		return none.event(f.Now, newestOf(f.Events, contract.ReasonInstanceNotFound)).
-			step("create one", "fakecloud instances create %s", f.Name).
-			step("or delete the Node", "kubectl delete node %s", f.Name)
+		return none.addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonInstanceNotFound)).
+			addStep("create one", "fakecloud instances create %s", f.Name).
+			addStep("or delete the Node", "kubectl delete node %s", f.Name)
 	case len(live) > 1:
-		return f.named(found(NotReady, "%d instances have its name, and the CCM cannot tell which is its own", len(live))).event(f.Now, ambiguous).
-			step("see which is which, and terminate all but its own", "fakecloud instances list")
+		return f.addNamedInstances(newFinding(NotReady, "%d instances have its name, and the CCM cannot tell which is its own", len(live))).addEvent(f.Now, ambiguous).
+			addStep("see which is which, and terminate all but its own", "fakecloud instances list")
 	case live[0].State == api.InstancePending:
-		return f.lifeCycle(f.named(found(NotReady, "its instance is still pending")), f.about()).due("wait; the CCM is told when the instance runs")
+		return f.addLifecycleFaults(f.addNamedInstances(newFinding(NotReady, "its instance is still pending")), f.callScope()).addWait("wait; the CCM is told when the instance runs")
 	}
 	return nil
 }
 
-// instanceDown is a Node whose machine is off, by the cloud's word.
-func (f NodeFacts) instanceDown() *finding {
-	i := f.instance()
-	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated || i.State == api.InstancePending && f.ready() {
+// findInstanceDown reports an instance that does not run.
+func (f NodeFacts) findInstanceDown() *finding {
+	i := f.matchingInstance()
+	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated || i.State == api.InstancePending && f.isReady() {
 		return nil
 	}
-	off := found(NotReady, "is not ready: its instance is %s", in(i.State))
-	if f.ready() {
-		off.what = "is still Ready in the cluster, and its instance is " + in(i.State)
+	off := newFinding(NotReady, "is not ready: its instance is %s", stateInSentence(i.State))
+	if f.isReady() {
+		off.verdict = "is still Ready in the cluster, and its instance is " + stateInSentence(i.State)
 	}
-	return f.restart(off.fact(Cloud, "%s", describe(i)), i)
+	return f.addRestart(off.addFact(Cloud, "%s", describeInstance(i)), i)
 }
 
-func (f NodeFacts) condition(kind corev1.NodeConditionType) *corev1.NodeCondition {
+func (f NodeFacts) findCondition(kind corev1.NodeConditionType) *corev1.NodeCondition {
 	if i := slices.IndexFunc(f.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind }); i >= 0 {
 		return &f.Node.Status.Conditions[i]
 	}
 	return nil
 }
 
-func (f NodeFacts) ready() bool {
-	c := f.condition(corev1.NodeReady)
+func (f NodeFacts) isReady() bool {
+	c := f.findCondition(corev1.NodeReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// notReady is what the Node's own condition says, and why.
-func (f NodeFacts) notReady() *finding {
-	if f.ready() {
+// findNotReady says why the Node's condition Ready is not True.
+func (f NodeFacts) findNotReady() *finding {
+	if f.isReady() {
 		return nil
 	}
-	not := found(NotReady, "is not ready: its kubelet has not said yet that it is")
-	c := f.condition(corev1.NodeReady)
+	not := newFinding(NotReady, "is not ready: its kubelet has not said yet that it is")
+	c := f.findCondition(corev1.NodeReady)
 	if c != nil {
-		not.what = "is not ready: its kubelet says " + c.Reason
+		not.verdict = "is not ready: its kubelet says " + c.Reason
 		if c.Status == corev1.ConditionUnknown {
-			not.what = "is not ready: its kubelet is silent"
+			not.verdict = "is not ready: its kubelet is silent"
 		}
-		not.fact(Cluster, "condition Ready is %s for %s: %s (%s)", c.Status, age(f.Now, c.LastTransitionTime.Time), c.Message, c.Reason)
+		not.addFact(Cluster, "condition Ready is %s for %s: %s (%s)", c.Status, formatAge(f.Now, c.LastTransitionTime.Time), c.Message, c.Reason)
 	}
-	f.tellLease(not)
-	process := f.component("node/" + f.Name)
-	switch i := f.instance(); {
+	f.addLease(not)
+	process := f.findComponent("node/" + f.Name)
+	switch i := f.matchingInstance(); {
 	case i != nil && i.State != api.InstanceRunning: // instanceDown has said so.
 		return not
 	case f.Processes["node/"+f.Name].Paused:
-		not.what = "is not ready: its kubelet is stopped by a signal"
-		return f.down(not, "node/"+f.Name)
+		not.verdict = "is not ready: its kubelet is stopped by a signal"
+		return f.addHaltedComponents(not, "node/"+f.Name)
 	case c != nil && c.Status == corev1.ConditionFalse && f.Node.Spec.PodCIDR == "":
-		not.what = "is not ready: it has no range of pod addresses, so its network is not set up"
-		not.fact(Cluster, "spec.podCIDR is empty; kube-controller-manager gives it").event(f.Now, newestOf(f.Events, "CIDRNotAvailable"))
-		if f.halted(componentKCM) != "" {
-			return f.down(not, componentKCM)
+		not.verdict = "is not ready: it has no range of pod addresses, so its network is not set up"
+		not.addFact(Cluster, "spec.podCIDR is empty; kube-controller-manager gives it").addEvent(f.Now, newestEventWithReason(f.Events, "CIDRNotAvailable"))
+		if f.haltReason(componentKCM) != "" {
+			return f.addHaltedComponents(not, componentKCM)
 		}
-		return not.due("wait; it is given within a second").step("if it stays, see who gives the ranges", "%s", f.lab("logs kube-controller-manager --tail 30"))
+		return not.addWait("wait; it is given within a second").addStep("if it stays, see who gives the ranges", "%s", f.labCommand("logs kube-controller-manager --tail 30"))
 	case process != nil && process.PID != 0 && (c == nil || c.Status == corev1.ConditionUnknown):
-		return f.speechless(not.fact(Lab, "its machine's process runs (pid %d)", process.PID), c != nil)
-	case process == nil && f.runsMachines() && f.halted(componentAgent) != "":
-		not.what = "is not ready: its machine has ended, and the lab's agent, which would boot it again, " + f.halted(componentAgent)
-		return f.down(not.fact(Lab, "no process of node/%s runs", f.Name), componentAgent)
+		return f.findSilentKubelet(not.addFact(Lab, "its machine's process runs (pid %d)", process.PID), c != nil)
+	case process == nil && f.runsMachines() && f.haltReason(componentAgent) != "":
+		not.verdict = "is not ready: its machine has ended, and the lab's agent, which would boot it again, " + f.haltReason(componentAgent)
+		return f.addHaltedComponents(not.addFact(Lab, "no process of node/%s runs", f.Name), componentAgent)
 	case process == nil && f.runsMachines():
-		not.what = "is not ready: its machine has ended"
-		return not.fact(Lab, "no process of node/%s runs", f.Name).due("wait; the lab's agent boots it again within seconds").
-			step("see why it ended", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+		not.verdict = "is not ready: its machine has ended"
+		return not.addFact(Lab, "no process of node/%s runs", f.Name).addWait("wait; the lab's agent boots it again within seconds").
+			addStep("see why it ended", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 	}
-	return not.step("see what its kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+	return not.addStep("see what its kubelet says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 }
 
-// speechless is a machine that runs, and whose kubelet does not say how it is;
-// spoken tells that it did once.
-func (f NodeFacts) speechless(not *finding, spoken bool) *finding {
+// findSilentKubelet says why the kubelet of a machine that runs posts no status.
+// spoken tells that it has done so before.
+func (f NodeFacts) findSilentKubelet(not *finding, spoken bool) *finding {
 	switch {
-	case f.booting("node/" + f.Name):
-		not.what = "is not ready: its machine is booting"
-		not.due("wait; its kubelet says in a moment that it is ready")
-	case spoken && f.leaseOver() > 0:
-		not.what = "is not ready: its kubelet runs and hangs"
-		not.step("reboot its machine", "fakecloud instances reboot %s", f.Name)
+	case f.isProcessBooting("node/" + f.Name):
+		not.verdict = "is not ready: its machine is booting"
+		not.addWait("wait; its kubelet says in a moment that it is ready")
+	case spoken && f.leaseExpiredFor() > 0:
+		not.verdict = "is not ready: its kubelet runs and hangs"
+		not.addStep("reboot its machine", "fakecloud instances reboot %s", f.Name)
 	case spoken:
-		not.what = "is not ready: its kubelet is back, and has not said yet that it is"
-		not.due("wait; it says so in a moment")
+		not.verdict = "is not ready: its kubelet is back, and has not said yet that it is"
+		not.addWait("wait; it says so in a moment")
 	}
-	return not.step("see what it says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+	return not.addStep("see what it says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 }
 
-// runsMachines tells whether the lab runs the nodes itself: where it does not run
-// the control plane, it does not.
-func (f NodeFacts) runsMachines() bool { return f.component(componentAPIServer) != nil }
+// runsMachines tells whether the lab runs the nodes itself: it does where it runs
+// the control plane.
+func (f NodeFacts) runsMachines() bool { return f.findComponent(componentAPIServer) != nil }
 
-// leaseOver is for how long a lease is not renewed, or 0 as long as it is valid.
-func (f NodeFacts) leaseOver() time.Duration {
+// leaseExpiredFor is the time since the renewal of an expired lease; 0 while it is
+// valid or unknown.
+func (f NodeFacts) leaseExpiredFor() time.Duration {
 	if f.Lease == nil || f.Lease.Spec.RenewTime == nil || f.Lease.Spec.LeaseDurationSeconds == nil {
 		return 0
 	}
@@ -410,106 +413,107 @@ func (f NodeFacts) leaseOver() time.Duration {
 	return since
 }
 
-func (f NodeFacts) tellLease(to *finding) {
-	if over := f.leaseOver(); over > 0 {
-		to.fact(Cluster, "its kubelet's lease, which lasts %d s, was renewed %s ago", *f.Lease.Spec.LeaseDurationSeconds, age(f.Now, f.Now.Add(-over)))
+func (f NodeFacts) addLease(to *finding) {
+	if over := f.leaseExpiredFor(); over > 0 {
+		to.addFact(Cluster, "its kubelet's lease, which lasts %d s, was renewed %s ago", *f.Lease.Spec.LeaseDurationSeconds, formatAge(f.Now, f.Now.Add(-over)))
 	}
 }
 
-// silent is a Node that still says Ready, and whose kubelet says nothing.
-func (f NodeFacts) silent() *finding {
-	if !f.ready() || f.leaseOver() == 0 {
+// findStaleLease reports a Node that is still Ready though its kubelet has stopped
+// renewing the lease.
+func (f NodeFacts) findStaleLease() *finding {
+	if !f.isReady() || f.leaseExpiredFor() == 0 {
 		return nil
 	}
-	old := found(NotReady, "still says Ready, and its kubelet is silent")
-	f.tellLease(old)
-	if f.component("node/"+f.Name) == nil && f.runsMachines() {
-		old.fact(Lab, "no process of node/%s runs", f.Name)
+	old := newFinding(NotReady, "still says Ready, and its kubelet is silent")
+	f.addLease(old)
+	if f.findComponent("node/"+f.Name) == nil && f.runsMachines() {
+		old.addFact(Lab, "no process of node/%s runs", f.Name)
 	}
-	f.down(old, "node/"+f.Name, componentKCM, componentAgent)
-	if why := f.halted("node/" + f.Name); why != "" {
-		old.what = "still says Ready, and its kubelet " + why
+	f.addHaltedComponents(old, "node/"+f.Name, componentKCM, componentAgent)
+	if why := f.haltReason("node/" + f.Name); why != "" {
+		old.verdict = "still says Ready, and its kubelet " + why
 	}
-	if why := f.halted(componentKCM); why != "" {
-		old.what += "; nobody marks it, as kube-controller-manager " + why
+	if why := f.haltReason(componentKCM); why != "" {
+		old.verdict += "; nobody marks it, as kube-controller-manager " + why
 	}
-	return old.step("see what its kubelet says", "%s", f.lab("logs node-"+f.Name+" --tail 30"))
+	return old.addStep("see what its kubelet says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 }
 
-// shutdown is upstream's taint of a Node whose machine is off.
-func (f NodeFacts) shutdown() *finding {
-	if !f.has(cloudproviderapi.TaintNodeShutdown) {
+// findShutdownTaint reports upstream's taint for a Node whose instance is shut down.
+func (f NodeFacts) findShutdownTaint() *finding {
+	if !f.hasTaint(cloudproviderapi.TaintNodeShutdown) {
 		return nil
 	}
-	off := found(NotReady, "has the taint of a machine that is shut down").
-		fact(Cluster, "it has the taint %s, so no pod is scheduled on it", cloudproviderapi.TaintNodeShutdown)
-	if i := f.instance(); i == nil || i.State != api.InstanceRunning {
+	off := newFinding(NotReady, "has the taint of a machine that is shut down").
+		addFact(Cluster, "it has the taint %s, so no pod is scheduled on it", cloudproviderapi.TaintNodeShutdown)
+	if i := f.matchingInstance(); i == nil || i.State != api.InstanceRunning {
 		return off
 	}
-	off.what += ", though its instance runs again"
-	if trouble := f.idleCCM(); trouble != nil {
-		off.what += ": the CCM, which would lift it, " + f.halted(componentCCM)
-		return off.with(trouble)
+	off.verdict += ", though its instance runs again"
+	if trouble := f.findIdleCCM(); trouble != nil {
+		off.verdict += ": the CCM, which would lift it, " + f.haltReason(componentCCM)
+		return off.addCause(trouble)
 	}
-	return off.due("wait; the CCM lifts the taint once the Node is Ready")
+	return off.addWait("wait; the CCM lifts the taint once the Node is Ready")
 }
 
-// network is a Node that no route leads to.
-func (f NodeFacts) network() *finding {
-	c := f.condition(corev1.NodeNetworkUnavailable)
+// findNoRoute reports a Node without a route to its pods.
+func (f NodeFacts) findNoRoute() *finding {
+	c := f.findCondition(corev1.NodeNetworkUnavailable)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		return nil
 	}
-	return found(NotReady, "has no way for its pods: a route to them is missing").
-		fact(Cluster, "condition NetworkUnavailable is True: %s (%s)", c.Message, c.Reason).
-		event(f.Now, newestOf(f.Events, contract.ReasonRouteConflict, "FailedToCreateRoute")).
-		step("see the cloud's routes", "fakecloud routes list")
+	return newFinding(NotReady, "has no way for its pods: a route to them is missing").
+		addFact(Cluster, "condition NetworkUnavailable is True: %s (%s)", c.Message, c.Reason).
+		addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonRouteConflict, "FailedToCreateRoute")).
+		addStep("see the cloud's routes", "fakecloud routes list")
 }
 
-// cordoned is a person's doing.
-func (f NodeFacts) cordoned() *finding {
+// findCordon reports a cordoned Node.
+func (f NodeFacts) findCordon() *finding {
 	if !f.Node.Spec.Unschedulable {
 		return nil
 	}
-	return found(Degraded, "is cordoned: no new pod is scheduled on it").
-		fact(Cluster, "spec.unschedulable is set, by `kubectl cordon` or `kubectl drain`").
-		step("let pods on it again", "kubectl uncordon %s", f.Name)
+	return newFinding(Degraded, "is cordoned: no new pod is scheduled on it").
+		addFact(Cluster, "spec.unschedulable is set, by `kubectl cordon` or `kubectl drain`").
+		addStep("let pods on it again", "kubectl uncordon %s", f.Name)
 }
 
-// unseen is a Node whose instance could not be looked at.
-func (f NodeFacts) unseen() *finding {
+// findUnknownInstance reports that the cloud could not be queried for the instance.
+func (f NodeFacts) findUnknownInstance() *finding {
 	if f.CloudError == "" {
 		return nil
 	}
-	return f.lost(found(Degraded, "is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer"))
+	return f.addCloudError(newFinding(Degraded, "is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer"))
 }
 
-// lost adds why the cloud could not be asked, and what can be done.
-func (a Around) lost(f *finding) *finding {
-	f.fact(Cloud, "%s", a.CloudError)
+// addCloudError adds why the cloud could not be queried, and what can be done.
+func (a LabFacts) addCloudError(f *finding) *finding {
+	f.addFact(Cloud, "%s", a.CloudError)
 	for _, rule := range a.Faults {
-		if effect := effectOnCalls(rule.Effect); effect != "" && a.inForce(rule) && rule.Match.Token == "" {
-			f.fact(Cloud, "fault %s: %s", rule.ID, effect).step("lift the fault", "fakecloud faults delete %s", rule.ID)
+		if effect := effectOnCalls(rule.Effect); effect != "" && a.isFaultInForce(rule) && rule.Match.Token == "" {
+			f.addFact(Cloud, "fault %s: %s", rule.ID, effect).addStep("lift the fault", "fakecloud faults delete %s", rule.ID)
 		}
 	}
-	if a.down(f, componentCloud); len(f.next) == 0 {
-		f.step("see what the cloud says", "%s", a.lab("logs "+componentCloud+" --tail 30"))
+	if a.addHaltedComponents(f, componentCloud); len(f.next) == 0 {
+		f.addStep("see what the cloud says", "%s", a.labCommand("logs "+componentCloud+" --tail 30"))
 	}
 	return f
 }
 
-// well is a Node as it should be.
-func (f NodeFacts) well() *finding {
-	ok := found(Ready, "is ready").fact(Cluster, "condition Ready is True, no taint keeps pods away that the cloud or the CCM set")
+// findNothingWrong describes a Node that is as it should be.
+func (f NodeFacts) findNothingWrong() *finding {
+	ok := newFinding(Ready, "is ready").addFact(Cluster, "condition Ready is True, no taint keeps pods away that the cloud or the CCM set")
 	for _, a := range f.Node.Status.Addresses {
 		if a.Type != corev1.NodeHostName {
-			ok.fact(Cluster, "%s %s, zone %s", a.Type, a.Address, f.Node.Labels[corev1.LabelTopologyZone])
+			ok.addFact(Cluster, "%s %s, zone %s", a.Type, a.Address, f.Node.Labels[corev1.LabelTopologyZone])
 		}
 	}
-	if i := f.instance(); i != nil {
-		ok.fact(Cloud, "%s", describe(i))
+	if i := f.matchingInstance(); i != nil {
+		ok.addFact(Cloud, "%s", describeInstance(i))
 	}
-	if idle := f.idleCCM(); idle != nil { // It is initialised, and stays so.
+	if idle := f.findIdleCCM(); idle != nil { // It is initialised, and stays so.
 		ok.facts = append(ok.facts, idle.facts...)
 	}
 	return ok

@@ -20,15 +20,15 @@ var now = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
 // around is a lab where everything runs, the processes of nodes given too.
-func around(nodes ...string) Around {
-	a := Around{LabName: "lab", Now: now, Project: "p-1"}
+func around(nodes ...string) LabFacts {
+	a := LabFacts{LabName: "lab", Now: now, Project: "p-1"}
 	for _, name := range append([]string{componentAgent, componentCloud, componentEtcd, componentAPIServer, componentKCM, componentScheduler, componentCCM}, nodes...) {
 		a.Components = append(a.Components, cluster.Component{Name: name, PID: 4711, State: cluster.StateRunning, Wanted: true})
 	}
 	return a
 }
 
-func (a *Around) stop(names ...string) {
+func (a *LabFacts) stop(names ...string) {
 	for i := range a.Components {
 		for _, name := range names {
 			if a.Components[i].Name == name {
@@ -38,7 +38,7 @@ func (a *Around) stop(names ...string) {
 	}
 }
 
-func (a *Around) end(node string) {
+func (a *LabFacts) end(node string) {
 	for i := range a.Components {
 		if a.Components[i].Name == node {
 			a.Components = append(a.Components[:i:i], a.Components[i+1:]...)
@@ -47,7 +47,7 @@ func (a *Around) end(node string) {
 	}
 }
 
-func (a *Around) pause(names ...string) {
+func (a *LabFacts) pause(names ...string) {
 	a.Processes = map[string]Process{}
 	for _, name := range names {
 		a.Processes[name] = Process{PID: 4711, Began: now.Add(-time.Hour), Paused: true}
@@ -55,7 +55,7 @@ func (a *Around) pause(names ...string) {
 }
 
 // began has node-1's machine booted so long ago.
-func (a *Around) began(before time.Duration) {
+func (a *LabFacts) began(before time.Duration) {
 	a.Processes = map[string]Process{"node/node-1": {PID: 4711, Began: now.Add(-before)}}
 }
 
@@ -66,9 +66,9 @@ func before(age time.Duration, reason string) corev1.Event {
 	return e
 }
 
-func (a *Around) ccmOff() {
+func (a *LabFacts) ccmOff() {
 	a.stop(componentCCM)
-	a.component(componentCCM).Wanted = false
+	a.findComponent(componentCCM).Wanted = false
 }
 
 func instance(id string, state api.InstanceState) api.Instance {
@@ -79,7 +79,7 @@ func instance(id string, state api.InstanceState) api.Instance {
 func wellNode() NodeFacts {
 	i := instance("i-1", api.InstanceRunning)
 	return NodeFacts{
-		Around: around("node/node-1"), Name: "node-1", Nodes: []string{"node-1"},
+		LabFacts: around("node/node-1"), Name: "node-1", Nodes: []string{"node-1"},
 		Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "n-uid", CreationTimestamp: ago(time.Minute), Labels: map[string]string{corev1.LabelTopologyZone: "nebula-1a"}},
 			Spec:       corev1.NodeSpec{ProviderID: "fakecloud://i-1", PodCIDR: "10.1.0.0/25"},

@@ -1,7 +1,6 @@
 package explain
 
-// Why a Service does not answer. A balancer's address first, then what is behind
-// it: see serving.go.
+// A Service's address and its balancer. What is behind the address is in serving.go.
 
 import (
 	"fmt"
@@ -16,217 +15,220 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// finalizer keeps a Service until the cloud has accepted its balancer's deletion
+// loadBalancerFinalizer keeps a Service until the cloud has accepted its balancer's deletion
 // (KEP-980).
-const finalizer = "service.kubernetes.io/load-balancer-cleanup"
+const loadBalancerFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// ServiceFacts are what is known of one Service.
+// ServiceFacts are the facts about one Service.
 type ServiceFacts struct {
-	Around
+	LabFacts
 	Namespace, Name string
 	// Service is nil when there is no such object.
 	Service *corev1.Service
 	Events  []corev1.Event
 	Slices  []discoveryv1.EndpointSlice
-	// Pods are those that the selector matches, PodEvents the Warnings in the
-	// Service's namespace about them.
+	// Pods are those that the selector matches. PodEvents are the Warnings about pods
+	// in the Service's namespace.
 	Pods      []corev1.Pod
 	PodEvents []corev1.Event
 	Nodes     []corev1.Node
-	// Balancer is the one that carries the Service's UID in its tags, nil if
-	// there is none. Health is what it knows of its targets.
+	// Balancer is the one with the Service's UID in its tags, nil if there is none.
+	// Health is its targets' health.
 	Balancer *api.LoadBalancer
 	Health   *api.LoadBalancerHealth
-	// Quota is for load balancers, nil if it is not known.
+	// Quota is the project's quota of load balancers, nil if unknown.
 	Quota *api.Quota
 	// Instances name the balancer's targets.
 	Instances []api.Instance
-	// Services are all there are, as NAMESPACE/NAME.
+	// Services are all of the cluster's, as NAMESPACE/NAME.
 	Services []string
 }
 
-// Service explains one.
+// Service explains a Service from its facts.
 func Service(f ServiceFacts) Explanation {
 	x := Explanation{Kind: KindService, Namespace: f.Namespace, Name: f.Name}
 	switch {
 	case f.ClusterError != "":
-		return x.conclude(f.Around, f.unanswered())
+		return x.conclude(f.LabFacts, f.findAPIServerDown())
 	case f.Service == nil:
-		return x.conclude(f.Around, f.absent())
+		return x.conclude(f.LabFacts, f.findMissingService())
 	case f.Service.DeletionTimestamp != nil:
-		return x.conclude(f.Around, f.deleting())
+		return x.conclude(f.LabFacts, f.findDeletion())
 	case f.Namespace == "default" && f.Name == "kubernetes":
-		return x.conclude(f.Around, f.theAPIServers())
+		return x.conclude(f.LabFacts, f.describeAPIServerService())
 	case f.Service.Spec.Type != corev1.ServiceTypeLoadBalancer:
-		return x.conclude(f.Around, f.otherType(), f.leftOver(), f.endpoints())
+		return x.conclude(f.LabFacts, f.describeOtherType(), f.findLeftoverBalancer(), f.findNoEndpoints())
 	}
 	var findings []*finding
-	if why := f.halted(componentCloud); f.theCCMs() && why != "" {
-		findings = append(findings, f.lost(found(NotReady, "does not answer: its load balancer is the cloud's, which %s", why)))
+	if why := f.haltReason(componentCloud); f.isManagedByCCM() && why != "" {
+		findings = append(findings, f.addCloudError(newFinding(NotReady, "does not answer: its load balancer is the cloud's, which %s", why)))
 	} else {
-		findings = append(findings, f.address(), f.balancer(), f.outstanding())
+		findings = append(findings, f.findNoAddress(), f.findBalancerMismatch(), f.findFailedUpdate())
 	}
-	findings = append(findings, f.endpoints(), f.targets(), f.ranges(), f.stale())
+	findings = append(findings, f.findNoEndpoints(), f.findUnhealthyTargets(), f.findExcludedClient(), f.findStaleEndpoints())
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
-		findings = append(findings, f.chain())
+		findings = append(findings, f.describeHealthyPath())
 	}
-	return x.conclude(f.Around, findings...)
+	return x.conclude(f.LabFacts, findings...)
 }
 
-// theCCMs tells whether the CCM is to see to the Service.
-func (f ServiceFacts) theCCMs() bool { return f.Service.Spec.LoadBalancerClass == nil }
+// isManagedByCCM tells whether the Service is the CCM's: it has no
+// loadBalancerClass.
+func (f ServiceFacts) isManagedByCCM() bool { return f.Service.Spec.LoadBalancerClass == nil }
 
-func (f ServiceFacts) about() about {
-	a := about{words: serviceWords, kind: api.FaultLoadBalancer}
+func (f ServiceFacts) callScope() callScope {
+	a := callScope{words: serviceWords, kind: api.FaultLoadBalancer}
 	if f.Balancer != nil {
 		a.id, a.tags = f.Balancer.ID, f.Balancer.Tags
 	}
 	return a
 }
 
-// kubectl is a command about the Service.
-func (f ServiceFacts) kubectl(verb, args string) string {
+// kubectlCommand returns a command line about the Service.
+func (f ServiceFacts) kubectlCommand(verb, args string) string {
 	return strings.TrimSpace(fmt.Sprintf("kubectl --namespace %s %s service %s %s", f.Namespace, verb, f.Name, args))
 }
 
-func (f ServiceFacts) absent() *finding {
-	none := found(NotReady, "does not exist").fact(Cluster, "there is no such Service in namespace %s", f.Namespace)
+func (f ServiceFacts) findMissingService() *finding {
+	none := newFinding(NotReady, "does not exist").addFact(Cluster, "there is no such Service in namespace %s", f.Namespace)
 	var meant []string
 	for _, full := range f.Services {
-		if _, name, _ := strings.Cut(full, "/"); name == f.Name || len(meantNames(f.Name, []string{name})) > 0 {
+		if _, name, _ := strings.Cut(full, "/"); name == f.Name || len(similarNames(f.Name, []string{name})) > 0 {
 			meant = append(meant, full)
 		}
 	}
 	for _, full := range meant {
-		none.step("did you mean "+full+"?", "%s", f.lab("explain service/"+full))
+		none.addStep("did you mean "+full+"?", "%s", f.labCommand("explain service/"+full))
 	}
-	return none.step("see what there is", "%s", f.lab("explain service"))
+	return none.addStep("see what there is", "%s", f.labCommand("explain service"))
 }
 
-// deleting is a Service that waits for what must go first.
-func (f ServiceFacts) deleting() *finding {
-	d := found(NotReady, "is being deleted").fact(Cluster, "it was deleted %s ago, and waits for: %s", age(f.Now, f.Service.DeletionTimestamp.Time), strings.Join(f.Service.Finalizers, ", "))
-	if !slices.Contains(f.Service.Finalizers, finalizer) {
+// findDeletion says what the deletion of the Service waits for.
+func (f ServiceFacts) findDeletion() *finding {
+	d := newFinding(NotReady, "is being deleted").addFact(Cluster, "it was deleted %s ago, and waits for: %s", formatAge(f.Now, f.Service.DeletionTimestamp.Time), strings.Join(f.Service.Finalizers, ", "))
+	if !slices.Contains(f.Service.Finalizers, loadBalancerFinalizer) {
 		if len(f.Service.Finalizers) == 0 {
-			return d.due("wait; nothing holds it")
+			return d.addWait("wait; nothing holds it")
 		}
-		d.what += ", and waits for somebody else than the CCM"
-		return d.step("see who set the finalizers", "%s", f.kubectl("get", "-o yaml"))
+		d.verdict += ", and waits for somebody else than the CCM"
+		return d.addStep("see who set the finalizers", "%s", f.kubectlCommand("get", "-o yaml"))
 	}
 	if f.Balancer != nil {
-		d.fact(Cloud, "%s", describeBalancer(f.Balancer))
+		d.addFact(Cloud, "%s", describeBalancer(f.Balancer))
 	}
-	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
-		d.what += ", and its finalizer waits for the CCM to delete the load balancer: " + trouble.what
-		return d.with(trouble)
+	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
+		d.verdict += ", and its finalizer waits for the CCM to delete the load balancer: " + trouble.verdict
+		return d.addCause(trouble)
 	}
 	switch {
 	case f.CloudError != "":
-		return f.lost(d)
+		return f.addCloudError(d)
 	case f.Balancer != nil && f.Balancer.State == api.LoadBalancerDeleting:
-		d.what += "; its load balancer is on its way out"
-		return f.lifeCycle(d, f.about()).due("wait; the CCM takes the finalizer off once the cloud has accepted the deletion")
+		d.verdict += "; its load balancer is on its way out"
+		return f.addLifecycleFaults(d, f.callScope()).addWait("wait; the CCM takes the finalizer off once the cloud has accepted the deletion")
 	}
-	if e := f.standing(f.Events); e != nil {
-		d.what += ", and the CCM cannot delete its load balancer: " + e.Reason
-		d.event(f.Now, e)
+	if e := f.newestCurrentWarning(f.Events); e != nil {
+		d.verdict += ", and the CCM cannot delete its load balancer: " + e.Reason
+		d.addEvent(f.Now, e)
 	}
-	return d.due("wait; the CCM deletes the balancer and takes the finalizer off").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	return d.addWait("wait; the CCM deletes the balancer and takes the finalizer off").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
-// theAPIServers is default/kubernetes, which the API server makes for itself and
-// sets right whenever somebody changes it.
-func (f ServiceFacts) theAPIServers() *finding {
-	if s := f.served(); s.ready > 0 {
-		return found(Ready, "is the API server's own").fact(Cluster, "its EndpointSlices have %s", s)
+// describeAPIServerService describes default/kubernetes, which the API server
+// creates, and restores whenever somebody changes it.
+func (f ServiceFacts) describeAPIServerService() *finding {
+	if s := f.summarizeEndpoints(); s.ready > 0 {
+		return newFinding(Ready, "is the API server's own").addFact(Cluster, "its EndpointSlices have %s", s)
 	}
-	return found(Ready, "is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there").
-		fact(Cluster, "EndpointSlices take no addresses of 127.0.0.0/8, and the API server has no other")
+	return newFinding(Ready, "is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there").
+		addFact(Cluster, "EndpointSlices take no addresses of 127.0.0.0/8, and the API server has no other")
 }
 
-// otherType is a Service that asks for no balancer.
-func (f ServiceFacts) otherType() *finding {
-	other := found(Ready, "is of type %s, so it has no load balancer", f.Service.Spec.Type).
-		fact(Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address", f.Service.Spec.Type)
+// describeOtherType describes a Service that is not of type LoadBalancer.
+func (f ServiceFacts) describeOtherType() *finding {
+	other := newFinding(Ready, "is of type %s, so it has no load balancer", f.Service.Spec.Type).
+		addFact(Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address", f.Service.Spec.Type)
 	if len(f.Service.Spec.Selector) == 0 { // A load balancer would lead to nothing.
 		return other
 	}
-	return other.step("if it should have one", "%s", f.kubectl("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`))
+	return other.addStep("if it should have one", "%s", f.kubectlCommand("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`))
 }
 
-// leftOver is the balancer of a Service that asks for none any more.
-func (f ServiceFacts) leftOver() *finding {
+// findLeftoverBalancer reports the balancer of a Service that is no longer of type
+// LoadBalancer.
+func (f ServiceFacts) findLeftoverBalancer() *finding {
 	if f.Balancer == nil {
 		return nil
 	}
-	left := found(Degraded, "asks for no load balancer any more, and still has one").fact(Cloud, "%s", describeBalancer(f.Balancer))
-	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
-		left.what += ": " + trouble.what
-		return left.with(trouble)
+	left := newFinding(Degraded, "asks for no load balancer any more, and still has one").addFact(Cloud, "%s", describeBalancer(f.Balancer))
+	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
+		left.verdict += ": " + trouble.verdict
+		return left.addCause(trouble)
 	}
-	return left.due("wait; the CCM deletes it")
+	return left.addWait("wait; the CCM deletes it")
 }
 
 func describeBalancer(lb *api.LoadBalancer) string {
-	return fmt.Sprintf("load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, in(lb.State), because(deref(lb.StateReason)))
+	return fmt.Sprintf("load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, stateInSentence(lb.State), reasonSuffix(deref(lb.StateReason)))
 }
 
-func (f ServiceFacts) addressed() bool { return len(f.Service.Status.LoadBalancer.Ingress) > 0 }
+func (f ServiceFacts) hasAddress() bool { return len(f.Service.Status.LoadBalancer.Ingress) > 0 }
 
-// address is a Service that has none yet.
-func (f ServiceFacts) address() *finding {
-	if f.addressed() {
+// findNoAddress says why the Service's status has no address.
+func (f ServiceFacts) findNoAddress() *finding {
+	if f.hasAddress() {
 		return nil
 	}
-	none := found(NotReady, "has no address").fact(Cluster, "its status names no address; it was created %s ago", age(f.Now, f.Service.CreationTimestamp.Time))
+	none := newFinding(NotReady, "has no address").addFact(Cluster, "its status names no address; it was created %s ago", formatAge(f.Now, f.Service.CreationTimestamp.Time))
 	switch lb := f.Balancer; {
-	case !f.theCCMs():
-		none.what = "has no address: it is another controller's, by its class"
-		return none.fact(Cluster, "spec.loadBalancerClass is %q, so the CCM leaves it alone", *f.Service.Spec.LoadBalancerClass).
-			due("have that controller run, or create the Service anew without the class, which cannot be changed")
+	case !f.isManagedByCCM():
+		none.verdict = "has no address: it is another controller's, by its class"
+		return none.addFact(Cluster, "spec.loadBalancerClass is %q, so the CCM leaves it alone", *f.Service.Spec.LoadBalancerClass).
+			addWait("have that controller run, or create the Service anew without the class, which cannot be changed")
 	case lb != nil && lb.State == api.LoadBalancerError:
-		return f.inError(none)
+		return f.addBalancerError(none)
 	case lb != nil:
-		return f.notToldYet(none)
+		return f.addUnpublishedBalancer(none)
 	}
-	if trouble := f.idleCCM(); trouble != nil {
-		none.what += ": " + trouble.what
-		return none.with(trouble)
+	if trouble := f.findIdleCCM(); trouble != nil {
+		none.verdict += ": " + trouble.verdict
+		return none.addCause(trouble)
 	}
 	if f.CloudError != "" {
 		none.state = Unknown
-		none.what += ", and the cloud cannot be asked why"
-		return f.lost(none.event(f.Now, f.standing(f.Events)))
+		none.verdict += ", and the cloud cannot be asked why"
+		return f.addCloudError(none.addEvent(f.Now, f.newestCurrentWarning(f.Events)))
 	}
-	return f.notMade(none)
+	return f.addMissingBalancer(none)
 }
 
-// cannotListen is how the cloud begins to say that a port could not be bound.
-const cannotListen = "cannot listen on "
+// listenErrorPrefix begins the cloud's reason when a port could not be bound.
+const listenErrorPrefix = "cannot listen on "
 
-// inError is a balancer that the cloud could not bring about.
-func (f ServiceFacts) inError(to *finding) *finding {
+// addBalancerError adds why the cloud could not build the balancer.
+func (f ServiceFacts) addBalancerError(to *finding) *finding {
 	lb, why := f.Balancer, deref(f.Balancer.StateReason)
-	to.what += ": the cloud could not build its load balancer"
-	to.fact(Cloud, "%s", describeBalancer(lb))
-	f.lifeCycle(to, f.about())
-	if !strings.Contains(why, cannotListen) {
-		return to.due("wait; the cloud tries again by itself").step("see the balancer", "fakecloud load-balancers get %s", lb.ID)
+	to.verdict += ": the cloud could not build its load balancer"
+	to.addFact(Cloud, "%s", describeBalancer(lb))
+	f.addLifecycleFaults(to, f.callScope())
+	if !strings.Contains(why, listenErrorPrefix) {
+		return to.addWait("wait; the cloud tries again by itself").addStep("see the balancer", "fakecloud load-balancers get %s", lb.ID)
 	}
 	if strings.Contains(why, "ip_unprivileged_port_start") {
-		to.what = strings.TrimSuffix(to.what, "could not build its load balancer") + "may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it"
-		to.step("take a port from 1024 on", "%s", f.kubectl("edit", "")).
-			step("or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d", portInReason(why))
-		return to.due("the cloud tries again by itself")
+		to.verdict = strings.TrimSuffix(to.verdict, "could not build its load balancer") + "may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it"
+		to.addStep("take a port from 1024 on", "%s", f.kubectlCommand("edit", "")).
+			addStep("or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d", portInReason(why))
+		return to.addWait("the cloud tries again by itself")
 	}
-	to.what = strings.TrimSuffix(to.what, "could not build its load balancer") + "cannot listen on its port"
-	return to.step("see who listens there", "ss -lnp 'sport = :%d'", portInReason(why)).
-		step("or take another port", "%s", f.kubectl("edit", "")).due("the cloud tries again by itself")
+	to.verdict = strings.TrimSuffix(to.verdict, "could not build its load balancer") + "cannot listen on its port"
+	return to.addStep("see who listens there", "ss -lnp 'sport = :%d'", portInReason(why)).
+		addStep("or take another port", "%s", f.kubectlCommand("edit", "")).addWait("the cloud tries again by itself")
 }
 
-// portInReason is the port that the cloud says it cannot listen on.
+// portInReason is the port that the cloud could not listen on; 0 if the reason names
+// none.
 func portInReason(why string) uint16 {
-	_, rest, _ := strings.Cut(why, cannotListen)
+	_, rest, _ := strings.Cut(why, listenErrorPrefix)
 	at, _, _ := strings.Cut(rest, " ")
 	where, err := netip.ParseAddrPort(strings.TrimSuffix(at, ":"))
 	if err != nil {
@@ -235,28 +237,29 @@ func portInReason(why string) uint16 {
 	return where.Port()
 }
 
-// notToldYet is a balancer that is there, and whose address is not written.
-func (f ServiceFacts) notToldYet(to *finding) *finding {
+// addUnpublishedBalancer adds why the address of an existing balancer is not in the
+// Service's status.
+func (f ServiceFacts) addUnpublishedBalancer(to *finding) *finding {
 	lb := f.Balancer
-	to.fact(Cloud, "%s, since %s by the cloud's clock", describeBalancer(lb), lb.UpdatedAt.UTC().Format("15:04:05"))
+	to.addFact(Cloud, "%s, since %s by the cloud's clock", describeBalancer(lb), lb.UpdatedAt.UTC().Format("15:04:05"))
 	if lb.State != api.LoadBalancerActive {
-		to.what += fmt.Sprintf(" yet: its load balancer is %s", lb.State)
-		f.lifeCycle(to, f.about())
-		if idle := f.idleCCM(); idle != nil {
-			return to.with(idle)
+		to.verdict += fmt.Sprintf(" yet: its load balancer is %s", lb.State)
+		f.addLifecycleFaults(to, f.callScope())
+		if idle := f.findIdleCCM(); idle != nil {
+			return to.addCause(idle)
 		}
-		return to.due("wait; the cloud takes its time, and the CCM is told when it is done")
+		return to.addWait("wait; the cloud takes its time, and the CCM is told when it is done")
 	}
-	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
-		to.what += ", though its load balancer is active: " + trouble.what
-		return to.with(trouble)
+	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
+		to.verdict += ", though its load balancer is active: " + trouble.verdict
+		return to.addCause(trouble)
 	}
-	to.what += " yet, though its load balancer is active: the CCM is about to write it"
-	return to.event(f.Now, f.standing(f.Events)).due("wait; this takes under a second").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	to.verdict += " yet, though its load balancer is active: the CCM is about to write it"
+	return to.addEvent(f.Now, f.newestCurrentWarning(f.Events)).addWait("wait; this takes under a second").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
-// told are the CCM's reasons in words, with what to do first.
-var told = map[string]struct{ what, do, command string }{
+// ccmReasonAdvice describes the CCM's Event reasons, with what to do first.
+var ccmReasonAdvice = map[string]struct{ what, do, command string }{
 	contract.ReasonInvalidService:        {"it asks for what no load balancer can do", "change its spec or annotations", ""},
 	contract.ReasonQuotaExceeded:         {"the project's quota is used up", "see the quota", "fakecloud quotas get"},
 	contract.ReasonAddressPoolExhausted:  {"the cloud has no address left", "see who has them", "fakecloud load-balancers list"},
@@ -267,98 +270,98 @@ var told = map[string]struct{ what, do, command string }{
 	contract.ReasonPortCannotBeBound:     {"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list"},
 }
 
-// notMade is a Service for which the CCM has not made a balancer.
-func (f ServiceFacts) notMade(to *finding) *finding {
-	e := f.standing(f.Events)
+// addMissingBalancer adds why the CCM has created no balancer.
+func (f ServiceFacts) addMissingBalancer(to *finding) *finding {
+	e := f.newestCurrentWarning(f.Events)
 	if q := f.Quota; q != nil && q.Used >= q.Limit && (e == nil || e.Reason == contract.ReasonQuotaExceeded) {
-		to.what += ": the project's quota of load balancers is used up"
-		return to.fact(Cloud, "%d load balancers are in use, and %d allowed", q.Used, q.Limit).event(f.Now, e).
-			step("raise it", "fakecloud quotas set --load-balancers %d", q.Used+1).
-			step("or delete what is not needed", "fakecloud load-balancers list")
+		to.verdict += ": the project's quota of load balancers is used up"
+		return to.addFact(Cloud, "%d load balancers are in use, and %d allowed", q.Used, q.Limit).addEvent(f.Now, e).
+			addStep("raise it", "fakecloud quotas set --load-balancers %d", q.Used+1).
+			addStep("or delete what is not needed", "fakecloud load-balancers list")
 	}
-	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
-		to.what += ": " + trouble.what
-		return to.with(trouble)
+	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
+		to.verdict += ": " + trouble.verdict
+		return to.addCause(trouble)
 	}
 	if e != nil {
-		return f.tell(to, e)
+		return f.addCCMEvent(to, e)
 	}
-	to.what += " yet: the CCM has not asked for its load balancer"
-	return to.event(f.Now, newestOf(f.Events, "SyncLoadBalancerFailed")).fact(Lab, "the CCM runs").
-		due("wait; this takes a second or two").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	to.verdict += " yet: the CCM has not asked for its load balancer"
+	return to.addEvent(f.Now, newestEventWithReason(f.Events, "SyncLoadBalancerFailed")).addFact(Lab, "the CCM runs").
+		addWait("wait; this takes a second or two").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
-// tell says what the CCM says of the Service.
-func (f ServiceFacts) tell(to *finding, e *corev1.Event) *finding {
-	why, known := told[e.Reason]
+// addCCMEvent adds the CCM's Event about the Service, and what to do.
+func (f ServiceFacts) addCCMEvent(to *finding, e *corev1.Event) *finding {
+	why, known := ccmReasonAdvice[e.Reason]
 	if !known {
-		to.what += ": the CCM says " + e.Reason
-		return to.event(f.Now, e).step("see all that was said of it", "%s", f.kubectl("describe", ""))
+		to.verdict += ": the CCM says " + e.Reason
+		return to.addEvent(f.Now, e).addStep("see all that was said of it", "%s", f.kubectlCommand("describe", ""))
 	}
-	to.what += ": " + why.what
+	to.verdict += ": " + why.what
 	if why.command == "" {
-		why.command = f.kubectl("edit", "")
+		why.command = f.kubectlCommand("edit", "")
 	}
-	return to.event(f.Now, e).step(why.do, "%s", why.command)
+	return to.addEvent(f.Now, e).addStep(why.do, "%s", why.command)
 }
 
-// outstanding is a change of a Service that has an address, which the CCM could
-// not carry out.
-func (f ServiceFacts) outstanding() *finding {
-	e := f.refusal()
-	if !f.addressed() || !f.theCCMs() || e == nil {
+// findFailedUpdate reports that the CCM could not apply the latest change of a
+// Service that has an address.
+func (f ServiceFacts) findFailedUpdate() *finding {
+	e := f.newestFailedUpdate()
+	if !f.hasAddress() || !f.isManagedByCCM() || e == nil {
 		return nil
 	}
-	return f.tell(found(Degraded, "keeps the load balancer that it had, as the latest change could not be made"), e)
+	return f.addCCMEvent(newFinding(Degraded, "keeps the load balancer that it had, as the latest change could not be made"), e)
 }
 
-// refusal is the Event that says why the latest change was not made; nil if it was, or
-// is about to be.
-func (f ServiceFacts) refusal() *corev1.Event {
-	e := f.standing(f.Events)
-	done := newestOf(f.Events, "EnsuredLoadBalancer")
+// newestFailedUpdate is the Event that says why the latest change was not applied;
+// nil if it was, or may still be.
+func (f ServiceFacts) newestFailedUpdate() *corev1.Event {
+	e := f.newestCurrentWarning(f.Events)
+	done := newestEventWithReason(f.Events, "EnsuredLoadBalancer")
 	if e == nil || e.Reason == contract.ReasonLoadBalancerDegraded || done != nil && !eventTime(e).After(eventTime(done)) {
 		return nil
 	}
 	return e
 }
 
-// balancer is one that does not do what the Service's status says.
-func (f ServiceFacts) balancer() *finding {
-	if !f.addressed() || !f.theCCMs() {
+// findBalancerMismatch says how the balancer differs from the Service's status.
+func (f ServiceFacts) findBalancerMismatch() *finding {
+	if !f.hasAddress() || !f.isManagedByCCM() {
 		return nil
 	}
 	at := f.Service.Status.LoadBalancer.Ingress[0].IP
 	switch lb := f.Balancer; {
 	case f.CloudError != "":
-		return f.lost(found(Unknown, "has the address %s; of its load balancer nothing is known, as the cloud does not answer", at))
+		return f.addCloudError(newFinding(Unknown, "has the address %s; of its load balancer nothing is known, as the cloud does not answer", at))
 	case lb == nil:
-		return f.repair(found(NotReady, "does not answer: its load balancer is gone").
-			fact(Cluster, "its status names %s", at).fact(Cloud, "no load balancer has its UID in its tags"))
+		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is gone").
+			addFact(Cluster, "its status names %s", at).addFact(Cloud, "no load balancer has its UID in its tags"))
 	case lb.State == api.LoadBalancerError:
-		return f.inError(found(NotReady, "does not answer").fact(Cluster, "its status names %s", at))
+		return f.addBalancerError(newFinding(NotReady, "does not answer").addFact(Cluster, "its status names %s", at))
 	case lb.State == api.LoadBalancerDeleting:
-		return f.repair(found(NotReady, "does not answer: its load balancer is being deleted").fact(Cloud, "%s", describeBalancer(lb)))
+		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is being deleted").addFact(Cloud, "%s", describeBalancer(lb)))
 	case lb.State != api.LoadBalancerActive:
-		return f.lifeCycle(found(Degraded, "has its load balancer %s", lb.State).fact(Cloud, "%s", describeBalancer(lb)), f.about()).due("wait; it serves as it did before until that is done")
+		return f.addLifecycleFaults(newFinding(Degraded, "has its load balancer %s", lb.State).addFact(Cloud, "%s", describeBalancer(lb)), f.callScope()).addWait("wait; it serves as it did before until that is done")
 	}
-	return f.ports()
+	return f.findMissingPorts()
 }
 
-// repair is for the CCM to do.
-func (f ServiceFacts) repair(to *finding) *finding {
-	if trouble := f.ccmTrouble(f.about(), f.Events); trouble != nil {
-		to.what += ", and " + trouble.what
-		return to.with(trouble)
+// addRepair adds why the CCM has not repaired the balancer yet.
+func (f ServiceFacts) addRepair(to *finding) *finding {
+	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
+		to.verdict += ", and " + trouble.verdict
+		return to.addCause(trouble)
 	}
-	if e := f.refusal(); e != nil {
-		return f.tell(to, e)
+	if e := f.newestFailedUpdate(); e != nil {
+		return f.addCCMEvent(to, e)
 	}
-	return to.due("wait; the CCM sees it, and makes a new one").step("if it stays, see what the CCM says", "%s", f.lab("logs ccm --tail 30"))
+	return to.addWait("wait; the CCM sees it, and makes a new one").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
-// ports are those that the Service has and the balancer has not.
-func (f ServiceFacts) ports() *finding {
+// findMissingPorts reports ports of the Service that the balancer does not listen on.
+func (f ServiceFacts) findMissingPorts() *finding {
 	var missing []string
 	for _, p := range f.Service.Spec.Ports {
 		if !slices.ContainsFunc(f.Balancer.Listeners, func(l api.Listener) bool {
@@ -370,11 +373,11 @@ func (f ServiceFacts) ports() *finding {
 	if len(missing) == 0 {
 		return nil
 	}
-	return f.repair(found(NotReady, "does not answer on %s: its load balancer does not have that port as the Service has", strings.Join(missing, ", ")).
-		fact(Cloud, "%s%s", describeBalancer(f.Balancer), because(listeners(f.Balancer))))
+	return f.addRepair(newFinding(NotReady, "does not answer on %s: its load balancer does not have that port as the Service has", strings.Join(missing, ", ")).
+		addFact(Cloud, "%s%s", describeBalancer(f.Balancer), reasonSuffix(formatListeners(f.Balancer))))
 }
 
-func listeners(lb *api.LoadBalancer) string {
+func formatListeners(lb *api.LoadBalancer) string {
 	var all []string
 	for _, l := range lb.Listeners {
 		all = append(all, fmt.Sprintf("%d/%s goes to node port %d", l.Port, l.Protocol, l.TargetPort))
@@ -382,9 +385,9 @@ func listeners(lb *api.LoadBalancer) string {
 	return strings.Join(all, ", ")
 }
 
-// ranges is when the balancer keeps this machine out. Whoever calls an address of
-// loopback does so from 127.0.0.1.
-func (f ServiceFacts) ranges() *finding {
+// findExcludedClient reports that the source ranges exclude this machine, which
+// connects to a loopback address from 127.0.0.1.
+func (f ServiceFacts) findExcludedClient() *finding {
 	if f.Balancer == nil || len(f.Balancer.SourceRanges) == 0 {
 		return nil
 	}
@@ -397,7 +400,7 @@ func (f ServiceFacts) ranges() *finding {
 			return nil
 		}
 	}
-	return found(NotReady, "refuses this machine: its source ranges leave it out").
-		fact(Cloud, "only clients from %s may connect, and this machine calls from 127.0.0.1", strings.Join(f.Balancer.SourceRanges, ", ")).
-		step("let this machine in: change spec.loadBalancerSourceRanges", "%s", f.kubectl("edit", ""))
+	return newFinding(NotReady, "refuses this machine: its source ranges leave it out").
+		addFact(Cloud, "only clients from %s may connect, and this machine calls from 127.0.0.1", strings.Join(f.Balancer.SourceRanges, ", ")).
+		addStep("let this machine in: change spec.loadBalancerSourceRanges", "%s", f.kubectlCommand("edit", ""))
 }

@@ -18,9 +18,9 @@ import (
 // wellService is a Service with nothing wrong: two nodes, a ready pod on each.
 func wellService() ServiceFacts {
 	f := ServiceFacts{
-		Around: around(), Namespace: "default", Name: "web", Services: []string{"default/web", "default/kubernetes", "other/api"},
+		LabFacts: around(), Namespace: "default", Name: "web", Services: []string{"default/web", "default/kubernetes", "other/api"},
 		Service: &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "s-uid", CreationTimestamp: ago(time.Minute), Finalizers: []string{finalizer}},
+			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "s-uid", CreationTimestamp: ago(time.Minute), Finalizers: []string{loadBalancerFinalizer}},
 			Spec: corev1.ServiceSpec{
 				Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
 				Ports: []corev1.ServicePort{{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP}},
@@ -522,7 +522,7 @@ func TestServices(t *testing.T) {
 		"deleting, and no CCM": {
 			func(f *ServiceFacts) { f.Service.DeletionTimestamp = new(ago(time.Minute)); f.ccmOff() },
 			saidCase{NotReady, "Service web is being deleted, and its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.",
-				[]Fact{{Cluster, "it was deleted 1m0s ago, and waits for: " + finalizer}, {Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active"}}, []string{"lab ccm start"}},
+				[]Fact{{Cluster, "it was deleted 1m0s ago, and waits for: " + loadBalancerFinalizer}, {Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active"}}, []string{"lab ccm start"}},
 		},
 		"deleting, with its balancer": {
 			func(f *ServiceFacts) {
@@ -571,5 +571,5 @@ func TestServicesOfWhichLittleIsKnown(t *testing.T) {
 }
 
 func TestHowOftenRestarted(t *testing.T) {
-	assert.Equal(t, []string{"", ", restarted once", ", restarted 2 times"}, []string{restarted(0), restarted(1), restarted(2)})
+	assert.Equal(t, []string{"", ", restarted once", ", restarted 2 times"}, []string{formatRestarts(0), formatRestarts(1), formatRestarts(2)})
 }

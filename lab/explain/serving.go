@@ -1,6 +1,6 @@
 package explain
 
-// What is behind a Service's address: endpoints, pods, the balancer's targets.
+// What is behind a Service's address: endpoints, pods, and the balancer's targets.
 
 import (
 	"fmt"
@@ -15,17 +15,17 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// served is what the Service's EndpointSlices say.
-type served struct {
+// endpointSummary counts the endpoints in a Service's EndpointSlices.
+type endpointSummary struct {
 	ready, notReady, terminating int
-	// readyOn has the nodes with a ready endpoint.
+	// readyOn has the names of the nodes with a ready endpoint.
 	readyOn map[string]bool
 	pods    []string // of ready endpoints
 	noPorts bool     // endpoints without any port: a named target port that no container has
 }
 
-func (f ServiceFacts) served() served {
-	s := served{readyOn: map[string]bool{}}
+func (f ServiceFacts) summarizeEndpoints() endpointSummary {
+	s := endpointSummary{readyOn: map[string]bool{}}
 	for _, slice := range f.Slices {
 		for _, e := range slice.Endpoints {
 			switch terminating := deref(e.Conditions.Terminating); {
@@ -47,45 +47,47 @@ func (f ServiceFacts) served() served {
 	return s
 }
 
-func (s served) String() string {
-	return fmt.Sprintf("%s ready, %d not ready, %d terminating", count(s.ready, "endpoint"), s.notReady, s.terminating)
+func (s endpointSummary) String() string {
+	return fmt.Sprintf("%s ready, %d not ready, %d terminating", formatCount(s.ready, "endpoint"), s.notReady, s.terminating)
 }
 
-// endpoints is when no pod can answer, and why.
-func (f ServiceFacts) endpoints() *finding {
+// findNoEndpoints says why the Service has no ready endpoint.
+func (f ServiceFacts) findNoEndpoints() *finding {
 	if f.Service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	s := f.served()
+	s := f.summarizeEndpoints()
 	if s.ready > 0 && !s.noPorts {
 		return nil
 	}
-	none := found(NotReady, "has nothing to answer with")
-	if f.addressed() {
-		none.what = "has an address, and nothing behind it answers"
+	none := newFinding(NotReady, "has nothing to answer with")
+	if f.hasAddress() {
+		none.verdict = "has an address, and nothing behind it answers"
 	}
-	none.fact(Cluster, "its EndpointSlices have %s", s)
+	none.addFact(Cluster, "its EndpointSlices have %s", s)
 	selector := labels.Set(f.Service.Spec.Selector).String()
 	switch {
 	case s.ready > 0:
-		none.what += ": its target port has a name that no container's port has"
-		return none.step("see the ports", "%s", f.kubectl("describe", ""))
+		none.verdict += ": its target port has a name that no container's port has"
+		return none.addStep("see the ports", "%s", f.kubectlCommand("describe", ""))
 	case selector == "":
-		none.what += ": it selects no pods, and nobody has given it endpoints"
-		return none.fact(Cluster, "spec.selector is empty").step("set its selector", "%s", f.kubectl("edit", ""))
+		none.verdict += ": it selects no pods, and nobody has given it endpoints"
+		return none.addFact(Cluster, "spec.selector is empty").addStep("set its selector", "%s", f.kubectlCommand("edit", ""))
 	case len(f.Pods) == 0:
-		none.what += ": its selector matches no pod"
-		none.fact(Cluster, "no pod in namespace %s has the labels %s", f.Namespace, selector)
-		f.down(none, componentKCM)
-		return none.step("compare the pods' labels", "kubectl --namespace %s get pods --show-labels", f.Namespace).
-			step("and mend the selector, or the pods", "%s", f.kubectl("edit", ""))
+		none.verdict += ": its selector matches no pod"
+		none.addFact(Cluster, "no pod in namespace %s has the labels %s", f.Namespace, selector)
+		f.addHaltedComponents(none, componentKCM)
+		return none.addStep("compare the pods' labels", "kubectl --namespace %s get pods --show-labels", f.Namespace).
+			addStep("and mend the selector, or the pods", "%s", f.kubectlCommand("edit", ""))
 	}
-	return f.pods(none)
+	return f.addPods(none)
 }
 
-func podReady(p *corev1.Pod) bool { return podCondition(p, corev1.PodReady) == corev1.ConditionTrue }
+func isPodReady(p *corev1.Pod) bool {
+	return podConditionStatus(p, corev1.PodReady) == corev1.ConditionTrue
+}
 
-func podCondition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
+func podConditionStatus(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
 	for _, c := range p.Status.Conditions {
 		if c.Type == kind {
 			return c.Status
@@ -94,8 +96,8 @@ func podCondition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionS
 	return ""
 }
 
-// pods is why those that the selector matches are not ready.
-func (f ServiceFacts) pods(to *finding) *finding {
+// addPods adds why no pod that the selector matches is a ready endpoint.
+func (f ServiceFacts) addPods(to *finding) *finding {
 	var ready, pending, unready, ending []*corev1.Pod
 	for i := range f.Pods {
 		switch p := &f.Pods[i]; {
@@ -103,51 +105,52 @@ func (f ServiceFacts) pods(to *finding) *finding {
 			ending = append(ending, p)
 		case p.Spec.NodeName == "":
 			pending = append(pending, p)
-		case podReady(p):
+		case isPodReady(p):
 			ready = append(ready, p)
 		default:
 			unready = append(unready, p)
 		}
 	}
-	to.fact(Cluster, "the selector matches %s: %d ready, %d not ready, %d without a node, %d on the way out", count(len(f.Pods), "pod"), len(ready), len(unready), len(pending), len(ending))
+	to.addFact(Cluster, "the selector matches %s: %d ready, %d not ready, %d without a node, %d on the way out", formatCount(len(f.Pods), "pod"), len(ready), len(unready), len(pending), len(ending))
 	switch {
 	case len(ready) > 0:
-		to.what += ": its pods are ready, and its EndpointSlices do not say so"
-		if why := f.halted(componentKCM); why != "" {
-			to.what += ", as kube-controller-manager, which writes them, " + why
-			return f.down(to, componentKCM)
+		to.verdict += ": its pods are ready, and its EndpointSlices do not say so"
+		if why := f.haltReason(componentKCM); why != "" {
+			to.verdict += ", as kube-controller-manager, which writes them, " + why
+			return f.addHaltedComponents(to, componentKCM)
 		}
-		return to.due("wait; kube-controller-manager writes them within a second")
+		return to.addWait("wait; kube-controller-manager writes them within a second")
 	case len(unready) > 0:
-		return f.unreadyPods(to, unready)
+		return f.addNotReadyPods(to, unready)
 	case len(pending) > 0:
-		return f.pendingPods(to, pending)
+		return f.addPendingPods(to, pending)
 	}
-	to.what += ": its pods are all on the way out"
-	return to.step("see the pods", "kubectl --namespace %s get pods", f.Namespace)
+	to.verdict += ": its pods are all on the way out"
+	return to.addStep("see the pods", "kubectl --namespace %s get pods", f.Namespace)
 }
 
-func (f ServiceFacts) unreadyPods(to *finding, pods []*corev1.Pod) *finding {
+func (f ServiceFacts) addNotReadyPods(to *finding, pods []*corev1.Pod) *finding {
 	reason := ""
 	for _, p := range pods[:min(len(pods), maxShown)] {
-		why, what := podTrouble(p)
+		why, what := describePodTrouble(p)
 		if reason == "" {
 			reason = why
 		}
-		to.fact(Cluster, "pod %s on %s: %s", p.Name, p.Spec.NodeName, what)
-		to.event(f.Now, newest(f.PodEvents, func(e *corev1.Event) bool { return e.InvolvedObject.Name == p.Name }))
-		if n := f.node(p.Spec.NodeName); n != nil && !nodeReady(n) {
+		to.addFact(Cluster, "pod %s on %s: %s", p.Name, p.Spec.NodeName, what)
+		to.addEvent(f.Now, newestEvent(f.PodEvents, func(e *corev1.Event) bool { return e.InvolvedObject.Name == p.Name }))
+		if n := f.findNode(p.Spec.NodeName); n != nil && !isNodeReady(n) {
 			reason = "their node is not ready"
-			to.fact(Cluster, "node %s is not Ready", n.Name).step("see why", "%s", f.lab("explain node/"+n.Name))
+			to.addFact(Cluster, "node %s is not Ready", n.Name).addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
 		}
 	}
-	to.what += fmt.Sprintf(": of its %s none is ready%s", count(len(f.Pods), "pod"), because(reason))
-	return to.step("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).
-		step("and what it says", "kubectl --namespace %s logs %s", f.Namespace, pods[0].Name)
+	to.verdict += fmt.Sprintf(": of its %s none is ready%s", formatCount(len(f.Pods), "pod"), reasonSuffix(reason))
+	return to.addStep("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).
+		addStep("and what it says", "kubectl --namespace %s logs %s", f.Namespace, pods[0].Name)
 }
 
-// podTrouble is why a pod that has a node is not ready: in a word, and as seen.
-func podTrouble(p *corev1.Pod) (why, what string) {
+// describePodTrouble says why a scheduled pod is not ready: in a word, and as
+// observed.
+func describePodTrouble(p *corev1.Pod) (why, what string) {
 	for _, c := range p.Status.ContainerStatuses {
 		switch w, t := c.State.Waiting, c.State.Terminated; {
 		case w != nil:
@@ -155,7 +158,7 @@ func podTrouble(p *corev1.Pod) (why, what string) {
 			if ended := c.LastTerminationState.Terminated; ended != nil {
 				last = fmt.Sprintf(", it ended with code %d", ended.ExitCode)
 			}
-			return w.Reason, fmt.Sprintf("container %s waits: %s%s%s%s", c.Name, w.Reason, because(w.Message), last, restarted(c.RestartCount))
+			return w.Reason, fmt.Sprintf("container %s waits: %s%s%s%s", c.Name, w.Reason, reasonSuffix(w.Message), last, formatRestarts(c.RestartCount))
 		case t != nil:
 			return t.Reason, fmt.Sprintf("container %s ended with code %d (%s)", c.Name, t.ExitCode, t.Reason)
 		case !c.Ready:
@@ -167,11 +170,11 @@ func podTrouble(p *corev1.Pod) (why, what string) {
 			return c.Reason, fmt.Sprintf("%s (%s)", c.Message, c.Reason)
 		}
 	}
-	return "", "phase " + string(p.Status.Phase) + because(p.Status.Reason)
+	return "", "phase " + string(p.Status.Phase) + reasonSuffix(p.Status.Reason)
 }
 
-// restarted goes on after a comma; "" if it never was.
-func restarted(times int32) string {
+// formatRestarts returns ", restarted ...", or "" if the container never was.
+func formatRestarts(times int32) string {
 	switch times {
 	case 0:
 		return ""
@@ -181,20 +184,20 @@ func restarted(times int32) string {
 	return fmt.Sprintf(", restarted %d times", times)
 }
 
-func (f ServiceFacts) pendingPods(to *finding, pods []*corev1.Pod) *finding {
+func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 	said := ""
 	for _, c := range pods[0].Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			said = c.Message
-			to.fact(Cluster, "pod %s has no node: %s (%s)", pods[0].Name, c.Message, c.Reason)
+			to.addFact(Cluster, "pod %s has no node: %s (%s)", pods[0].Name, c.Message, c.Reason)
 		}
 	}
 	if said == "" {
-		to.fact(Cluster, "pod %s has no node, and the scheduler has not said why", pods[0].Name)
+		to.addFact(Cluster, "pod %s has no node, and the scheduler has not said why", pods[0].Name)
 	}
-	if why := f.halted(componentScheduler); why != "" {
-		to.what += ": its pods wait for kube-scheduler, which " + why
-		return f.down(to, componentScheduler)
+	if why := f.haltReason(componentScheduler); why != "" {
+		to.verdict += ": its pods wait for kube-scheduler, which " + why
+		return f.addHaltedComponents(to, componentScheduler)
 	}
 	var tainted []string
 	for _, n := range f.Nodes {
@@ -204,45 +207,45 @@ func (f ServiceFacts) pendingPods(to *finding, pods []*corev1.Pod) *finding {
 	}
 	switch {
 	case len(f.Nodes) == 0:
-		to.what += ": its pods wait for a node, and there is none"
-		return to.fact(Cluster, "the cluster has no Node").step("create an instance", "fakecloud instances create")
+		to.verdict += ": its pods wait for a node, and there is none"
+		return to.addFact(Cluster, "the cluster has no Node").addStep("create an instance", "fakecloud instances create")
 	case len(tainted) > 0:
-		to.what += fmt.Sprintf(": its pods are Pending, as %s not initialised by the CCM", isAre(len(tainted), "node"))
-		to.fact(Cluster, "tainted %s: %s", cloudproviderapi.TaintExternalCloudProvider, shown(tainted))
-		if idle := f.idleCCM(); idle != nil {
-			return to.with(idle)
+		to.verdict += fmt.Sprintf(": its pods are Pending, as %s not initialised by the CCM", countWithVerb(len(tainted), "node"))
+		to.addFact(Cluster, "tainted %s: %s", cloudproviderapi.TaintExternalCloudProvider, joinFirst(tainted))
+		if idle := f.findIdleCCM(); idle != nil {
+			return to.addCause(idle)
 		}
-		return to.step("see why", "%s", f.lab("explain node/"+tainted[0]))
+		return to.addStep("see why", "%s", f.labCommand("explain node/"+tainted[0]))
 	case said == "":
-		to.what += ": its pods are not scheduled yet"
-		return to.due("wait; the scheduler takes a moment")
+		to.verdict += ": its pods are not scheduled yet"
+		return to.addWait("wait; the scheduler takes a moment")
 	}
-	to.what += ": its pods are Pending, as no node suits them"
-	return to.step("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).step("see the nodes", "%s", f.lab("explain node"))
+	to.verdict += ": its pods are Pending, as no node suits them"
+	return to.addStep("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).addStep("see the nodes", "%s", f.labCommand("explain node"))
 }
 
-func isAre(n int, what string) string {
+func countWithVerb(n int, what string) string {
 	if n == 1 {
 		return "1 " + what + " is"
 	}
-	return count(n, what) + " are"
+	return formatCount(n, what) + " are"
 }
 
-func (f ServiceFacts) node(name string) *corev1.Node {
+func (f ServiceFacts) findNode(name string) *corev1.Node {
 	if i := slices.IndexFunc(f.Nodes, func(n corev1.Node) bool { return n.Name == name }); i >= 0 {
 		return &f.Nodes[i]
 	}
 	return nil
 }
 
-func nodeReady(n *corev1.Node) bool {
+func isNodeReady(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// instance names a target: its node's name, if it is known.
-func (f ServiceFacts) instance(id string) string {
+// targetName is the name of a target's node if it is known, and else its ID.
+func (f ServiceFacts) targetName(id string) string {
 	for _, i := range f.Instances {
 		if i.ID == id {
 			return i.Name
@@ -251,100 +254,100 @@ func (f ServiceFacts) instance(id string) string {
 	return id
 }
 
-func (f ServiceFacts) local() bool {
+func (f ServiceFacts) hasLocalTrafficPolicy() bool {
 	return f.Service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// targets is when the balancer has nobody to send clients to, or not all that it
-// should have.
-func (f ServiceFacts) targets() *finding {
+// findUnhealthyTargets reports targets that the balancer does not send clients to,
+// though it should.
+func (f ServiceFacts) findUnhealthyTargets() *finding {
 	lb := f.Balancer
 	if lb == nil || lb.State != api.LoadBalancerActive {
 		return nil
 	}
 	if len(lb.Targets) == 0 {
-		return f.noTargets()
+		return f.findNoTargets()
 	}
-	s, unhealthy, bad := f.served(), 0, 0
-	sick := found(Degraded, "")
+	s, unhealthy, bad := f.summarizeEndpoints(), 0, 0
+	sick := newFinding(Degraded, "")
 	for _, t := range deref(f.Health).Targets {
-		name := f.instance(t.InstanceID)
-		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, because(deref(t.Reason)))
+		name := f.targetName(t.InstanceID)
+		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, reasonSuffix(deref(t.Reason)))
 		if t.Health == api.TargetUnhealthy {
 			unhealthy++
-			if f.local() && !s.readyOn[name] { // As it should be: clients go to the others.
+			if f.hasLocalTrafficPolicy() && !s.readyOn[name] { // As it should be: clients go to the others.
 				continue
 			}
-		} else if n := f.node(name); t.Health == api.TargetUnknown && n != nil && !nodeReady(n) {
+		} else if n := f.findNode(name); t.Health == api.TargetUnknown && n != nil && !isNodeReady(n) {
 			what = fmt.Sprintf("target %s (%s) is not checked, and sent clients, though its node is not Ready", name, t.InstanceID)
 		} else {
 			continue
 		}
 		if bad++; bad <= maxShown {
-			sick.fact(Cloud, "%s", what).step("see to its node", "%s", f.lab("explain node/"+name))
+			sick.addFact(Cloud, "%s", what).addStep("see to its node", "%s", f.labCommand("explain node/"+name))
 		}
 	}
 	switch all := unhealthy == len(lb.Targets); {
 	case all && bad == 0:
-		return found(NotReady, "has an address, and no node has a pod of its own to answer with").
-			fact(Cluster, "externalTrafficPolicy is Local, and no node that is a target has a ready endpoint").
-			step("see where the pods are", "kubectl --namespace %s get pods -o wide", f.Namespace)
+		return newFinding(NotReady, "has an address, and no node has a pod of its own to answer with").
+			addFact(Cluster, "externalTrafficPolicy is Local, and no node that is a target has a ready endpoint").
+			addStep("see where the pods are", "kubectl --namespace %s get pods -o wide", f.Namespace)
 	case all:
-		sick.state, sick.what = NotReady, "has an address, and no node behind it is healthy"
+		sick.state, sick.verdict = NotReady, "has an address, and no node behind it is healthy"
 		return sick
 	case bad == 0:
-		return f.refusing()
+		return f.findRefusingBalancer()
 	}
-	sick.what = fmt.Sprintf("answers, with %d of %s amiss", bad, count(len(lb.Targets), "target"))
+	sick.verdict = fmt.Sprintf("answers, with %d of %s amiss", bad, formatCount(len(lb.Targets), "target"))
 	return sick
 }
 
-// refusing is what the balancer says itself, where no target tells.
-func (f ServiceFacts) refusing() *finding {
+// findRefusingBalancer reports the balancer's own reason for refusing clients.
+func (f ServiceFacts) findRefusingBalancer() *finding {
 	why := deref(f.Balancer.StateReason)
 	if why == "" {
 		return nil
 	}
-	return found(NotReady, "has an address, and its load balancer refuses clients").fact(Cloud, "%s", describeBalancer(f.Balancer)).
-		step("see what it knows of its targets", "fakecloud load-balancers health %s", f.Balancer.ID)
+	return newFinding(NotReady, "has an address, and its load balancer refuses clients").addFact(Cloud, "%s", describeBalancer(f.Balancer)).
+		addStep("see what it knows of its targets", "fakecloud load-balancers health %s", f.Balancer.ID)
 }
 
-func (f ServiceFacts) noTargets() *finding {
-	none := found(NotReady, "has an address, and its load balancer has no targets").fact(Cloud, "%s, with no targets", describeBalancer(f.Balancer))
+func (f ServiceFacts) findNoTargets() *finding {
+	none := newFinding(NotReady, "has an address, and its load balancer has no targets").addFact(Cloud, "%s, with no targets", describeBalancer(f.Balancer))
 	for _, n := range f.Nodes {
 		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 		switch {
 		case n.Spec.ProviderID == "":
-			none.fact(Cluster, "node %s has no provider ID, so it is no target", n.Name).step("see why", "%s", f.lab("explain node/"+n.Name))
+			none.addFact(Cluster, "node %s has no provider ID, so it is no target", n.Name).addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
 		case excluded:
-			none.fact(Cluster, "node %s has the label %s", n.Name, corev1.LabelNodeExcludeBalancers).
-				step("take the label off", "kubectl label node %s %s-", n.Name, corev1.LabelNodeExcludeBalancers)
+			none.addFact(Cluster, "node %s has the label %s", n.Name, corev1.LabelNodeExcludeBalancers).
+				addStep("take the label off", "kubectl label node %s %s-", n.Name, corev1.LabelNodeExcludeBalancers)
 		}
 	}
 	if len(f.Nodes) == 0 {
-		return none.fact(Cluster, "the cluster has no Node").step("create an instance", "fakecloud instances create")
+		return none.addFact(Cluster, "the cluster has no Node").addStep("create an instance", "fakecloud instances create")
 	}
-	return f.repair(none)
+	return f.addRepair(none)
 }
 
-// stale is what nobody keeps up to date.
-func (f ServiceFacts) stale() *finding {
-	why := f.halted(componentKCM)
+// findStaleEndpoints reports EndpointSlices that no controller updates.
+func (f ServiceFacts) findStaleEndpoints() *finding {
+	why := f.haltReason(componentKCM)
 	if why == "" {
 		return nil
 	}
-	old := found(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager %s", why)
-	s := f.served()
+	old := newFinding(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager %s", why)
+	s := f.summarizeEndpoints()
 	for _, pod := range s.pods {
 		i := slices.IndexFunc(f.Pods, func(p corev1.Pod) bool { return p.Name == pod })
-		if i < 0 || !podReady(&f.Pods[i]) {
-			old.fact(Cluster, "its EndpointSlices have pod %s as ready, which it is not any more", pod)
+		if i < 0 || !isPodReady(&f.Pods[i]) {
+			old.addFact(Cluster, "its EndpointSlices have pod %s as ready, which it is not any more", pod)
 		}
 	}
-	return f.down(old, componentKCM)
+	return f.addHaltedComponents(old, componentKCM)
 }
 
-// describeHealth says what is known of the targets' health, after their number.
+// describeHealth continues a sentence about the number of targets with their health.
 func (f ServiceFacts) describeHealth() string {
 	switch {
 	case f.Balancer.HealthCheck == nil:
@@ -361,9 +364,9 @@ func (f ServiceFacts) describeHealth() string {
 	return fmt.Sprintf(", and %d healthy", healthy)
 }
 
-// chain is all well: the way from a client to the pods.
-func (f ServiceFacts) chain() *finding {
-	s := f.served()
+// describeHealthyPath describes the path from a client to the pods.
+func (f ServiceFacts) describeHealthyPath() *finding {
+	s := f.summarizeEndpoints()
 	var at, ports []string
 	for _, i := range f.Service.Status.LoadBalancer.Ingress {
 		at = append(at, i.IP+i.Hostname)
@@ -371,23 +374,23 @@ func (f ServiceFacts) chain() *finding {
 	for _, p := range f.Service.Spec.Ports {
 		ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 	}
-	ok := found(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
+	ok := newFinding(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
 	if lb := f.Balancer; lb != nil {
-		ok.fact(Cloud, "%s%s", describeBalancer(lb), because(listeners(lb)))
-		ok.fact(Cloud, "it has %s%s", count(len(lb.Targets), "target"), f.describeHealth())
+		ok.addFact(Cloud, "%s%s", describeBalancer(lb), reasonSuffix(formatListeners(lb)))
+		ok.addFact(Cloud, "it has %s%s", formatCount(len(lb.Targets), "target"), f.describeHealth())
 		if len(lb.SourceRanges) > 0 {
-			ok.fact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
+			ok.addFact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
 		}
 	}
-	if f.local() {
-		ok.fact(Cluster, "externalTrafficPolicy is Local: a node without a pod of its own gets no clients, and counts as unhealthy")
+	if f.hasLocalTrafficPolicy() {
+		ok.addFact(Cluster, "externalTrafficPolicy is Local: a node without a pod of its own gets no clients, and counts as unhealthy")
 	}
 	endpoints := "its endpoints are"
 	if s.ready == 1 {
 		endpoints = "its endpoint is"
 	}
-	ok.fact(Cluster, "%s %s on %s%s", endpoints, count(s.ready, "ready pod"), count(len(s.readyOn), "node"), because(shown(s.pods)))
-	if idle := f.idleCCM(); idle != nil {
+	ok.addFact(Cluster, "%s %s on %s%s", endpoints, formatCount(s.ready, "ready pod"), formatCount(len(s.readyOn), "node"), reasonSuffix(joinFirst(s.pods)))
+	if idle := f.findIdleCCM(); idle != nil {
 		ok.facts = append(ok.facts, idle.facts...)
 	}
 	return ok
