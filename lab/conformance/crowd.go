@@ -23,10 +23,9 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-)
 
-// crowdLabel is on all that belongs to a crowd.
-const crowdLabel = "conformance.ccmlab.io/crowd"
+	"github.com/ccmlab/ccmlab/lab/labels"
+)
 
 // crowdAtOnce is how many objects of a crowd are made or renewed side by side.
 const crowdAtOnce = 4
@@ -100,7 +99,7 @@ func (c *Crowd) Initialize() {
 			return err
 		}
 		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeOf(NodeSpec{
-			Name: c.Names[i], Balanced: true, Labels: map[string]string{crowdLabel: c.name},
+			Name: c.Names[i], Balanced: true, Labels: map[string]string{labels.NodeFleet: c.name},
 			Change: func(n *corev1.Node) {
 				if ranges != nil {
 					n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[i], []string{ranges[i]}
@@ -191,7 +190,7 @@ func Each(ctx context.Context, atOnce, count int, do func(ctx context.Context, i
 func (c *Crowd) watch() {
 	ctx, cancel := context.WithCancel(c.t.ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(c.t.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = crowdLabel + "=" + c.name
+		o.LabelSelector = labels.NodeFleet + "=" + c.name
 	}))
 	informer := factory.Core().V1().Nodes().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -287,7 +286,7 @@ func (c *Crowd) keepAlive() {
 func (c *Crowd) lease(ctx context.Context, i int) error {
 	now := metav1.NowMicro()
 	made, err := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{crowdLabel: c.name}},
+		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{labels.NodeFleet: c.name}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
 	}, metav1.CreateOptions{})
 	if err == nil {

@@ -19,10 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-)
 
-// standInTaint keeps pods off Nodes that no kubelet is behind.
-const standInTaint = "conformance.ccmlab.io/stand-in"
+	"github.com/ccmlab/ccmlab/lab/labels"
+)
 
 // renewEvery is how often a stand-in's lease is renewed: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
@@ -74,16 +73,16 @@ func (t *T) NewNode(spec NodeSpec) *StandIn {
 
 // nodeOf is what a kubelet registers.
 func nodeOf(spec NodeSpec) *corev1.Node {
-	labels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
+	nodeLabels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
 	if !spec.Balanced {
-		labels[corev1.LabelNodeExcludeBalancers] = "true"
+		nodeLabels[corev1.LabelNodeExcludeBalancers] = "true"
 	}
-	maps.Copy(labels, spec.Labels)
+	maps.Copy(nodeLabels, spec.Labels)
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: nodeLabels},
 		Spec: corev1.NodeSpec{ProviderID: spec.ProviderID, Taints: []corev1.Taint{
 			{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule},
-			{Key: standInTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: labels.StandInTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule},
 		}},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: spec.Name}},

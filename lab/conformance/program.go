@@ -19,8 +19,8 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/process"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // ComponentCCM is the program's name among the lab's processes, by which the
@@ -226,7 +226,7 @@ func (p *Program) spec() (process.Spec, error) {
 	if p.ConfigTemplate != "" {
 		var config string
 		if config, err3 = fill(p.ConfigTemplate, p.Values); err3 == nil {
-			err3 = state.WriteFile(p.Values.CloudConfig, []byte(config))
+			err3 = atomicfile.Write(p.Values.CloudConfig, []byte(config))
 		}
 	}
 	return spec, errors.Join(err1, err2, err3)

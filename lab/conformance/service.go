@@ -14,10 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/util/retry"
-)
 
-// LabelSuite is on every namespace that the suite makes.
-const LabelSuite = "conformance.ccmlab.io/suite"
+	"github.com/ccmlab/ccmlab/lab/labels"
+)
 
 // Namespace is the test's own. It goes with all that is in it after the test.
 func (t *T) Namespace() string {
@@ -25,7 +24,7 @@ func (t *T) Namespace() string {
 		return t.ns
 	}
 	name := t.Name(t.test.ID)
-	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{LabelSuite: t.run}}}, metav1.CreateOptions{})
+	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.run}}}, metav1.CreateOptions{})
 	t.Must(err, "creating namespace %s", name)
 	t.Cleanup(func(ctx context.Context) error {
 		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})

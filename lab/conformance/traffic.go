@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
 // NewPods runs the workload in so many pods of the test's namespace, on Nodes
@@ -81,7 +83,7 @@ func (t *T) AwaitMachines() {
 			return err
 		}
 		for i := range nodes.Items {
-			if n := &nodes.Items[i]; !HasTaint(n, standInTaint) && HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
+			if n := &nodes.Items[i]; !HasTaint(n, labels.StandInTaint) && HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
 				return fmt.Errorf("node %s is not", n.Name)
 			}
 		}

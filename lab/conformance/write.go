@@ -7,7 +7,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 // Files are the names of those that WriteFiles writes.
@@ -29,7 +29,7 @@ func (r *Report) WriteFiles(dir string) (files []string, err error) {
 	}{{Files[0], report}, {Files[1], junit}, {Files[2], page}} {
 		file := filepath.Join(dir, f.name)
 		// For whoever may read the folder: a CI system's user is another one.
-		if err := errors.Join(state.WriteFile(file, f.data), os.Chmod(file, 0o644)); err != nil {
+		if err := errors.Join(atomicfile.Write(file, f.data), os.Chmod(file, 0o644)); err != nil {
 			return files, err
 		}
 		files = append(files, file)

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 // removingFile is the name of lab.json while the folder is being deleted. From then on there is no
@@ -71,7 +73,7 @@ func (l *Lab) Ours() error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), newFilePrefix) || e.Name() == "lab.json" && isEmptyFile(l.Path("lab.json")) {
+		if strings.HasPrefix(e.Name(), atomicfile.TempPrefix) || e.Name() == "lab.json" && isEmptyFile(l.Path("lab.json")) {
 			continue // A crash may have left such a file.
 		}
 		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, e.Name())

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -243,27 +244,5 @@ func (l *Lab) Remove() error {
 // Path is the path of a file or folder of the lab.
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
 
-// newFilePrefix begins the name of a file that is being written.
-const newFilePrefix = ".new-"
-
 // WriteFile replaces a file as a whole, readable by the owner alone.
-func WriteFile(file string, data []byte) error { return remedy.With(replaceFile(file, data)) }
-
-func replaceFile(file string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), newFilePrefix+"*") // 0600 by CreateTemp
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	err = errors.Join(err, tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-	}
-	return err
-}
+func WriteFile(file string, data []byte) error { return atomicfile.Write(file, data) }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
-	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/labels"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -70,7 +70,7 @@ const tidyBound = 2 * time.Minute
 // others is none of its business.
 func awaitNamespaces(ctx context.Context, kube kubernetes.Interface) error {
 	return cluster.Poll(ctx, "the tests' namespaces to go", func(ctx context.Context) error {
-		list, err := kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: conformance.LabelSuite})
+		list, err := kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: labels.ConformanceSuite})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%s is still there", list.Items[0].Name)
 		}

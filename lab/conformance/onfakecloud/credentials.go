@@ -15,8 +15,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/conformance"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // ExpireCredentials implements conformance.Cloud.
@@ -52,11 +52,11 @@ func (e *expiry) Renew(ctx context.Context) error {
 		return err
 	}
 	e.project, e.renewed = project.ID, name
-	return state.WriteFile(e.c.TokenFile, []byte(made.Secret))
+	return atomicfile.Write(e.c.TokenFile, []byte(made.Secret))
 }
 
 func (e *expiry) Lift(ctx context.Context) error {
-	err := errors.Join(e.Injection.Lift(ctx), state.WriteFile(e.c.TokenFile, e.own))
+	err := errors.Join(e.Injection.Lift(ctx), atomicfile.Write(e.c.TokenFile, e.own))
 	if e.renewed == "" || err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (c *Cloud) SwapCredentials(ctx context.Context) (conformance.Injection, err
 		})
 		if err == nil {
 			s.Injection = injection{api: c.API, id: counted.ID}
-			err = state.WriteFile(c.TokenFile, []byte(made.Secret))
+			err = atomicfile.Write(c.TokenFile, []byte(made.Secret))
 		}
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ type swap struct {
 // Lift ends the project and its token, too. What the CCM has made there, which it
 // should not have, stays with the lab.
 func (s *swap) Lift(ctx context.Context) error {
-	err := state.WriteFile(s.c.TokenFile, s.own)
+	err := atomicfile.Write(s.c.TokenFile, s.own)
 	if s.Injection != nil {
 		err = errors.Join(err, s.Injection.Lift(ctx))
 	}
