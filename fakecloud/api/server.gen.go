@@ -601,6 +601,21 @@ func (e ScenarioStepAction) Valid() bool {
 	}
 }
 
+// Defines values for StateReasonCode.
+const (
+	ReasonCannotListen StateReasonCode = "cannot-listen"
+)
+
+// Valid indicates whether the value is a known member of the StateReasonCode enum.
+func (e StateReasonCode) Valid() bool {
+	switch e {
+	case ReasonCannotListen:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TargetHealthState.
 const (
 	TargetHealthy   TargetHealthState = "healthy"
@@ -1427,6 +1442,12 @@ type LoadBalancer struct {
 	// health check is yet to ask, e.g. after a restart.
 	StateReason *string `json:"stateReason,omitempty"`
 
+	// StateReasonCode What `stateReason` says, for programs, where a program can do something with
+	// it; absent otherwise. Values are stable; there may be more in later versions.
+	// `cannot-listen`: the cloud cannot listen on the balancer's address and one of
+	// its ports. `stateReason` names both, and what helps.
+	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
+
 	// Tags Example: {"cluster":"lab"}
 	Tags      Tags      `json:"tags"`
 	Targets   []Target  `json:"targets"`
@@ -2201,6 +2222,12 @@ type SnapshotList struct {
 // SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
 // everyone. Some of one family only keep out all of the other.
 type SourceRanges = []string
+
+// StateReasonCode What `stateReason` says, for programs, where a program can do something with
+// it; absent otherwise. Values are stable; there may be more in later versions.
+// `cannot-listen`: the cloud cannot listen on the balancer's address and one of
+// its ports. `stateReason` names both, and what helps.
+type StateReasonCode string
 
 // Tags Example: {"cluster":"lab"}
 type Tags map[string]string

@@ -274,7 +274,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 			lb = old
 			return nil
 		}
-		lb.State, lb.StateReason = rule.To, ""
+		lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""
 		if lb.State != old.State || old.due == nil {
 			// One that is being built is not put off: changes that keep coming would
 			// keep it from ever being built.
@@ -378,7 +378,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 			return nil
 		}
 		from := lb.State
-		lb.State, lb.StateReason, lb.due = rule.To, "", c.after(now, rule.Wait)
+		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.after(now, rule.Wait)
 		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
 			return err
 		}

@@ -54,7 +54,8 @@ type Backend struct {
 type DataPlane interface {
 	// Apply puts a balancer's forwarding in force. It does so wholly, or returns
 	// an error, a sentence a person can act on, and leaves what was in force
-	// before. Connections that need not end do not.
+	// before. Connections that need not end do not. The error is a ListenError if
+	// an address and port cannot be listened on.
 	Apply(Forwarding) error
 	// Remove ends a balancer's listeners and connections. An unknown one is fine.
 	Remove(id string)
@@ -70,6 +71,22 @@ type DataPlane interface {
 	// have changed, or become known, by itself and not by Apply. It returns at
 	// once and does not call the data plane, whose locks may be held.
 	Notify(changed func(id string))
+}
+
+// ListenError is why a data plane cannot listen on an address and port.
+type ListenError struct{ Err error }
+
+func (e *ListenError) Error() string { return e.Err.Error() }
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// stateReasonCode classifies why a balancer cannot be built. It is empty for
+// what has no code.
+func stateReasonCode(failure error) StateReasonCode {
+	var cannotListen *ListenError
+	if errors.As(failure, &cannotListen) {
+		return ReasonCannotListen
+	}
+	return ""
 }
 
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
@@ -125,11 +142,11 @@ func (c *Cloud) recordBuild(built LoadBalancer, failure error) changing {
 		on, reason = Failed, failure.Error()
 	}
 	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return c.recordOutcome(ctx, tx, built, on, reason, now)
+		return c.recordOutcome(ctx, tx, built, on, reason, stateReasonCode(failure), now)
 	}
 }
 
-func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalancer, on Action, reason string, now time.Time) error {
+func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalancer, on Action, reason string, code StateReasonCode, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, built.ID)
 	if err != nil {
 		return err
@@ -142,9 +159,9 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalan
 	if !ok || rule.Same {
 		return nil
 	}
-	from, before := lb.State, lb.StateReason
-	lb.State, lb.StateReason, lb.due = rule.To, reason, c.after(now, rule.Wait)
-	if from == lb.State && before == reason {
+	before := lb
+	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.after(now, rule.Wait)
+	if lb.State == before.State && lb.StateReason == before.StateReason && lb.StateReasonCode == before.StateReasonCode {
 		// So the pauses double: what is broken for long costs a write a minute.
 		pause := min(max(now.Sub(lb.UpdatedAt), c.delay(rule.Wait)), maxRetryAfter)
 		due := now.Add(pause)
@@ -154,7 +171,7 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalan
 	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
 	}
-	return saveLoadBalancer(ctx, tx, from, &lb, now)
+	return saveLoadBalancer(ctx, tx, before.State, &lb, now)
 }
 
 func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {

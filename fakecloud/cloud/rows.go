@@ -150,7 +150,7 @@ func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from Instance
 func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
 	lb := LoadBalancer{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region,
-		State: LoadBalancerState(row.State), StateReason: row.StateReason,
+		State: LoadBalancerState(row.State), StateReason: row.StateReason, StateReasonCode: StateReasonCode(row.StateReasonCode),
 		Scheme: Scheme(row.Scheme), Algorithm: Algorithm(row.Algorithm),
 		Affinity:    time.Duration(row.Affinity) * time.Millisecond,
 		IdleTimeout: time.Duration(row.IdleTimeout) * time.Millisecond, Drain: time.Duration(row.Drain) * time.Millisecond,
@@ -193,7 +193,8 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
 		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID), Address6: addressOrNull(lb.Address6),
-		State: string(lb.State), StateReason: lb.StateReason, Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
+		State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
+		Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
 		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
 		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
@@ -226,8 +227,8 @@ func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 // updateLoadBalancerRow writes all but the targets, and tells of it nobody.
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
-		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, Listeners: toJSON(lb.Listeners),
-		Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
+		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
+		Listeners: toJSON(lb.Listeners), Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck),
 		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
 	})

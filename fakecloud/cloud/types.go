@@ -183,9 +183,11 @@ type LoadBalancer struct {
 	Address6    netip.Addr        `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
-	Listeners   []Listener        `json:"listeners"`
-	Targets     []string          `json:"targets"` // instance IDs
-	Scheme      Scheme            `json:"scheme,omitempty"`
+	// StateReasonCode is empty where programs need not tell the reason from others.
+	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
+	Listeners       []Listener      `json:"listeners"`
+	Targets         []string        `json:"targets"` // instance IDs
+	Scheme          Scheme          `json:"scheme,omitempty"`
 	// What follows up to HealthCheck is as in Forwarding.
 	Algorithm    Algorithm         `json:"algorithm,omitempty"`
 	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
@@ -200,6 +202,13 @@ type LoadBalancer struct {
 
 	due *time.Time // when State ends by itself, or is tried again
 }
+
+// StateReasonCode says what a balancer's StateReason says, for programs.
+type StateReasonCode string
+
+// ReasonCannotListen means that the data plane cannot listen on the balancer's
+// address and one of its ports.
+const ReasonCannotListen StateReasonCode = "cannot-listen"
 
 // LoadBalancerSpec asks for a balancer.
 type LoadBalancerSpec struct {

@@ -124,7 +124,7 @@ func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
 			for _, s := range added {
 				_ = s.Close()
 			}
-			return nil, bindError(at, err)
+			return nil, &cloud.ListenError{Err: bindError(at, err)}
 		}
 		added[at] = socket
 	}

@@ -51,7 +51,7 @@ func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
 		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
 		IPFamilies: each(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: ipv6Of(lb.Address6),
-		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason),
+		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason), StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events from before there was a choice tell of none.
 		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             each(lb.Listeners, listenerOf),

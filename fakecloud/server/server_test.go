@@ -568,10 +568,12 @@ func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
 	broken := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
 	require.NotNil(t, broken.StateReason)
 	assert.Contains(t, *broken.StateReason, "another server holds port")
+	assert.Equal(t, api.ReasonCannotListen, broken.StateReasonCode)
 	require.NoError(t, blocker.Close())
 	healed := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	require.NotNil(t, healed.StateReason)
 	assert.Contains(t, *healed.StateReason, "it has no targets", "what stood in the way does no more")
+	assert.Empty(t, healed.StateReasonCode)
 	assert.Equal(t, broken.Version+1, healed.Version, "tries that change nothing make no version")
 }
 

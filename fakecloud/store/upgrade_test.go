@@ -41,6 +41,8 @@ var rows = []string{
 		('lb-1', 'p-1', 'web', 'nebula-1', '127.30.64.1', 'active', '', '[{"protocol":"tcp","port":8080,"target_port":30080}]', '{}', 1, 1700000000010, 1700000000011, NULL)`,
 	`INSERT INTO load_balancers (id, project_id, name, region, address, address6, state, state_reason, listeners, tags, version, created_at, updated_at, due_at) VALUES
 		('lb-2', 'p-1', 'both', 'nebula-1', '127.30.64.2', 'fd00:30::1', 'active', '', '[{"protocol":"udp","port":53,"target_port":30053}]', '{}', 1, 1700000000010, 1700000000011, NULL)`,
+	`INSERT INTO load_balancers (id, project_id, name, region, address, state, state_reason, state_reason_code, listeners, tags, version, created_at, updated_at, due_at) VALUES
+		('lb-3', 'p-1', 'stuck', 'nebula-1', '127.30.64.3', 'error', 'cannot listen on 127.30.64.3:80', 'cannot-listen', '[{"protocol":"tcp","port":80,"target_port":30080}]', '{}', 2, 1700000000010, 1700000000011, 1700000000012)`,
 	`INSERT INTO load_balancer_targets (load_balancer_id, position, instance_id) VALUES ('lb-1', 0, 'i-2'), ('lb-1', 1, 'i-1')`,
 	`INSERT INTO events (project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES
 		('p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}'),

@@ -64,7 +64,7 @@ func (q *Queries) DeleteTargets(ctx context.Context, loadBalancerID string) erro
 }
 
 const getLoadBalancer = `-- name: GetLoadBalancer :one
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6 FROM load_balancers WHERE id = ?
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6, state_reason_code FROM load_balancers WHERE id = ?
 `
 
 func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer, error) {
@@ -93,38 +93,40 @@ func (q *Queries) GetLoadBalancer(ctx context.Context, id string) (LoadBalancer,
 		&i.IdleTimeout,
 		&i.Drain,
 		&i.Address6,
+		&i.StateReasonCode,
 	)
 	return i, err
 }
 
 const insertLoadBalancer = `-- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, address_id, address6, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO load_balancers (id, project_id, name, region, address, address_id, address6, state, state_reason, state_reason_code, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertLoadBalancerParams struct {
-	ID           string
-	ProjectID    string
-	Name         string
-	Region       string
-	Address      string
-	AddressID    *string
-	Address6     *string
-	State        string
-	StateReason  string
-	Scheme       string
-	Algorithm    string
-	Listeners    string
-	SourceRanges string
-	Affinity     int64
-	IdleTimeout  int64
-	Drain        int64
-	HealthCheck  *string
-	Tags         string
-	Version      int64
-	CreatedAt    int64
-	UpdatedAt    int64
-	DueAt        *int64
+	ID              string
+	ProjectID       string
+	Name            string
+	Region          string
+	Address         string
+	AddressID       *string
+	Address6        *string
+	State           string
+	StateReason     string
+	StateReasonCode string
+	Scheme          string
+	Algorithm       string
+	Listeners       string
+	SourceRanges    string
+	Affinity        int64
+	IdleTimeout     int64
+	Drain           int64
+	HealthCheck     *string
+	Tags            string
+	Version         int64
+	CreatedAt       int64
+	UpdatedAt       int64
+	DueAt           *int64
 }
 
 func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancerParams) error {
@@ -138,6 +140,7 @@ func (q *Queries) InsertLoadBalancer(ctx context.Context, arg InsertLoadBalancer
 		arg.Address6,
 		arg.State,
 		arg.StateReason,
+		arg.StateReasonCode,
 		arg.Scheme,
 		arg.Algorithm,
 		arg.Listeners,
@@ -171,7 +174,7 @@ func (q *Queries) InsertTarget(ctx context.Context, arg InsertTargetParams) erro
 }
 
 const listLoadBalancers = `-- name: ListLoadBalancers :many
-SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6 FROM load_balancers
+SELECT id, project_id, name, region, address, state, state_reason, listeners, tags, version, created_at, updated_at, due_at, source_ranges, affinity, health_check, address_id, scheme, algorithm, idle_timeout, drain, address6, state_reason_code FROM load_balancers
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?4 AS TEXT)) AS s))
@@ -234,6 +237,7 @@ func (q *Queries) ListLoadBalancers(ctx context.Context, arg ListLoadBalancersPa
 			&i.IdleTimeout,
 			&i.Drain,
 			&i.Address6,
+			&i.StateReasonCode,
 		); err != nil {
 			return nil, err
 		}
@@ -357,26 +361,27 @@ func (q *Queries) TargetsOf(ctx context.Context, loadBalancerID string) ([]strin
 }
 
 const updateLoadBalancer = `-- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, state_reason_code = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?
 `
 
 type UpdateLoadBalancerParams struct {
-	Name         string
-	State        string
-	StateReason  string
-	Scheme       string
-	Algorithm    string
-	Listeners    string
-	SourceRanges string
-	Affinity     int64
-	IdleTimeout  int64
-	Drain        int64
-	HealthCheck  *string
-	Tags         string
-	Version      int64
-	UpdatedAt    int64
-	DueAt        *int64
-	ID           string
+	Name            string
+	State           string
+	StateReason     string
+	StateReasonCode string
+	Scheme          string
+	Algorithm       string
+	Listeners       string
+	SourceRanges    string
+	Affinity        int64
+	IdleTimeout     int64
+	Drain           int64
+	HealthCheck     *string
+	Tags            string
+	Version         int64
+	UpdatedAt       int64
+	DueAt           *int64
+	ID              string
 }
 
 func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancerParams) error {
@@ -384,6 +389,7 @@ func (q *Queries) UpdateLoadBalancer(ctx context.Context, arg UpdateLoadBalancer
 		arg.Name,
 		arg.State,
 		arg.StateReason,
+		arg.StateReasonCode,
 		arg.Scheme,
 		arg.Algorithm,
 		arg.Listeners,

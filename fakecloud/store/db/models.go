@@ -114,28 +114,29 @@ type Instance struct {
 }
 
 type LoadBalancer struct {
-	ID           string
-	ProjectID    string
-	Name         string
-	Region       string
-	Address      string
-	State        string
-	StateReason  string
-	Listeners    string
-	Tags         string
-	Version      int64
-	CreatedAt    int64
-	UpdatedAt    int64
-	DueAt        *int64
-	SourceRanges string
-	Affinity     int64
-	HealthCheck  *string
-	AddressID    *string
-	Scheme       string
-	Algorithm    string
-	IdleTimeout  int64
-	Drain        int64
-	Address6     *string
+	ID              string
+	ProjectID       string
+	Name            string
+	Region          string
+	Address         string
+	State           string
+	StateReason     string
+	Listeners       string
+	Tags            string
+	Version         int64
+	CreatedAt       int64
+	UpdatedAt       int64
+	DueAt           *int64
+	SourceRanges    string
+	Affinity        int64
+	HealthCheck     *string
+	AddressID       *string
+	Scheme          string
+	Algorithm       string
+	IdleTimeout     int64
+	Drain           int64
+	Address6        *string
+	StateReasonCode string
 }
 
 type LoadBalancerTarget struct {

@@ -1,9 +1,9 @@
 -- name: InsertLoadBalancer :exec
-INSERT INTO load_balancers (id, project_id, name, region, address, address_id, address6, state, state_reason, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO load_balancers (id, project_id, name, region, address, address_id, address6, state, state_reason, state_reason_code, scheme, algorithm, listeners, source_ranges, affinity, idle_timeout, drain, health_check, tags, version, created_at, updated_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateLoadBalancer :exec
-UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?;
+UPDATE load_balancers SET name = ?, state = ?, state_reason = ?, state_reason_code = ?, scheme = ?, algorithm = ?, listeners = ?, source_ranges = ?, affinity = ?, idle_timeout = ?, drain = ?, health_check = ?, tags = ?, version = ?, updated_at = ?, due_at = ? WHERE id = ?;
 
 -- name: DeleteLoadBalancer :exec
 DELETE FROM load_balancers WHERE id = ?;

@@ -1,0 +1,52 @@
+package cloud
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	sentence := errors.New("cannot listen on 127.30.64.1:80")
+	plane.broken = &ListenError{Err: sentence}
+	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	require.NoError(t, err)
+	assert.Empty(t, lb.StateReasonCode)
+	advance(t, c, time.Second)
+	broken := balancerNow(t, c, p, lb)
+	assert.Equal(t, LoadBalancerError, broken.State)
+	assert.Equal(t, sentence.Error(), broken.StateReason)
+	assert.Equal(t, ReasonCannotListen, broken.StateReasonCode)
+	events, _, err := c.Events(t.Context(), p, Oldest)
+	require.NoError(t, err)
+	assert.Equal(t, ReasonCannotListen, events[len(events)-1].LoadBalancer.StateReasonCode)
+
+	// As in a database of a release that had no codes: the sentence is the same.
+	plane.broken = sentence
+	advance(t, c, time.Minute)
+	uncoded := balancerNow(t, c, p, lb)
+	assert.Equal(t, sentence.Error(), uncoded.StateReason)
+	assert.Empty(t, uncoded.StateReasonCode)
+	assert.Equal(t, broken.Version+1, uncoded.Version)
+	plane.broken = &ListenError{Err: sentence}
+	advance(t, c, time.Minute)
+	again := balancerNow(t, c, p, lb)
+	assert.Equal(t, ReasonCannotListen, again.StateReasonCode)
+	assert.Equal(t, uncoded.Version+1, again.Version, "whoever follows the events hears of the code")
+
+	updated, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
+	require.NoError(t, err)
+	assert.Empty(t, updated.StateReasonCode)
+	advance(t, c, time.Minute)
+	assert.Equal(t, ReasonCannotListen, balancerNow(t, c, p, lb).StateReasonCode)
+	plane.broken = nil
+	advance(t, c, time.Minute)
+	healed := balancerNow(t, c, p, lb)
+	assert.Equal(t, LoadBalancerActive, healed.State)
+	assert.Empty(t, healed.StateReasonCode)
+}
