@@ -79,6 +79,7 @@ test: build ## Run all tests, the integration tests on an embedded cluster among
 	$(call go_test,unit,./lab ./...,-race -p $$(($$(nproc) + 1)) -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
 	$(GO) test -vet=off -run Allocates ./fakecloud/dataplane
+	cd cmd/hello/demoserver && $(call go_test,demoserver,./...,-race)
 	cd lab/kube && $(call go_test,kube,$(filter-out %/hollow-node %/hollowkubelet,$(KUBE_PACKAGES)),-race -timeout 20m)
 	cd lab/kube && CGO_ENABLED=0 $(call go_test,hollowkubelet,./internal/hollowkubelet ./hollow-node,-timeout 20m)
 
@@ -127,7 +128,7 @@ soak: ## Send a million small connections through load balancers, or as many as 
 
 .PHONY: lint
 lint: ## Check format and style
-	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
+	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd cmd/hello/demoserver && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
 
 .PHONY: generate
 generate: ## Regenerate all generated code

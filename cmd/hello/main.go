@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
+	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
 )
 
 func main() {

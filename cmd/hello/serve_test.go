@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/internal/demoserver"
+	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
 )
 
 const sentence = "Hello from pod web-1 (10.1.0.5) on node-1 in zone zone-a\n"

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,19 @@ func TestKubernetesVersionComesFromGoMod(t *testing.T) {
 	assert.Len(t, m.Mains, 6)
 	_, err = Required(m.Dir, "example.org/none")
 	require.ErrorContains(t, err, "does not require example.org/none")
+}
+
+// The programs are made anew where a module changes that lab/kube takes from another folder.
+func TestKubernetesIsMadeOfReplacedModules(t *testing.T) {
+	m, err := Kubernetes(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	mod, err := os.ReadFile(filepath.Join(m.Dir, "go.mod"))
+	require.NoError(t, err)
+	folders := regexp.MustCompile(`(?m) => (\.\./\S+)$`).FindAllSubmatch(mod, -1)
+	require.NotEmpty(t, folders)
+	for _, folder := range folders {
+		assert.Contains(t, m.Sources, string(folder[1]))
+	}
 }
 
 // Each upstream is pinned by a folder of its own, and none is forgotten.

@@ -17,6 +17,7 @@ tool (
 )
 
 require (
+	github.com/ccmlab/ccmlab/cmd/hello/demoserver v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/cadvisor v0.56.2
 	github.com/google/uuid v1.6.0
@@ -257,3 +258,6 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.36.3
 	k8s.io/streaming => k8s.io/streaming v0.36.3
 )
+
+// A module of this repository: compiled from its folder, whatever version is required.
+replace github.com/ccmlab/ccmlab/cmd/hello/demoserver => ../../cmd/hello/demoserver

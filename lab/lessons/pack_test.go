@@ -139,6 +139,7 @@ func TestAFolderGoesOnElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	clone, err := workshopOf(filepath.Join("..", ".."))
 	require.NoError(t, err)
+	assert.NotContains(t, string(clone.files["go.mod"]), " => ./", "the clone's folders are not beside the learner's")
 	folder := filepath.Join(t.TempDir(), ownFolder)
 	_, err = clone.begin(folder, 1)
 	require.NoError(t, err)

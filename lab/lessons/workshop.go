@@ -69,6 +69,7 @@ func workshopOf(root string) (*workshop, error) {
 		return nil, err
 	}
 	text := strings.Replace(string(mod), "module "+ownModule, "module "+ownFolder, 1)
+	text = withoutModulesBelowOwn(text)
 	text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", ownModule, root)
 	return &workshop{
 		goCommand: "go",
@@ -76,6 +77,18 @@ func workshopOf(root string) (*workshop, error) {
 		// A clone that has moved on may want other versions than the learner's go.mod names.
 		env: []lab.Var{{Name: "GOFLAGS", Value: "-mod=mod " + compileFlags(), Before: " "}},
 	}, nil
+}
+
+// withoutModulesBelowOwn takes the clone's other modules out of the text of its go.mod. Where
+// they are is said relative to the clone, and a learner's CCM is made of none.
+func withoutModulesBelowOwn(goMod string) string {
+	var left strings.Builder
+	for line := range strings.Lines(goMod) {
+		if !strings.Contains(line, " "+ownModule+"/") && !strings.HasPrefix(line, "\t"+ownModule+"/") {
+			left.WriteString(line)
+		}
+	}
+	return left.String()
 }
 
 // workshopIn is a bundle's, in this folder.

@@ -61,13 +61,13 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 		return fmt.Errorf("%s does not say of which modules it is made", name)
 	}
 	for _, m := range append(info.Deps, &info.Main) {
-		if _, known := replacedByOwn[m.Path]; known && m.Replace != nil {
+		if _, known := replacedByOwn[m.Path]; known && m.Replace != nil || isOwnModule(m.Path) {
 			continue
 		}
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		if m.Path == build.ModulePath || strings.HasPrefix(m.Path, build.ModulePath+"/") {
+		if isOwnModule(m.Path) {
 			continue
 		}
 		version := module.Version{Path: m.Path, Version: m.Version}
@@ -77,6 +77,11 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 		c.modules[version] = true
 	}
 	return nil
+}
+
+// isOwnModule tells of a module's path that it is one of this repository's.
+func isOwnModule(path string) bool {
+	return path == build.ModulePath || strings.HasPrefix(path, build.ModulePath+"/")
 }
 
 // Text is the terms of all that was added, the same for the same programs.

@@ -22,7 +22,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
+	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
 )
 
 // octet keeps two runs at once, and a lab beside them, apart: labs live below

@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ccmlab/ccmlab/lab/kube/internal/demoserver"
+	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
 )
 
 // portServer serves all ports of one container.

@@ -10,9 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // container is an answerer that is asked without a network, so that its time can
@@ -52,7 +49,9 @@ func (c *container) ask(method, url string, header ...string) *httptest.Response
 func (c *container) tell(url string) string {
 	c.t.Helper()
 	w := c.ask(http.MethodPost, url)
-	require.Equal(c.t, http.StatusOK, w.Code, w.Body)
+	if w.Code != http.StatusOK {
+		c.t.Fatalf("POST %s: %d\n%s", url, w.Code, w.Body)
+	}
 	return w.Body.String()
 }
 
@@ -69,39 +68,39 @@ func probesApart() map[string]Probe {
 func TestProbesFailAsTold(t *testing.T) {
 	c := newContainer(t, probesApart())
 	said := c.tell("/fail?probe=readiness")
-	assert.Contains(t, said, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.")
-	assert.Contains(t, said, "Now: the readiness probe fails, until POST /recover\n")
-	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/readyz?full=1"))
-	assert.Equal(t, http.StatusOK, c.Probe("/livez"))
-	assert.Equal(t, http.StatusOK, c.Probe("/readyz"), "not where the probe asks")
-	assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
+	assertContains(t, said, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.")
+	assertContains(t, said, "Now: the readiness probe fails, until POST /recover\n")
+	assertEqual(t, http.StatusServiceUnavailable, c.Probe("/readyz?full=1"))
+	assertEqual(t, http.StatusOK, c.Probe("/livez"))
+	assertEqual(t, http.StatusOK, c.Probe("/readyz"), "not where the probe asks")
+	assertEqual(t, http.StatusOK, c.ask(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
 
 	var asJSON answered
-	require.NoError(t, json.Unmarshal(c.ask(http.MethodPost, "/fail?probe=readiness&for=1h&format=json").Body.Bytes(), &asJSON))
-	assert.Contains(t, asJSON.Message, "The readiness probe")
-	assert.Len(t, asJSON.Told, 1)
-	assert.Regexp(t, `^the readiness probe fails, until \d\d:\d\d:\d\d UTC or POST /recover$`, asJSON.Told[0])
+	requireNoError(t, json.Unmarshal(c.ask(http.MethodPost, "/fail?probe=readiness&for=1h&format=json").Body.Bytes(), &asJSON))
+	assertContains(t, asJSON.Message, "The readiness probe")
+	assertLen(t, 1, asJSON.Told)
+	assertMatches(t, `^the readiness probe fails, until \d\d:\d\d:\d\d UTC or POST /recover$`, asJSON.Told[0])
 
 	c.tell("/fail?probe=all")
-	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
-	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
+	assertEqual(t, http.StatusServiceUnavailable, c.Probe("/livez"))
+	assertEqual(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
 	c.tell("/recover?probe=liveness")
-	assert.Equal(t, http.StatusOK, c.Probe("/livez"))
-	assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
-	assert.NotContains(t, c.tell("/recover"), "Now:")
-	assert.Equal(t, http.StatusOK, c.Probe("/startupz"))
-	assert.Equal(t, http.StatusOK, c.Probe("/readyz?full=1"))
+	assertEqual(t, http.StatusOK, c.Probe("/livez"))
+	assertEqual(t, http.StatusServiceUnavailable, c.Probe("/startupz"))
+	assertEqual(t, false, strings.Contains(c.tell("/recover"), "Now:"))
+	assertEqual(t, http.StatusOK, c.Probe("/startupz"))
+	assertEqual(t, http.StatusOK, c.Probe("/readyz?full=1"))
 }
 
 func TestProbesThatAskAtOnePlaceFailTogether(t *testing.T) {
 	same := Probe{Port: 8080, URI: "/healthz"}
 	c := newContainer(t, map[string]Probe{Liveness: same, Readiness: same, Startup: {Port: 8080, URI: "/startupz"}})
 	said := c.tell("/fail?probe=readiness")
-	assert.Contains(t, said, "The liveness probe (GET /healthz on port 8080) fails")
-	assert.Contains(t, said, "so they fail together")
-	assert.Equal(t, []string{"the liveness probe fails, until POST /recover", "the readiness probe fails, until POST /recover"}, c.now().lines())
+	assertContains(t, said, "The liveness probe (GET /healthz on port 8080) fails")
+	assertContains(t, said, "so they fail together")
+	assertEqual(t, []string{"the liveness probe fails, until POST /recover", "the readiness probe fails, until POST /recover"}, c.now().lines())
 	c.tell("/recover?probe=liveness")
-	assert.Empty(t, c.now().lines())
+	assertLen(t, 0, c.now().lines())
 }
 
 func TestWhatIsToldForAWhileEnds(t *testing.T) {
@@ -110,28 +109,28 @@ func TestWhatIsToldForAWhileEnds(t *testing.T) {
 		c.tell("/fail?probe=liveness&for=30s")
 		c.tell("/slow?delay=2s&for=10s")
 		asked := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
-		assert.Equal(t, 2*time.Second, time.Since(asked), "probes wait, too")
+		assertEqual(t, http.StatusServiceUnavailable, c.Probe("/livez"))
+		assertEqual(t, 2*time.Second, time.Since(asked), "probes wait, too")
 		c.tell("/help?format=text")
-		assert.Equal(t, 2*time.Second, time.Since(asked), "commands do not wait")
-		assert.Equal(t, http.StatusOK, c.ask(http.MethodGet, "/?delay=1s").Code)
-		assert.Equal(t, 5*time.Second, time.Since(asked), "both delays")
+		assertEqual(t, 2*time.Second, time.Since(asked), "commands do not wait")
+		assertEqual(t, http.StatusOK, c.ask(http.MethodGet, "/?delay=1s").Code)
+		assertEqual(t, 5*time.Second, time.Since(asked), "both delays")
 
 		time.Sleep(5 * time.Second)
 		c.tell("/fail?probe=readiness&for=0s")
-		assert.Equal(t, http.StatusOK, c.Probe("/readyz?full=1"), "for no time at all")
+		assertEqual(t, http.StatusOK, c.Probe("/readyz?full=1"), "for no time at all")
 		asked = time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, c.Probe("/livez"))
-		assert.Zero(t, time.Since(asked))
+		assertEqual(t, http.StatusServiceUnavailable, c.Probe("/livez"))
+		assertEqual(t, 0, time.Since(asked))
 		time.Sleep(20 * time.Second)
-		assert.Equal(t, http.StatusOK, c.Probe("/livez"))
-		assert.Empty(t, c.now().lines())
+		assertEqual(t, http.StatusOK, c.Probe("/livez"))
+		assertLen(t, 0, c.now().lines())
 
 		c.tell("/slow?delay=5m")
 		c.tell("/slow?delay=0")
 		asked = time.Now()
 		c.ask(http.MethodGet, "/")
-		assert.Zero(t, time.Since(asked))
+		assertEqual(t, 0, time.Since(asked))
 	})
 }
 
@@ -139,11 +138,11 @@ func TestExitsWhenToldAndNotBeforeTheAnswerIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newContainer(t, nil)
 		told := time.Now()
-		assert.Contains(t, c.tell("/exit?code=3&after=2s"), "Container web exits with code 3 in 2s.")
-		assert.Equal(t, uint8(3), <-c.exits)
-		assert.Equal(t, 2*time.Second, time.Since(told))
-		assert.Contains(t, c.tell("/exit"), "Container web exits with code 0 now.")
-		assert.Equal(t, uint8(0), <-c.exits)
+		assertContains(t, c.tell("/exit?code=3&after=2s"), "Container web exits with code 3 in 2s.")
+		assertEqual(t, uint8(3), <-c.exits)
+		assertEqual(t, 2*time.Second, time.Since(told))
+		assertContains(t, c.tell("/exit"), "Container web exits with code 0 now.")
+		assertEqual(t, uint8(0), <-c.exits)
 	})
 }
 
@@ -182,29 +181,29 @@ func TestWrongCommandsTeach(t *testing.T) {
 		{"GET", "/?delay=1y", `delay="1y"`, 400},
 	} {
 		w := c.ask(test.method, test.url)
-		assert.Equal(t, test.code, w.Code, test.url)
-		assert.Contains(t, w.Body.String(), test.says, test.url)
-		assert.Contains(t, w.Body.String(), Help, test.url)
-		assert.Equal(t, test.code == 405, w.Header().Get("Allow") == "POST", test.url)
+		assertEqual(t, test.code, w.Code, test.url)
+		assertContains(t, w.Body.String(), test.says, test.url)
+		assertContains(t, w.Body.String(), Help, test.url)
+		assertEqual(t, test.code == 405, w.Header().Get("Allow") == "POST", test.url)
 
 		w = c.ask(test.method, test.url, "Accept", "application/json")
-		assert.Equal(t, test.code, w.Code, test.url)
+		assertEqual(t, test.code, w.Code, test.url)
 		var said answered
-		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &said), test.url)
-		assert.Contains(t, said.Message, test.says, test.url)
-		assert.Equal(t, Help, strings.Join(said.Help, "\n"), test.url)
-		assert.Len(t, said.Told, 2, test.url)
-		assert.Equal(t, before, c.now(), test.url)
+		requireNoError(t, json.Unmarshal(w.Body.Bytes(), &said), test.url)
+		assertContains(t, said.Message, test.says, test.url)
+		assertEqual(t, Help, strings.Join(said.Help, "\n"), test.url)
+		assertLen(t, 2, said.Told, test.url)
+		assertEqual(t, before, c.now(), test.url)
 	}
-	assert.Empty(t, c.exits)
+	assertEqual(t, 0, len(c.exits))
 }
 
 func TestWithoutHTTPProbesThereIsNoneToFail(t *testing.T) {
 	c := newContainer(t, map[string]Probe{Liveness: {Unfit: "is a tcpSocket probe."}})
 	w := c.ask(http.MethodPost, "/fail?probe=all")
-	assert.Equal(t, http.StatusConflict, w.Code)
+	assertEqual(t, http.StatusConflict, w.Code)
 	for _, says := range []string{"no startup probe", "The liveness probe is a tcpSocket probe.", "no readiness probe"} {
-		assert.Contains(t, w.Body.String(), says)
+		assertContains(t, w.Body.String(), says)
 	}
 }
 
@@ -212,12 +211,12 @@ func TestHelpTellsWhatThereIs(t *testing.T) {
 	c := newContainer(t, probesApart())
 	c.tell("/fail?probe=startup&for=1h")
 	text := c.ask(http.MethodGet, "/help").Body.String()
-	assert.True(t, strings.HasPrefix(text, Help+"\nNow: the startup probe fails, until "), text)
+	assertEqual(t, true, strings.HasPrefix(text, Help+"\nNow: the startup probe fails, until "), text)
 	for _, path := range []string{"/fail", "/recover", "/slow", "/exit"} {
 		obey, parameters := c.obeys(path)
-		assert.NotNil(t, obey)
+		assertEqual(t, false, obey == nil, path)
 		for _, p := range parameters {
-			assert.Regexp(t, `(?m)^  POST `+path+`[?[].*`+p+`=`, Help)
+			assertMatches(t, `(?m)^  POST `+path+`[?[].*`+p+`=`, Help)
 		}
 	}
 }
@@ -225,8 +224,8 @@ func TestHelpTellsWhatThereIs(t *testing.T) {
 func TestProbesThatSucceedAreNotLogged(t *testing.T) {
 	c := newContainer(t, probesApart())
 	c.Probe("/livez")
-	assert.Empty(t, c.log)
+	assertLen(t, 0, c.log)
 	c.tell("/fail?probe=liveness")
 	c.Probe("/livez")
-	assert.Equal(t, `GET /livez: the liveness probe fails, as it was told to`, c.log[len(c.log)-1])
+	assertEqual(t, `GET /livez: the liveness probe fails, as it was told to`, c.log[len(c.log)-1])
 }

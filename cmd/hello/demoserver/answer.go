@@ -1,7 +1,7 @@
-// Package demoserver answers over HTTP and UDP who a container is, and misbehaves
-// as it is told. The demo's own server (cmd/hello) and the simulated container
-// (lab/kube/internal/runtime) say and do the same, in two modules of which neither
-// may depend on the other: lab/kube/internal/demoserver links to the files here.
+// Package demoserver answers over HTTP and UDP who a container is, and misbehaves as a client's
+// commands say. The demo's own server (cmd/hello) and the simulated container
+// (lab/kube/internal/runtime) say and do the same with it. They are in two modules of which
+// neither may depend on the other, so this one is a module of its own, which both require.
 package demoserver
 
 import (

@@ -6,15 +6,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	requireNoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	requireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // volume is laid out as the kubelet's AtomicWriter does.
@@ -24,10 +21,10 @@ func volume(t *testing.T, files map[string]string) string {
 		write(t, filepath.Join(dir, "..2026_1", name), text)
 		top, _, _ := strings.Cut(name, "/")
 		if err := os.Symlink(filepath.Join("..data", top), filepath.Join(dir, top)); !os.IsExist(err) {
-			require.NoError(t, err)
+			requireNoError(t, err)
 		}
 	}
-	require.NoError(t, os.Symlink("..2026_1", filepath.Join(dir, "..data")))
+	requireNoError(t, os.Symlink("..2026_1", filepath.Join(dir, "..data")))
 	return dir
 }
 
@@ -35,13 +32,13 @@ func TestFilesAreReadThroughTheKubeletsLinks(t *testing.T) {
 	dir := volume(t, map[string]string{"greeting": "Good morning", "deep/a": "1", "deep/b": "2"})
 	at := []Mounted{{Path: "/etc/config", Host: dir}, {Path: "/etc/one", Host: filepath.Join(dir, "greeting")}, {Path: "/gone", Host: filepath.Join(dir, "none")}}
 	want := map[string]string{"/etc/config/greeting": "Good morning", "/etc/config/deep/a": "1", "/etc/config/deep/b": "2", "/etc/one": "Good morning"}
-	assert.Equal(t, want, Contents(at))
+	assertEqual(t, want, Contents(at))
 
 	// The kubelet swaps all files at once.
 	write(t, filepath.Join(dir, "..2026_2", "greeting"), "Good night")
-	require.NoError(t, os.Symlink("..2026_2", filepath.Join(dir, "..data_tmp")))
-	require.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	assert.Equal(t, map[string]string{"/etc/config/greeting": "Good night", "/etc/one": "Good night"}, Contents(at))
+	requireNoError(t, os.Symlink("..2026_2", filepath.Join(dir, "..data_tmp")))
+	requireNoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	assertEqual(t, map[string]string{"/etc/config/greeting": "Good night", "/etc/one": "Good night"}, Contents(at))
 }
 
 func TestNothingOutsideAVolumeIsRead(t *testing.T) {
@@ -51,12 +48,12 @@ func TestNothingOutsideAVolumeIsRead(t *testing.T) {
 	for name, to := range map[string]string{
 		"absolute": outside, "relative": "../../" + filepath.Base(filepath.Dir(outside)) + "/token", "folder": filepath.Dir(outside), "loop": ".", "broken": "none",
 	} {
-		require.NoError(t, os.Symlink(to, filepath.Join(dir, name)))
+		requireNoError(t, os.Symlink(to, filepath.Join(dir, name)))
 	}
 	for path, text := range Contents([]Mounted{{Path: "/v", Host: dir}}) {
-		assert.Equal(t, "1", text, path)
+		assertEqual(t, "1", text, path)
 	}
-	assert.Empty(t, Contents([]Mounted{{Path: "/v", Host: filepath.Join(dir, "absolute")}}))
+	assertEqual(t, map[string]string{}, Contents([]Mounted{{Path: "/v", Host: filepath.Join(dir, "absolute")}}))
 }
 
 func TestFilesAreToldInPart(t *testing.T) {
@@ -65,9 +62,9 @@ func TestFilesAreToldInPart(t *testing.T) {
 		files["file-"+strconv.Itoa(i)] = ""
 	}
 	found := Contents([]Mounted{{Path: "/v", Host: volume(t, files)}})
-	assert.Equal(t, strings.Repeat("é", maxTold/2)+"... (only the first 4096 bytes)", found["/v/a-big"])
-	assert.Equal(t, "x"+strings.Repeat("é", maxTold/2-1)+"... (only the first 4096 bytes)", found["/v/a-odd"])
-	assert.Equal(t, "(not text)", found["/v/a-binary"])
-	assert.Equal(t, notToldHere, found[andMore])
-	assert.Len(t, found, maxFiles+1)
+	assertEqual(t, strings.Repeat("é", maxTold/2)+"... (only the first 4096 bytes)", found["/v/a-big"])
+	assertEqual(t, "x"+strings.Repeat("é", maxTold/2-1)+"... (only the first 4096 bytes)", found["/v/a-odd"])
+	assertEqual(t, "(not text)", found["/v/a-binary"])
+	assertEqual(t, notToldHere, found[andMore])
+	assertEqual(t, maxFiles+1, len(found))
 }

@@ -1,1 +1,0 @@
-../../../../cmd/hello/internal/demoserver/answer.go
