@@ -46,7 +46,8 @@ const (
 )
 
 // TagMachine on an instance, with the value NoMachine, keeps the lab from running a
-// machine for it. The CCM does not read it; lab and suite agree on it.
+// machine for it. The CCM does not read it. The conformance suite makes such
+// instances, and plays the kubelet of their Nodes itself.
 const (
 	TagMachine = "ccmlab-machine"
 	NoMachine  = "none"

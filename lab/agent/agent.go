@@ -1,8 +1,11 @@
-// Package agent is the lab's background process. It makes instances machines:
-// each instance of the cluster that runs in the cloud has a node, unless its
-// tag ccmlab-machine is "none"; one that stops loses it, one that terminates
-// loses it for good. Where pods reach each other by the cloud's routes, it gives
-// the machines those. And it records the timeline.
+// Package agent is the lab's background process. It boots a machine, that is a node, for each
+// instance of the cluster that runs in the cloud, unless the instance's tag ccmlab-machine is
+// "none". When the instance stops, the machine is halted. When it terminates, what the machine
+// left is deleted, too. Where pods reach each other by the cloud's routes, the agent gives these
+// to the machines. It also records the timeline.
+//
+// It does not know what kind of cluster the machines belong to: see cluster.Machines. Begin with
+// Agent.Run and, for the timeline, Recorder.
 package agent
 
 import (
@@ -32,20 +35,20 @@ const (
 	shortLife    = 10 * time.Second
 )
 
-// bootBound is how long a machine may take to boot or to halt; a container
+// bootBound is how long a machine may take to boot or to halt. A container
 // that joins a cluster on a busy computer takes a minute.
 const bootBound = 5 * time.Minute
 
-// stepBound is how long all of them together may take to be swept or
-// connected: others wait for that.
+// stepBound is how long sweeping, or connecting all machines, may take. No other machine begins to
+// boot or halt meanwhile.
 const stepBound = 30 * time.Second
 
 // IsMachine tells whether a machine boots for an instance with these tags.
 func IsMachine(tags api.Tags) bool { return tags[contract.TagMachine] != contract.NoMachine }
 
-// What the timeline tells of a machine that ended though nobody had halted it.
+// What the timeline says of a machine that ended though nobody had halted it.
 const (
-	MachineSubject = "machine/" // and its name
+	MachineSubject = "machine/" // followed by its name
 	MachineEnded   = "ended"
 )
 
@@ -56,45 +59,45 @@ type cloud interface {
 	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), filter ...client.EventFilter) error
 }
 
-// nodes tells the provider ID of the Node object of a name, "" if there is no
-// such Node or it has none yet.
-type nodes func(ctx context.Context, name string) (providerID string, err error)
+// providerIDLookup gives the provider ID of the Node with this name. It is "" if there is no
+// such Node or the Node has none yet.
+type providerIDLookup func(ctx context.Context, name string) (providerID string, err error)
 
 // Agent keeps machines in step with instances.
 type Agent struct {
-	cloud    cloud
-	machines cluster.Machines
-	nodes    nodes
-	tag      string // key=value that marks the cluster's instances and routes
-	log      *slog.Logger
-	// Tell, if it is set before Run, is told of machines that boot, halt and end.
+	cloud            cloud
+	machines         cluster.Machines
+	lookupProviderID providerIDLookup
+	tag              string // key=value that marks the cluster's instances and routes
+	log              *slog.Logger
+	// Tell, if it is set before Run, is called with the machines that boot, halt and end.
 	Tell func(...timeline.Change)
 
-	seq int64 // of the newest event seen
+	seq int64 // of the newest event received
 
-	mu       sync.Mutex
-	known    map[string]api.Instance // by ID, newest version
-	routes   map[string]api.Route    // by ID, newest version
-	sizes    map[api.InstanceType]cluster.Size
-	listedAt time.Time // when known and routes were last complete lists
-	running  map[cluster.Machine]cluster.Running
-	down     map[string]bool                   // IDs of instances that went down since their machine's boot began
-	busy     map[string]bool                   // names of machines that are booting, halting or waiting to
-	delays   map[cluster.Machine]time.Duration // of those that ended soon after their boot
-	routed   map[cluster.Machine][]cluster.Route
-	wake     chan struct{}
+	mu        sync.Mutex
+	instances map[string]api.Instance // by ID, newest version
+	routes    map[string]api.Route    // by ID, newest version
+	sizes     map[api.InstanceType]cluster.Size
+	listedAt  time.Time // when instances and routes were last listed completely
+	running   map[cluster.Machine]cluster.Running
+	wentDown  map[string]bool                     // IDs of instances that have gone down since their machine's boot began
+	busy      map[string]bool                     // names of machines that are booting, halting or waiting to
+	delays    map[cluster.Machine]time.Duration   // before the next boot, of machines that ended soon after the last one
+	routed    map[cluster.Machine][]cluster.Route // what each machine was last given
+	wake      chan struct{}
 }
 
 // New makes an agent for the instances that carry the tag.
-func New(c cloud, m cluster.Machines, n nodes, tag string, log *slog.Logger) *Agent {
+func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *slog.Logger) *Agent {
 	return &Agent{
-		cloud: c, machines: m, nodes: n, tag: tag, log: log, wake: make(chan struct{}, 1),
-		down: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
+		cloud: c, machines: m, lookupProviderID: lookup, tag: tag, log: log, wake: make(chan struct{}, 1),
+		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
 		Tell: func(...timeline.Change) {},
 	}
 }
 
-// Run works until ctx ends. onEvent is told of each event of the cloud.
+// Run works until ctx ends. It calls onEvent with each event of the cloud.
 func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 	adopted, err := a.machines.Machines(ctx)
 	for ; err != nil; adopted, err = a.machines.Machines(ctx) {
@@ -107,13 +110,13 @@ func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 	}
 	a.running = adopted
 	for m, r := range adopted {
-		go a.reap(ctx, m, r)
+		go a.watchMachine(ctx, m, r)
 	}
 	var work sync.WaitGroup
 	defer work.Wait()
-	work.Go(func() { a.converge(ctx, &work) })
+	work.Go(func() { a.reconcileMachines(ctx, &work) })
 	for ctx.Err() == nil {
-		err := a.follow(ctx, onEvent)
+		err := a.followCloud(ctx, onEvent)
 		if client.HasCode(err, api.EventsExpired) {
 			a.seq = client.FromOldest
 		}
@@ -128,16 +131,16 @@ func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
 	return nil
 }
 
-// follow lists what there is, and then follows the events from where it was.
-// Those that are older than the list change nothing: see note.
-func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
-	if err := a.relist(ctx); err != nil {
+// followCloud lists instances and routes, and then follows the cloud's events, from the last one
+// received on. Events that are older than the list change nothing: see applyEvent.
+func (a *Agent) followCloud(ctx context.Context, onEvent func(api.Event)) error {
+	if err := a.listCloud(ctx); err != nil {
 		return err
 	}
 	return a.cloud.Follow(ctx, a.seq, func(ev api.Event) error {
 		a.seq = ev.Seq
 		onEvent(ev)
-		a.note(ev)
+		a.applyEvent(ev)
 		return nil
 	}, func(err error) {
 		if err != nil {
@@ -146,10 +149,10 @@ func (a *Agent) follow(ctx context.Context, onEvent func(api.Event)) error {
 	})
 }
 
-// relist replaces what is known: an instance that is on no list is gone.
-func (a *Agent) relist(ctx context.Context) error {
+// listCloud replaces all that is known of the cloud: an instance that is not listed is gone.
+func (a *Agent) listCloud(ctx context.Context) error {
 	began := time.Now()
-	instances, err := a.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{a.tag}})
+	listed, err := a.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{a.tag}})
 	if err != nil {
 		return err
 	}
@@ -163,48 +166,50 @@ func (a *Agent) relist(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.known, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
+	a.instances, a.routes, a.listedAt = map[string]api.Instance{}, map[string]api.Route{}, began
 	a.sizes = map[api.InstanceType]cluster.Size{}
 	for _, t := range types {
 		a.sizes[t.Name] = cluster.Size{CPUs: t.Vcpus, MemoryMiB: t.MemoryMiB}
 	}
-	for _, i := range instances {
-		if a.ours(i.Tags) {
-			a.known[i.ID] = i
+	for _, i := range listed {
+		if a.isManaged(i.Tags) {
+			a.instances[i.ID] = i
 		}
 	}
 	for _, r := range routes {
 		a.routes[r.ID] = r
 	}
-	clear(a.routed) // What the machines really have is seen to again.
-	a.poke()
+	clear(a.routed) // So that each machine is given its routes again.
+	a.triggerReconcile()
 	return nil
 }
 
-func (a *Agent) ours(tags api.Tags) bool {
+// isManaged tells whether an instance or route with these tags belongs to the cluster, and is
+// not said to be no machine.
+func (a *Agent) isManaged(tags api.Tags) bool {
 	key, value, _ := strings.Cut(a.tag, "=")
 	return tags[key] == value && IsMachine(tags)
 }
 
-// note takes in the newest version of an instance or a route. An older one, as
-// history holds, changes nothing; nor does the history of one that the list no
-// longer had.
-func (a *Agent) note(ev api.Event) {
+// applyEvent stores the version of an instance or a route that the event has, if it is newer than
+// the known one. Events from before the list change nothing for an instance or route that
+// was not listed any more.
+func (a *Agent) applyEvent(ev api.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case ev.Instance != nil && a.ours(ev.Instance.Tags):
+	case ev.Instance != nil && a.isManaged(ev.Instance.Tags):
 		i := *ev.Instance
-		known, ok := a.known[i.ID]
+		known, ok := a.instances[i.ID]
 		if ok && known.Version >= i.Version || !ok && ev.Time.Before(a.listedAt) {
 			return
 		}
-		a.known[i.ID] = i
-		// The cloud may be through with a reboot before its machine is looked at.
-		if _, allowed := runs(i); !allowed {
-			a.down[i.ID] = true
+		a.instances[i.ID] = i
+		// The instance may have finished a reboot before its machine is compared again.
+		if _, allowed := shouldRun(i); !allowed {
+			a.wentDown[i.ID] = true
 		}
-	case ev.Route != nil && a.ours(ev.Route.Tags):
+	case ev.Route != nil && a.isManaged(ev.Route.Tags):
 		r := *ev.Route
 		known, ok := a.routes[r.ID]
 		switch {
@@ -220,67 +225,66 @@ func (a *Agent) note(ev api.Event) {
 	default:
 		return
 	}
-	a.poke()
+	a.triggerReconcile()
 }
 
-// converge compares what runs with what should, whenever either changes. Each
-// machine boots and halts in its own time; none keeps another waiting.
-func (a *Agent) converge(ctx context.Context, work *sync.WaitGroup) {
+// reconcileMachines compares the machines that run with those that should, whenever either
+// changes. Machines boot and halt beside each other; none waits for another.
+func (a *Agent) reconcileMachines(ctx context.Context, work *sync.WaitGroup) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.wake:
 		}
-		boot, halt, keep := a.plan()
+		boot, halt, keep := a.planMachines()
 		for m, r := range halt {
-			work.Go(func() { a.halt(ctx, m, r) })
+			work.Go(func() { a.haltMachine(ctx, m, r) })
 		}
 		for _, m := range boot {
-			work.Go(func() { a.boot(ctx, m) })
+			work.Go(func() { a.bootMachine(ctx, m) })
 		}
 		if keep != nil {
-			a.sweep(ctx, keep)
+			a.sweepMachines(ctx, keep)
 		}
-		a.connect(ctx)
+		a.connectMachines(ctx)
 	}
 }
 
-// rebooting is what the cloud says of an instance whose machine goes down and up
-// again.
+// rebooting is the state reason of an instance that is pending because it reboots.
 const rebooting = "rebooting"
 
-// runs tells whether an instance is to have a machine that runs, and whether it
-// may keep one, which what is wanted always may.
-func runs(i api.Instance) (wanted, allowed bool) {
+// shouldRun tells whether an instance's machine must run (wanted), and whether one that runs may
+// go on (allowed). What is wanted is always allowed.
+func shouldRun(i api.Instance) (wanted, allowed bool) {
 	switch i.State {
 	case api.InstanceRunning:
 		return true, true
-	case api.InstancePending: // It may be a machine that was there first.
+	case api.InstancePending: // The machine may have been there before its instance.
 		return false, i.StateReason == nil || *i.StateReason != rebooting
 	default:
 		return false, false
 	}
 }
 
-// plan names the machines to boot and to halt, which are busy from now on, and
-// the instances that are to keep what they have.
-func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster.Running, keep map[string]bool) {
+// planMachines gives the machines to boot and to halt, which are busy from now on, and the IDs of
+// the instances whose machines keep their data. keep is nil before the first list.
+func (a *Agent) planMachines() (boot []cluster.Machine, halt map[cluster.Machine]cluster.Running, keep map[string]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.known == nil {
-		return nil, nil, nil // Nothing is known before the first list; nothing is stopped for that.
+	if a.instances == nil {
+		return nil, nil, nil // Nothing is known before the first list: nothing may be stopped.
 	}
 	want, may := map[cluster.Machine]bool{}, map[cluster.Machine]bool{}
 	keep = map[string]bool{}
-	for _, i := range a.known {
+	for _, i := range a.instances {
 		keep[i.ID] = i.State != api.InstanceTerminated
 		if len(i.Addresses) == 0 {
 			continue
 		}
 		m := cluster.Machine{ID: i.ID, Name: i.Name, Address: i.Addresses[0].IP}
-		wanted, allowed := runs(i)
-		may[m] = allowed && !a.down[i.ID]
+		wanted, allowed := shouldRun(i)
+		may[m] = allowed && !a.wentDown[i.ID]
 		if wanted {
 			want[m] = true
 		}
@@ -295,21 +299,21 @@ func (a *Agent) plan() (boot []cluster.Machine, halt map[cluster.Machine]cluster
 	for m := range want {
 		if a.running[m] == nil && !a.busy[m.Name] {
 			boot, a.busy[m.Name] = append(boot, m), true
-			delete(a.down, m.ID)
+			delete(a.wentDown, m.ID)
 		}
 	}
 	return boot, halt, keep
 }
 
-// idle ends what plan began.
-func (a *Agent) idle(m cluster.Machine) {
+// setIdle ends the time in which a machine is busy, which planMachines began.
+func (a *Agent) setIdle(m cluster.Machine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.busy, m.Name)
-	a.poke()
+	a.triggerReconcile()
 }
 
-func (a *Agent) halt(ctx context.Context, m cluster.Machine, r cluster.Running) {
+func (a *Agent) haltMachine(ctx context.Context, m cluster.Machine, r cluster.Running) {
 	a.log.Info("stopping machine", "name", m.Name)
 	bounded, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
@@ -319,62 +323,62 @@ func (a *Agent) halt(ctx context.Context, m cluster.Machine, r cluster.Running) 
 	}
 	if err != nil {
 		a.log.Error("stopping machine; trying again", "name", m.Name, "error", err)
-		a.later(ctx, func() { a.idle(m) })
+		a.retryLater(ctx, func() { a.setIdle(m) })
 		return
 	}
-	a.ended(m, r, 0)
-	a.idle(m)
+	a.recordMachineEnd(m, r, 0)
+	a.setIdle(m)
 }
 
-// free is an error as long as the Node object of an earlier machine of that
-// name is there. A new machine waits for the CCM to remove it: a kubelet would
-// take it for its own, and its provider ID can never be changed.
-func (a *Agent) free(ctx context.Context, m cluster.Machine) error {
+// checkNameIsFree is an error while there is a Node object of an earlier machine with the same
+// name. A new machine waits until the CCM has removed it: its kubelet would take that Node for
+// its own, and a Node's provider ID can never be changed.
+func (a *Agent) checkNameIsFree(ctx context.Context, m cluster.Machine) error {
 	if booted, err := a.machines.Booted(ctx, m); err != nil || booted {
 		return err
 	}
-	have, err := a.nodes(ctx, m.Name)
+	have, err := a.lookupProviderID(ctx, m.Name)
 	if err == nil && have != "" && have != m.ProviderID() {
 		err = fmt.Errorf("its name's Node is still that of %s", have)
 	}
 	return err
 }
 
-func (a *Agent) boot(ctx context.Context, m cluster.Machine) {
-	if err := a.free(ctx, m); err != nil {
+func (a *Agent) bootMachine(ctx context.Context, m cluster.Machine) {
+	if err := a.checkNameIsFree(ctx, m); err != nil {
 		a.log.Info("machine waits", "name", m.Name, "id", m.ID, "for", err)
-		a.later(ctx, func() { a.idle(m) })
+		a.retryLater(ctx, func() { a.setIdle(m) })
 		return
 	}
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
-	r, err := a.machines.Boot(bounded, m, a.size(m))
+	r, err := a.machines.Boot(bounded, m, a.machineSize(m))
 	if err != nil {
 		a.log.Error("booting machine; trying again", "name", m.Name, "error", err)
-		a.later(ctx, func() { a.idle(m) })
+		a.retryLater(ctx, func() { a.setIdle(m) })
 		return
 	}
 	a.log.Info("booted machine", "name", m.Name, "address", m.Address, "seconds", time.Since(began).Seconds())
-	a.tell(m, "booted", "for instance "+m.ID+" at "+m.Address, false)
+	a.reportChange(m, "booted", "for instance "+m.ID+" at "+m.Address, false)
 	a.mu.Lock()
 	a.running[m] = r
 	delete(a.routed, m)
 	a.mu.Unlock()
-	a.idle(m) // Before it is watched: its end makes it busy again.
-	go a.reap(ctx, m, r)
+	a.setIdle(m) // Before the machine is watched: its end makes it busy again.
+	go a.watchMachine(ctx, m, r)
 }
 
-// size is what the type of the machine's instance gives it.
-func (a *Agent) size(m cluster.Machine) cluster.Size {
+// machineSize is what the type of the machine's instance says.
+func (a *Agent) machineSize(m cluster.Machine) cluster.Size {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.sizes[a.known[m.ID].Type]
+	return a.sizes[a.instances[m.ID].Type]
 }
 
-// reap notices the end of a machine. One that should run is booted again, as a
-// cloud's watchdog would, after a while in which nothing else is done with it.
-func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) {
+// watchMachine waits for the end of a machine. A machine that should run is booted again, as a
+// cloud's watchdog would, after a delay in which it is busy.
+func (a *Agent) watchMachine(ctx context.Context, m cluster.Machine, r cluster.Running) {
 	began := time.Now()
 	if err := r.Wait(ctx); err != nil {
 		if !errors.Is(err, context.Canceled) {
@@ -382,15 +386,15 @@ func (a *Agent) reap(ctx context.Context, m cluster.Machine, r cluster.Running) 
 		}
 		return
 	}
-	if rest := a.ended(m, r, time.Since(began)); rest > 0 {
+	if rest := a.recordMachineEnd(m, r, time.Since(began)); rest > 0 {
 		a.log.Info("machine ended", "name", m.Name, "again after", rest)
-		a.after(ctx, rest, func() { a.idle(m) })
+		a.runAfter(ctx, rest, func() { a.setIdle(m) })
 	}
 }
 
-// ended takes note of a machine that has ended. One that nobody halted is busy
-// resting, for as long as is said.
-func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (rest time.Duration) {
+// recordMachineEnd forgets a machine that has ended at this age. Unless it was halted, the
+// machine is busy from now on, and must rest for the time that is returned.
+func (a *Agent) recordMachineEnd(m cluster.Machine, r cluster.Running, age time.Duration) (rest time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.running[m] != r {
@@ -401,10 +405,10 @@ func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (
 	previous := a.delays[m]
 	delete(a.delays, m)
 	if a.busy[m.Name] {
-		a.tell(m, "halted", "", false)
+		a.reportChange(m, "halted", "", false)
 		return 0
 	}
-	a.tell(m, MachineEnded, "nobody had halted it", true)
+	a.reportChange(m, MachineEnded, "nobody had halted it", true)
 	a.busy[m.Name] = true
 	if age >= shortLife {
 		return restartDelay
@@ -413,28 +417,28 @@ func (a *Agent) ended(m cluster.Machine, r cluster.Running, age time.Duration) (
 	return a.delays[m]
 }
 
-// tell says what has become of a machine.
-func (a *Agent) tell(m cluster.Machine, what, detail string, failed bool) {
+// reportChange reports to Tell what has become of a machine.
+func (a *Agent) reportChange(m cluster.Machine, what, detail string, failed bool) {
 	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
 }
 
-func (a *Agent) sweep(ctx context.Context, keep map[string]bool) {
+func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {
 	bounded, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
 	if err := a.machines.Sweep(bounded, keep); err != nil {
-		a.retry(ctx, "deleting what is left of machines", err)
+		a.logAndRetry(ctx, "deleting what is left of machines", err)
 	}
 }
 
-// connect gives each running machine the routes to the others.
-func (a *Agent) connect(ctx context.Context) {
+// connectMachines gives each running machine the routes to the others.
+func (a *Agent) connectMachines(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
 	var each sync.WaitGroup
-	for m, routes := range a.unrouted() {
+	for m, routes := range a.machinesToConnect() {
 		each.Go(func() {
 			if err := a.machines.Connect(bounded, m, routes); err != nil {
-				a.retry(ctx, "routes of machine "+m.Name, err)
+				a.logAndRetry(ctx, "routes of machine "+m.Name, err)
 				return
 			}
 			a.mu.Lock()
@@ -445,9 +449,9 @@ func (a *Agent) connect(ctx context.Context) {
 	each.Wait()
 }
 
-// unrouted are the machines whose routes are not as the cloud's are now. One
-// that is a blackhole in the cloud is none here.
-func (a *Agent) unrouted() map[cluster.Machine][]cluster.Route {
+// machinesToConnect are the machines whose routes differ from the cloud's, with the routes that
+// they should have. A route that is a blackhole in the cloud is left out.
+func (a *Agent) machinesToConnect() map[cluster.Machine][]cluster.Route {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	due := map[cluster.Machine][]cluster.Route{}
@@ -457,7 +461,7 @@ func (a *Agent) unrouted() map[cluster.Machine][]cluster.Route {
 		}
 		routes := []cluster.Route{}
 		for _, r := range a.routes {
-			hop := a.known[r.InstanceID]
+			hop := a.instances[r.InstanceID]
 			if r.State == api.RouteActive && hop.ID != m.ID && len(hop.Addresses) > 0 {
 				routes = append(routes, cluster.Route{Destination: r.Destination, Via: hop.Addresses[0].IP})
 			}
@@ -470,25 +474,26 @@ func (a *Agent) unrouted() map[cluster.Machine][]cluster.Route {
 	return due
 }
 
-func (a *Agent) poke() {
+// triggerReconcile makes reconcileMachines compare again.
+func (a *Agent) triggerReconcile() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
 }
 
-// retry tells of a failure and comes back to it.
-func (a *Agent) retry(ctx context.Context, what string, err error) {
+// logAndRetry logs a failure, and makes reconcileMachines compare again after restartDelay.
+func (a *Agent) logAndRetry(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	a.log.Error(what+"; trying again", "error", err)
-	a.later(ctx, a.poke)
+	a.retryLater(ctx, a.triggerReconcile)
 }
 
-func (a *Agent) later(ctx context.Context, do func()) { a.after(ctx, restartDelay, do) }
+func (a *Agent) retryLater(ctx context.Context, do func()) { a.runAfter(ctx, restartDelay, do) }
 
-func (a *Agent) after(ctx context.Context, delay time.Duration, do func()) {
+func (a *Agent) runAfter(ctx context.Context, delay time.Duration, do func()) {
 	go func() {
 		select {
 		case <-ctx.Done():

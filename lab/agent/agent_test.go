@@ -22,7 +22,7 @@ import (
 
 const bound = 20 * time.Second
 
-// fakeCloud replays what it is told.
+// fakeCloud lists and replays what a test puts into it.
 type fakeCloud struct {
 	listed []api.Instance
 	routes []api.Route
@@ -54,8 +54,8 @@ func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) erro
 	}
 }
 
-// sleepers boots real processes that sleep.
-type sleepers struct {
+// sleepMachines boots machines that are processes which sleep.
+type sleepMachines struct {
 	host process.Host
 	mu   sync.Mutex
 	last map[string]*process.Process
@@ -65,12 +65,12 @@ type sleepers struct {
 	routes map[string][]cluster.Route
 }
 
-func newSleepers(t *testing.T) *sleepers {
+func newSleepMachines(t *testing.T) *sleepMachines {
 	t.Helper()
-	return &sleepers{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{}, routes: map[string][]cluster.Route{}}
+	return &sleepMachines{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{}, routes: map[string][]cluster.Route{}}
 }
 
-func (s *sleepers) Boot(_ context.Context, m cluster.Machine, size cluster.Size) (cluster.Running, error) {
+func (s *sleepMachines) Boot(_ context.Context, m cluster.Machine, size cluster.Size) (cluster.Running, error) {
 	p, err := s.host.Start(process.Spec{Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(s.host.Lab, m.Name+".log")})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,46 +79,46 @@ func (s *sleepers) Boot(_ context.Context, m cluster.Machine, size cluster.Size)
 	return p, err
 }
 
-func (s *sleepers) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
+func (s *sleepMachines) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
 	return process.Stop(ctx, time.Second, r.(*process.Process))
 }
 
-func (s *sleepers) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
+func (s *sleepMachines) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
 	return map[cluster.Machine]cluster.Running{}, nil
 }
 
-func (s *sleepers) Booted(context.Context, cluster.Machine) (bool, error) { return false, nil }
+func (s *sleepMachines) Booted(context.Context, cluster.Machine) (bool, error) { return false, nil }
 
-func (s *sleepers) Present(context.Context) ([]cluster.Machine, error) { return nil, nil }
-func (s *sleepers) Adopt(cluster.Machine) error                        { return nil }
+func (s *sleepMachines) Present(context.Context) ([]cluster.Machine, error) { return nil, nil }
+func (s *sleepMachines) Adopt(cluster.Machine) error                        { return nil }
 
-func (s *sleepers) Sweep(_ context.Context, keep map[string]bool) error {
+func (s *sleepMachines) Sweep(_ context.Context, keep map[string]bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = keep
 	return nil
 }
 
-func (s *sleepers) Connect(_ context.Context, m cluster.Machine, routes []cluster.Route) error {
+func (s *sleepMachines) Connect(_ context.Context, m cluster.Machine, routes []cluster.Route) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.routes[m.Name] = routes
 	return nil
 }
 
-func (s *sleepers) keeps(id string) bool {
+func (s *sleepMachines) keeps(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept[id]
 }
 
-func (s *sleepers) routesOf(name string) []cluster.Route {
+func (s *sleepMachines) routesOf(name string) []cluster.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.routes[name]
 }
 
-func (s *sleepers) pid(name string) int {
+func (s *sleepMachines) pid(name string) int {
 	running, err := s.host.Running()
 	if err != nil || running[name] == nil {
 		return 0
@@ -126,13 +126,13 @@ func (s *sleepers) pid(name string) int {
 	return running[name].PID
 }
 
-func inst(id, name string, version int64, state api.InstanceState) api.Instance {
+func newInstance(id, name string, version int64, state api.InstanceState) api.Instance {
 	return api.Instance{ID: id, Name: name, Version: version, State: state, Tags: api.Tags{"cluster": "lab"},
 		Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.0.0.9"}}}
 }
 
-// run has the agent work until the test ends, and ends what it booted.
-func run(t *testing.T, a *Agent, s *sleepers) {
+// runAgent runs the agent until the test ends, and then stops the machines that it booted.
+func runAgent(t *testing.T, a *Agent, s *sleepMachines) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -148,11 +148,11 @@ func run(t *testing.T, a *Agent, s *sleepers) {
 	})
 }
 
-func TestInstancesAreMachines(t *testing.T) {
-	listedStandIn, standIn := inst("i-7", "seven", 1, api.InstanceRunning), inst("i-8", "eight", 1, api.InstanceRunning)
+func TestMachinesFollowInstances(t *testing.T) {
+	listedStandIn, standIn := newInstance("i-7", "seven", 1, api.InstanceRunning), newInstance("i-8", "eight", 1, api.InstanceRunning)
 	listedStandIn.Tags["ccmlab-machine"], standIn.Tags["ccmlab-machine"] = "none", "none"
-	cloud := &fakeCloud{listed: []api.Instance{listedStandIn, inst("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
-	s := newSleepers(t)
+	cloud := &fakeCloud{listed: []api.Instance{listedStandIn, newInstance("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
+	s := newSleepMachines(t)
 	var mu sync.Mutex
 	nodeObjects := map[string]string{}
 	providerID := func(_ context.Context, name string) (string, error) {
@@ -166,7 +166,7 @@ func TestInstancesAreMachines(t *testing.T) {
 		nodeObjects[name] = id
 	}
 	a := New(cloud, s, providerID, "cluster=lab", slog.New(slog.DiscardHandler))
-	run(t, a, s)
+	runAgent(t, a, s)
 	seq := int64(0)
 	send := func(i api.Instance) {
 		seq++
@@ -179,43 +179,43 @@ func TestInstancesAreMachines(t *testing.T) {
 
 	until("the listed instance to run", func() bool { return s.pid("one") != 0 })
 
-	send(inst("i-1", "one", 1, api.InstanceStopped)) // Older than the list: history.
-	purged := inst("i-0", "zero", 1, api.InstanceRunning)
+	send(newInstance("i-1", "one", 1, api.InstanceStopped)) // Older than the list: history.
+	purged := newInstance("i-0", "zero", 1, api.InstanceRunning)
 	cloud.events <- api.Event{Time: time.Now().Add(-time.Hour), Instance: &purged}
-	foreign := inst("i-9", "nine", 1, api.InstanceRunning)
+	foreign := newInstance("i-9", "nine", 1, api.InstanceRunning)
 	foreign.Tags = api.Tags{"cluster": "other"}
 	send(foreign)
 	send(standIn)
-	send(inst("i-2", "two", 1, api.InstancePending))
-	send(inst("i-2", "two", 2, api.InstanceRunning))
+	send(newInstance("i-2", "two", 1, api.InstancePending))
+	send(newInstance("i-2", "two", 2, api.InstanceRunning))
 	until("a new instance to run", func() bool { return s.pid("two") != 0 })
 	assert.NotZero(t, s.pid("one"), "an old event stops nothing")
 	assert.Zero(t, s.pid("nine"), "another cluster's instance is no machine of ours")
 	assert.Zero(t, s.pid("seven")+s.pid("eight"), "nor is one that is said to be none, listed or new")
 	assert.Zero(t, s.pid("zero"), "nor is one that is only history")
 
-	send(inst("i-2", "two", 3, api.InstanceStopped))
+	send(newInstance("i-2", "two", 3, api.InstanceStopped))
 	until("a stopped instance to end", func() bool { return s.pid("two") == 0 })
-	send(inst("i-2", "two", 4, api.InstanceRunning))
+	send(newInstance("i-2", "two", 4, api.InstanceRunning))
 	until("a started one to run again", func() bool { return s.pid("two") != 0 })
 
-	send(inst("i-2", "two", 5, api.InstanceError))
+	send(newInstance("i-2", "two", 5, api.InstanceError))
 	until("one in error to end", func() bool { return s.pid("two") == 0 })
 	assert.True(t, s.keeps("i-2"), "it is not gone for good")
-	send(inst("i-2", "two", 6, api.InstancePending))
-	send(inst("i-2", "two", 7, api.InstanceRunning))
+	send(newInstance("i-2", "two", 6, api.InstancePending))
+	send(newInstance("i-2", "two", 7, api.InstanceRunning))
 	until("a recovered one to run", func() bool { return s.pid("two") != 0 })
-	reboot, reason := inst("i-2", "two", 8, api.InstancePending), "rebooting"
+	reboot, reason := newInstance("i-2", "two", 8, api.InstancePending), "rebooting"
 	reboot.StateReason = &reason
 	send(reboot)
 	until("one that reboots to go down", func() bool { return s.pid("two") == 0 })
-	send(inst("i-2", "two", 9, api.InstanceRunning))
+	send(newInstance("i-2", "two", 9, api.InstanceRunning))
 	until("and to come up", func() bool { return s.pid("two") != 0 })
 	for version := int64(10); version < 20; version += 2 {
 		up := s.pid("two")
 		reboot.Version = version
 		send(reboot)
-		send(inst("i-2", "two", version+1, api.InstanceRunning))
+		send(newInstance("i-2", "two", version+1, api.InstanceRunning))
 		until("one to reboot whose cloud is through with it at once", func() bool { p := s.pid("two"); return p != 0 && p != up })
 	}
 
@@ -225,31 +225,30 @@ func TestInstancesAreMachines(t *testing.T) {
 	require.NoError(t, crashed.Signal(syscall.SIGKILL))
 	until("a crashed one to be booted again", func() bool { p := s.pid("two"); return p != 0 && p != crashed.PID })
 
-	send(inst("i-1", "one", 3, api.InstanceTerminated))
+	send(newInstance("i-1", "one", 3, api.InstanceTerminated))
 	until("a terminated one to end", func() bool { return s.pid("one") == 0 })
 	until("and to be swept away", func() bool { return !s.keeps("i-1") && s.keeps("i-2") })
 
 	setNode("one", "fakecloud://i-1")
-	send(inst("i-3", "one", 1, api.InstanceRunning))
-	send(inst("i-4", "four", 1, api.InstanceRunning))
+	send(newInstance("i-3", "one", 1, api.InstanceRunning))
+	send(newInstance("i-4", "four", 1, api.InstanceRunning))
 	until("another machine to run", func() bool { return s.pid("four") != 0 })
 	assert.Zero(t, s.pid("one"), "it waits while the old machine's Node is there")
 	setNode("one", "")
 	until("the new machine to run", func() bool { return s.pid("one") != 0 })
 }
 
-// Machines get the cloud's routes to the others; one to a stopped machine is
-// none.
-func TestMachinesGetTheCloudsRoutes(t *testing.T) {
-	one, two := inst("i-1", "one", 1, api.InstanceRunning), inst("i-2", "two", 1, api.InstanceRunning)
+// Machines get the cloud's routes to the others, without those to a stopped machine.
+func TestMachineRoutes(t *testing.T) {
+	one, two := newInstance("i-1", "one", 1, api.InstanceRunning), newInstance("i-2", "two", 1, api.InstanceRunning)
 	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
 	route := func(id, destination, hop string, version int64, state api.RouteState) api.Route {
 		return api.Route{ID: id, Destination: destination, InstanceID: hop, Version: version, State: state, Tags: api.Tags{"cluster": "lab"}}
 	}
 	cloud := &fakeCloud{listed: []api.Instance{one, two}, routes: []api.Route{route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)}, events: make(chan api.Event)}
-	s := newSleepers(t)
+	s := newSleepMachines(t)
 	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
-	run(t, a, s)
+	runAgent(t, a, s)
 	until := func(what string, want []cluster.Route, of string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, s.routesOf(of)) }, bound, 10*time.Millisecond, what)
@@ -273,21 +272,21 @@ func TestMachinesGetTheCloudsRoutes(t *testing.T) {
 	assert.Empty(t, s.routesOf("two"), "history brings nothing back")
 }
 
-// An agent that comes back while the cloud is away stops nothing.
+// An agent that starts while the cloud does not answer stops nothing.
 func TestNothingIsStoppedBeforeTheFirstList(t *testing.T) {
 	a := New(nil, nil, nil, "cluster=lab", slog.New(slog.DiscardHandler))
 	a.running = map[cluster.Machine]cluster.Running{{ID: "i-1", Name: "one"}: &process.Process{}}
-	boot, halt, keep := a.plan()
+	boot, halt, keep := a.planMachines()
 	assert.Empty(t, boot)
 	assert.Empty(t, halt)
 	assert.Nil(t, keep, "nor is anything deleted")
 }
 
-// After a restart the recorder goes on where the file ends.
+// After a restart the recorder goes on where the timeline's file ends.
 func TestRecorderDoesNotRepeatItself(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
 	event := func(seq int64) api.Event {
-		i := inst("i-1", fmt.Sprint("n", seq), 1, api.InstanceRunning)
+		i := newInstance("i-1", fmt.Sprint("n", seq), 1, api.InstanceRunning)
 		from, to := "pending", "running"
 		return api.Event{Seq: seq, Time: time.Now().Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
 	}

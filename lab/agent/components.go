@@ -1,9 +1,8 @@
 package agent
 
-// This file answers: when did the lab's processes start and end? The agent is
-// not the parent of most of them, so it looks: at those that run whether they
-// still do, which costs next to nothing, and at all processes only while one is
-// missing that somebody wants.
+// When the lab's processes started and ended. The agent is not the parent of most of them, so it
+// polls. Whether those that it knows still run is checked each time, which costs next to nothing.
+// All processes are scanned only when one of them has ended, or one is missing that is wanted.
 
 import (
 	"context"
@@ -17,20 +16,20 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// lookInterval is how long a process's end or start goes unseen.
-const lookInterval = time.Second
+// componentPollInterval is how long a process's end or start may go unseen.
+const componentPollInterval = time.Second
 
-// What is told of a component.
+// What the timeline says of a component.
 const (
 	componentStarted = "started"
 	componentEnded   = "ended"
 )
 
-// Components tells of the processes that running finds until ctx ends. Machines
-// are left to the Agent. absent are those to look out for though they have never
-// run yet; one that is not wanted is not looked out for until it is.
+// Components records the starts and ends of the components that running finds, until ctx ends.
+// Machines are left out: the Agent reports those. absent are components that have not run yet
+// and are expected. A component for which wanted is false is not searched for meanwhile.
 func (r *Recorder) Components(ctx context.Context, running func() (map[string]*process.Process, error), wanted func(name string) bool, absent ...string) error {
-	t := tracker{running: map[string]*process.Process{}, absent: map[string]bool{}, wanted: wanted}
+	t := componentTracker{running: map[string]*process.Process{}, absent: map[string]bool{}, wanted: wanted}
 	for _, name := range absent {
 		t.absent[name] = true
 	}
@@ -39,20 +38,20 @@ func (r *Recorder) Components(ctx context.Context, running func() (map[string]*p
 		if !ok {
 			continue
 		}
-		t.absent[name] = true // One that had ended may come back.
+		t.absent[name] = true // A component that had ended may come back.
 		if last.What == componentStarted {
-			t.told = append(t.told, name)
+			t.startedBefore = append(t.startedBefore, name)
 		}
 	}
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(componentPollInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		if first || t.look() {
+		if first || t.needsScan() {
 			now, err := running()
 			if err != nil {
 				r.slog.Error("looking for the lab's processes; trying again", "error", err)
 			} else {
-				r.compare(&t, now)
+				r.recordComponents(&t, now)
 			}
 		}
 		select {
@@ -65,25 +64,25 @@ func (r *Recorder) Components(ctx context.Context, running func() (map[string]*p
 
 const componentPrefix = "component/"
 
-// tracker is what is known of the components.
-type tracker struct {
-	running map[string]*process.Process
-	absent  map[string]bool
-	wanted  func(name string) bool
-	told    []string // of an earlier run: the file says that they started
+// componentTracker is what is known of the components.
+type componentTracker struct {
+	running       map[string]*process.Process
+	absent        map[string]bool
+	wanted        func(name string) bool
+	startedBefore []string // components that ran when an earlier agent last wrote the timeline
 }
 
-// look tells whether all processes must be looked at.
-func (t *tracker) look() bool {
+// needsScan tells whether all processes must be scanned.
+func (t *componentTracker) needsScan() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Keys(t.absent)), t.wanted) ||
 		slices.ContainsFunc(slices.Collect(maps.Values(t.running)), func(p *process.Process) bool { return !p.Alive() })
 }
 
-// compare tells what is new. Whatever has another process in its place ended
-// before that one started, though both are seen at once.
-func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
-	ended := map[string]string{}  // their processes, by name
-	for _, name := range t.told { // They are found again, or ended meanwhile.
+// recordComponents records what has changed since the last scan. A component that has another
+// process now ended before that one started, though both are seen at once.
+func (r *Recorder) recordComponents(t *componentTracker, now map[string]*process.Process) {
+	ended := map[string]string{}           // the process, by the component's name
+	for _, name := range t.startedBefore { // Each is found again, or has ended meanwhile.
 		was := r.components[componentPrefix+name].Detail
 		if p := now[name]; p != nil && was == processID(p) {
 			t.running[name] = p
@@ -92,7 +91,7 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 			ended[name] = was
 		}
 	}
-	t.told = nil
+	t.startedBefore = nil
 	for name, was := range t.running {
 		if p := now[name]; p == nil || p.PID != was.PID {
 			ended[name] = processID(was)
@@ -102,7 +101,7 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 	}
 	for name, was := range ended {
 		if now[name] == nil {
-			r.tellComponent(time.Now(), component(name, componentEnded, was))
+			r.recordComponent(time.Now(), componentChange(name, componentEnded, was))
 		}
 	}
 	for name, p := range now {
@@ -115,24 +114,25 @@ func (r *Recorder) compare(t *tracker, now map[string]*process.Process) {
 		if age := time.Since(began); age < 0 || began.Before(r.log.Start) { // The clock was set.
 			began = time.Now()
 		}
-		// The kernel tells starts to a hundredth of a second only.
+		// The kernel gives start times to a hundredth of a second only.
 		if last := r.components[componentPrefix+name].Time; !began.After(last) {
 			began = last.Add(2 * time.Millisecond)
 		}
 		if was, ok := ended[name]; ok {
-			r.tellComponent(began.Add(-time.Millisecond), component(name, componentEnded, was))
+			r.recordComponent(began.Add(-time.Millisecond), componentChange(name, componentEnded, was))
 		}
-		r.tellComponent(began, component(name, componentStarted, processID(p)))
+		r.recordComponent(began, componentChange(name, componentStarted, processID(p)))
 	}
 }
 
-func (r *Recorder) tellComponent(at time.Time, c timeline.Change) {
-	r.check(r.log.AddAt(at, c))
+// recordComponent writes a change of a component to the timeline.
+func (r *Recorder) recordComponent(at time.Time, c timeline.Change) {
+	r.logWriteError(r.log.AddAt(at, c))
 	r.components[c.Subject] = timeline.Entry{Time: at, Change: c}
 }
 
 func processID(p *process.Process) string { return fmt.Sprintf("process %d", p.PID) }
 
-func component(name, what, detail string) timeline.Change {
+func componentChange(name, what, detail string) timeline.Change {
 	return timeline.Change{Source: timeline.SourceLab, Subject: componentPrefix + name, What: what, Detail: detail}
 }

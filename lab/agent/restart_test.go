@@ -16,17 +16,17 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// brief are machines that live as long as they are told, one after another.
-type brief struct {
-	*sleepers // For what nobody should need to ask.
-	mu        sync.Mutex
-	lives     []time.Duration
-	booted    []time.Time
+// shortLivedMachines boots machines that live as long as lives says, one after another.
+type shortLivedMachines struct {
+	*sleepMachines // For the methods that this test does not need.
+	mu             sync.Mutex
+	lives          []time.Duration
+	booted         []time.Time
 }
 
-type life chan struct{}
+type lifetime chan struct{}
 
-func (l life) Wait(ctx context.Context) error {
+func (l lifetime) Wait(ctx context.Context) error {
 	select {
 	case <-l:
 		return nil
@@ -35,13 +35,13 @@ func (l life) Wait(ctx context.Context) error {
 	}
 }
 
-func (b *brief) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+func (b *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := life(make(chan struct{}))
+	l := lifetime(make(chan struct{}))
 	if n := len(b.booted); n < len(b.lives) {
 		if b.lives[n] == 0 {
-			close(l) // It has ended before anybody can look.
+			close(l) // It has ended before the agent can watch it.
 		} else {
 			time.AfterFunc(b.lives[n], func() { close(l) })
 		}
@@ -50,12 +50,12 @@ func (b *brief) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Ru
 	return l, nil
 }
 
-// A machine that dies at once is booted again later and later, and told of as
-// often as it dies; one that has lived for a while comes back soon.
-func TestMachineThatDiesAtOnce(t *testing.T) {
+// A machine that dies at once is booted again after a delay that grows, and each of its ends is
+// reported. After a machine has lived for a while, the delay is short again.
+func TestRestartBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud := &fakeCloud{listed: []api.Instance{inst("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event)}
-		b := &brief{sleepers: &sleepers{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0)}
+		cloud := &fakeCloud{listed: []api.Instance{newInstance("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event)}
+		b := &shortLivedMachines{sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0)}
 		b.routes = map[string][]cluster.Route{}
 		a := New(cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
 		var told []string

@@ -12,18 +12,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// A machine is as big as its instance's type says, listed or new, and stays so
-// whenever it is booted again.
-func TestMachinesHaveTheSizeOfTheirType(t *testing.T) {
+// A machine has the size that its instance's type says, whether the instance was listed or is
+// new, and keeps it whenever it is booted again.
+func TestMachineSize(t *testing.T) {
 	typed := func(id, name string, version int64, state api.InstanceState, kind api.InstanceType) api.Instance {
-		i := inst(id, name, version, state)
+		i := newInstance(id, name, version, state)
 		i.Type = kind
 		return i
 	}
 	cloud := &fakeCloud{listed: []api.Instance{typed("i-1", "one", 1, api.InstanceRunning, api.InstanceTypeSmall)}, events: make(chan api.Event)}
-	s := newSleepers(t)
+	s := newSleepMachines(t)
 	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
-	run(t, a, s)
+	runAgent(t, a, s)
 	seq := int64(0)
 	send := func(version int64, state api.InstanceState) {
 		seq++

@@ -21,7 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-func recorded(t *testing.T, log timeline.Log) []string {
+func readTimeline(t *testing.T, log timeline.Log) []string {
 	t.Helper()
 	entries, err := log.Read()
 	require.NoError(t, err)
@@ -32,8 +32,8 @@ func recorded(t *testing.T, log timeline.Log) []string {
 	return told
 }
 
-// An agent that starts again tells what has happened since, and nothing twice.
-func TestWatchGoesOnWhereItWas(t *testing.T) {
+// An agent that starts again records what has happened since, and nothing twice.
+func TestWatchAfterRestart(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default", UID: "u"}, Type: corev1.EventTypeWarning, Reason: "SyncLoadBalancerFailed", Count: 1,
@@ -49,7 +49,7 @@ func TestWatchGoesOnWhereItWas(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Watch(ctx, client) }()
 		change()
-		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, recorded(t, log)) }, bound, 10*time.Millisecond)
+		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, readTimeline(t, log)) }, bound, 10*time.Millisecond)
 		cancel()
 		require.NoError(t, <-done)
 	}
@@ -85,7 +85,7 @@ func TestComponents(t *testing.T) {
 		change()
 		// Of two components, the kernel does not tell which was first to the millisecond.
 		assert.EventuallyWithT(t, func(c *assert.CollectT) {
-			got := recorded(t, log)
+			got := readTimeline(t, log)
 			assert.ElementsMatch(c, want, got)
 			isEtcd := func(line string) bool { return strings.Contains(line, "/etcd ") }
 			assert.Equal(c, filtered(want, isEtcd), filtered(got, isEtcd))
@@ -115,13 +115,13 @@ func filtered(lines []string, keep func(string) bool) []string {
 
 func always(string) bool { return true }
 
-// What ended and started while no agent ran is told by the next one, in the order
-// in which it was, with the process that it was.
-func TestComponentsWhileNobodyLooked(t *testing.T) {
+// Components that ended and started while no agent ran are recorded by the next one, in the right
+// order and each with its process.
+func TestComponentsWhileNoAgentRan(t *testing.T) {
 	t.Parallel()
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now().Add(-time.Hour)}
 	for _, name := range []string{"gone", "again"} {
-		require.NoError(t, log.AddAt(log.Start, component(name, componentStarted, "process 1")))
+		require.NoError(t, log.AddAt(log.Start, componentChange(name, componentStarted, "process 1")))
 	}
 	host := process.Host{Lab: t.TempDir()}
 	p, err := host.Start(process.Spec{Component: "again", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
@@ -150,9 +150,9 @@ func TestComponentsWhileNobodyLooked(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// All processes are looked at once, and again only when one ends or somebody wants
-// one that does not run.
-func TestComponentsThatNobodyWants(t *testing.T) {
+// All processes are scanned once, and again only when one ends or one is wanted that does not
+// run.
+func TestComponentsThatAreNotWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
 		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
@@ -167,7 +167,7 @@ func TestComponentsThatNobodyWants(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 1, looked)
 		wanted.Store(true)
-		time.Sleep(2 * lookInterval)
+		time.Sleep(2 * componentPollInterval)
 		synctest.Wait()
 		assert.Equal(t, 3, looked)
 		cancel()
