@@ -1,5 +1,8 @@
-// Package doctor looks at what the lab needs of a machine, and says for each
-// thing that is not so what mends it.
+// Package doctor checks whether a machine has what the lab needs, and says for each
+// problem what fixes it.
+//
+// It changes nothing on the machine, and sees it only through Machine, so that a test can put
+// another in its place. Begin with Examine and the list of checks.
 package doctor
 
 import (
@@ -15,86 +18,86 @@ type Level string
 // Levels.
 const (
 	OK Level = "ok"
-	// Info is worth knowing, and keeps nobody from a lab.
+	// Info is worth knowing, and prevents no lab.
 	Info Level = "info"
-	// Fix must be mended.
+	// Fix must be fixed before a lab can run.
 	Fix Level = "fix"
 )
 
-// Finding is what one check saw. Its JSON is a contract: fields are added, never
+// Finding is the result of one check. Its JSON is a contract: fields are added, never
 // renamed.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
 	Seen  string `json:"seen"`
-	// Fix is what to do, a command to copy where there is one.
+	// Fix is what to do; a command to copy, where there is one.
 	Fix string `json:"fix,omitempty"`
 }
 
-// bound is how long a check may take: some ask programs that may hang.
+// bound is how long a check may take. Some run programs, which may hang.
 const bound = 1800 * time.Millisecond
 
-// check is one look at the machine.
+// check examines one property of the machine.
 type check struct {
-	name string
-	look func(ctx context.Context, m *Machine) Finding
+	name    string
+	examine func(ctx context.Context, m *Machine) Finding
 }
 
 // checks in the order in which they are shown.
 var checks = []check{
-	{"system", system},
-	{"clock", clock},
-	{"programs", programs},
-	{"go", goTool},
-	{"gcc", gcc},
-	{"tools", tools},
-	{"memory", memory},
-	{"disk", disk},
-	{"folder", folder},
-	{"open files", openFiles},
-	{"processes", processes},
-	{"inotify", inotify},
-	{"loopback", loopback},
-	{"ports", ports},
-	{"low ports", lowPorts},
-	{"slots", slots},
-	{"labs", labs},
-	{"leftovers", leftovers},
-	{"proxy", proxy},
-	{"kubectl", kubectl},
-	{"bundles", bundles},
-	{"kind", containers},
+	{"system", checkSystem},
+	{"clock", checkClock},
+	{"programs", checkPrograms},
+	{"go", checkGo},
+	{"gcc", checkGCC},
+	{"tools", checkTools},
+	{"memory", checkMemory},
+	{"disk", checkDisk},
+	{"folder", checkFolder},
+	{"open files", checkOpenFiles},
+	{"processes", checkProcesses},
+	{"inotify", checkInotify},
+	{"loopback", checkLoopback},
+	{"ports", checkPorts},
+	{"low ports", checkLowPorts},
+	{"slots", checkSlots},
+	{"labs", checkLabs},
+	{"leftovers", checkLeftovers},
+	{"proxy", checkProxy},
+	{"kubectl", checkKubectl},
+	{"bundles", checkBundles},
+	{"kind", checkContainerEngine},
 }
 
-// Examine makes all checks at once. Cluster is the kind of cluster that is
-// wanted: what kind needs is a must for kind alone.
+// Examine makes all checks at once. What only a kind cluster needs is a problem only where
+// m.Cluster is kind.
 func Examine(ctx context.Context, m *Machine) []Finding {
 	findings := make([]Finding, len(checks))
 	var all sync.WaitGroup
 	for i, c := range checks {
-		all.Go(func() { findings[i] = c.examine(ctx, m) })
+		all.Go(func() { findings[i] = c.run(ctx, m) })
 	}
 	all.Wait()
 	return findings
 }
 
-// examine is bounded even where the look is not: what hangs is left behind.
-func (c check) examine(ctx context.Context, m *Machine) Finding {
+// run makes the check, within bound. A check that hangs is left running, and reported.
+func (c check) run(ctx context.Context, m *Machine) Finding {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	seen := make(chan Finding, 1)
-	go func() { seen <- c.look(ctx, m) }()
+	result := make(chan Finding, 1)
+	go func() { result <- c.examine(ctx, m) }()
 	var f Finding
 	select {
-	case f = <-seen:
+	case f = <-result:
 	case <-ctx.Done():
-		f = unknown(fmt.Errorf("no answer within %s", bound))
+		f = unknownFinding(fmt.Errorf("no answer within %s", bound))
 	}
 	f.Check = c.name
 	return f
 }
 
-// Problems counts what must be mended.
+// Problems counts the findings that must be fixed.
 func Problems(findings []Finding) (n int) {
 	for _, f := range findings {
 		if f.Level == Fix {
@@ -104,17 +107,17 @@ func Problems(findings []Finding) (n int) {
 	return n
 }
 
-func ok(format string, args ...any) Finding {
+func okFinding(format string, args ...any) Finding {
 	return Finding{Level: OK, Seen: fmt.Sprintf(format, args...)}
 }
 
-func info(hint, format string, args ...any) Finding {
+func infoFinding(hint, format string, args ...any) Finding {
 	return Finding{Level: Info, Seen: fmt.Sprintf(format, args...), Fix: hint}
 }
 
-func fix(remedy, format string, args ...any) Finding {
+func fixFinding(remedy, format string, args ...any) Finding {
 	return Finding{Level: Fix, Seen: fmt.Sprintf(format, args...), Fix: remedy}
 }
 
-// unknown is for a check that could not be made, which it says.
-func unknown(err error) Finding { return info("", "could not be checked: %v", err) }
+// unknownFinding is the finding of a check that could not be made.
+func unknownFinding(err error) Finding { return infoFinding("", "could not be checked: %v", err) }

@@ -20,13 +20,13 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// files are a machine's, by path.
+// files are the contents of a machine's files, by path.
 type files map[string]string
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// fit is a machine on which nothing is to be mended, and nothing worth a word.
-func fit() (*Machine, files, map[string]string) {
+// healthyMachine is a machine for which every finding is OK, with its files and its environment.
+func healthyMachine() (*Machine, files, map[string]string) {
 	content := files{
 		"/proc/sys/kernel/osrelease":                    "6.1.0-13-amd64\n",
 		"/proc/meminfo":                                 "MemTotal: 16000000 kB\nMemAvailable:    8000000 kB\n",
@@ -79,8 +79,8 @@ func fit() (*Machine, files, map[string]string) {
 	return m, content, env
 }
 
-func TestFitMachine(t *testing.T) {
-	m, _, _ := fit()
+func TestHealthyMachine(t *testing.T) {
+	m, _, _ := healthyMachine()
 	findings := Examine(t.Context(), m)
 	assert.Zero(t, Problems(findings))
 	assert.Len(t, findings, len(checks))
@@ -92,8 +92,8 @@ func TestFitMachine(t *testing.T) {
 	}
 }
 
-// listening is a line of /proc/net/tcp.
-func listening(address string, uid int, inode string) string {
+// tcpListenLine is a line of /proc/net/tcp for a socket that listens.
+func tcpListenLine(address string, uid int, inode string) string {
 	return fmt.Sprintf("   0: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d        0 %s 1 0000000000000000 100 0 0 10 0\n", address, uid, inode)
 }
 
@@ -213,22 +213,22 @@ func TestFindings(t *testing.T) {
 			}
 		}, Fix, "operation not permitted", "loopback"},
 		"a port held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += listening("00000000:192B", 33, "77") + listening("0100007F:280A", 0, "78")
+			m.files["/proc/net/tcp"] += tcpListenLine("00000000:192B", 33, "77") + tcpListenLine("0100007F:280A", 0, "78")
 			m.Holder = func(inode string) string { return "nginx (pid 12) of " + inode }
 		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
 		"a real kubelet's, on IPv6": {"ports", func(m machine) {
-			m.files["/proc/net/tcp6"] = listening(strings.Repeat("0", 32)+":280A", 0, "78")
+			m.files["/proc/net/tcp6"] = tcpListenLine(strings.Repeat("0", 32)+":280A", 0, "78")
 		}, Info, "10250 (kubelet) by user 0", ""},
 		"all locks held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += listening("00000000:2115", 0, "1") + listening("00000000:4825", 0, "2") + listening("00000000:6F35", 0, "3")
+			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2115", 0, "1") + tcpListenLine("00000000:4825", 0, "2") + tcpListenLine("00000000:6F35", 0, "3")
 		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of", "end one of them"},
 		"no low ports": {"low ports", func(m machine) { m.files["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "1024\n" }, Info, "may not listen below 1024", "sysctl"},
 		"somebody's labs": {"slots", func(m machine) {
-			m.files["/proc/net/tcp"] += listening("01001E7F:2115", 1001, "1") + listening("01001E7F:192B", 1001, "2") + listening("01001F7F:2115", 1000, "3") + listening("0100007F:0016", 0, "4")
+			m.files["/proc/net/tcp"] += tcpListenLine("01001E7F:2115", 1001, "1") + tcpListenLine("01001E7F:192B", 1001, "2") + tcpListenLine("01001F7F:2115", 1000, "3") + tcpListenLine("0100007F:0016", 0, "4")
 		}, OK, "68 of 70 are free; 1 taken by user 1001", ""},
 		"all slots taken": {"slots", func(m machine) {
 			for x := 30; x <= 99; x++ {
-				m.files["/proc/net/tcp"] += listening(fmt.Sprintf("0100%02X7F:2115", x), 1000, "1")
+				m.files["/proc/net/tcp"] += tcpListenLine(fmt.Sprintf("0100%02X7F:2115", x), 1000, "1")
 			}
 		}, Fix, "0 of 70 are free", "lab down"},
 		"damaged table": {"slots", func(m machine) {
@@ -278,12 +278,12 @@ func TestFindings(t *testing.T) {
 		}, Fix, "not to be had: none", "install Docker"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, content, env := fit()
+			m, content, env := healthyMachine()
 			tc.spoil(machine{m, content, env})
 			var found *Finding
 			for _, c := range checks {
 				if c.name == tc.check {
-					f := c.examine(t.Context(), m)
+					f := c.run(t.Context(), m)
 					found = &f
 				}
 			}
@@ -298,10 +298,10 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// A check that hangs costs its bound, and the others nothing.
-func TestBounded(t *testing.T) {
+// A check that hangs takes as long as bound, and delays no other.
+func TestHangingCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, _ := fit()
+		m, _, _ := healthyMachine()
 		hang := make(chan struct{})
 		m.Engine = func(context.Context) (string, error) { <-hang; return "", errors.New("too late") }
 		began := time.Now()
@@ -314,14 +314,14 @@ func TestBounded(t *testing.T) {
 	})
 }
 
-// The Go that doctor asks for is the one that go.mod does.
+// The version of Go that doctor asks for is the one in go.mod.
 func TestNeedGoIsTheModules(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	require.NoError(t, err)
 	assert.Contains(t, string(mod), "\ngo "+NeedGo+"\n")
 }
 
-// On a real machine every check says something, of which nothing is a panic.
+// On the real machine every check has a finding, and none panics.
 func TestThisMachine(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for _, f := range Examine(t.Context(), This("embedded")) {

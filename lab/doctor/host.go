@@ -1,6 +1,6 @@
 package doctor
 
-// What the machine is, and how much of it there is.
+// Checks of the operating system, the tools, the resources and their limits.
 
 import (
 	"cmp"
@@ -20,121 +20,123 @@ import (
 )
 
 const (
-	// NeedGo is go.mod's.
+	// NeedGo is the version of Go in go.mod.
 	NeedGo = "1.26.0"
-	// needKernel has pidfd_open(2), by which no process is mistaken for another.
+	// needKernel is the first kernel with pidfd_open(2), by which no process is mistaken for another.
 	needKernel = "5.3"
-	// needMemory, in MB, is what a lab of three nodes takes, with some room.
+	// needMemory, in MB, is what a lab of three nodes takes, with a reserve.
 	needMemory = 1500
-	// needDisk, in MB, is some rooms above what one lab's folder grows to in an
-	// hour; buildDisk is what Go's cache grows to at the first build.
+	// needDisk, in MB, is somewhat above what one lab's folder grows to in an
+	// hour. buildDisk, in MB, is what Go's cache grows to at the first build.
 	needDisk  = 500
 	buildDisk = 8 << 10
-	// needFiles is what etcd and the API server want of open files, per process.
+	// needFiles is how many open files etcd and the API server each need.
 	needFiles = 1024
 	// needTasks is above the threads that a lab of three nodes has.
 	needTasks = 300
-	// needInstances and needWatches of inotify are above a lab's; kind's first
-	// limit is the kernel's default of instances.
+	// needInstances and needWatches are above what a lab takes of inotify. kindInstances is the
+	// kernel's default, the limit that kind clusters reach first.
 	needInstances, needWatches = 32, 1024
 	kindInstances              = 128
 )
 
-func system(_ context.Context, m *Machine) Finding {
+func checkSystem(_ context.Context, m *Machine) Finding {
 	what := m.OS + "/" + m.Arch
 	if m.OS != "linux" {
-		return fix("use a Linux virtual machine or container", "%s: the lab needs Linux", what)
+		return fixFinding("use a Linux virtual machine or container", "%s: the lab needs Linux", what)
 	}
 	release, err := m.Read("/proc/sys/kernel/osrelease")
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	kernel := strings.TrimSpace(string(release))
-	if major, minor := 0, 0; scan(kernel, "%d.%d", &major, &minor) && (major < 5 || major == 5 && minor < 3) {
-		return fix("update the kernel", "%s, kernel %s: the lab needs %s or newer", what, kernel, needKernel)
+	if major, minor := 0, 0; scanPrefix(kernel, "%d.%d", &major, &minor) && (major < 5 || major == 5 && minor < 3) {
+		return fixFinding("update the kernel", "%s, kernel %s: the lab needs %s or newer", what, kernel, needKernel)
 	}
-	return ok("%s, kernel %s", what, kernel)
+	return okFinding("%s, kernel %s", what, kernel)
 }
 
-func scan(s, format string, to ...any) bool {
+// scanPrefix tells whether all of the format's values are at the beginning of s.
+func scanPrefix(s, format string, to ...any) bool {
 	n, _ := fmt.Sscanf(s, format, to...)
 	return n == len(to)
 }
 
-// clock: certificates and leases are of no use to one that has gone back.
-func clock(_ context.Context, m *Machine) Finding {
+// checkClock finds a clock that was set back: then certificates and leases are not valid yet.
+func checkClock(_ context.Context, m *Machine) Finding {
 	now, stamp := m.Now(), "2006-01-02 15:04 MST"
 	const fixed = "set the clock: timedatectl set-ntp true"
 	if now.Before(m.Built) {
-		return fix(fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp))
+		return fixFinding(fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp))
 	}
 	all, _ := m.Labs()
-	seen := ok("%s", now.Format(stamp))
+	seen := okFinding("%s", now.Format(stamp))
 	for _, l := range all {
 		if l.State == nil || !now.Before(l.State.StartedAt) {
 			continue
 		}
 		made := fmt.Sprintf("it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp))
 		if now.Before(l.State.StartedAt.Add(-pki.Margin)) {
-			return fix(fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made)
+			return fixFinding(fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made)
 		}
-		seen = info(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
+		seen = infoFinding(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
 	}
 	return seen
 }
 
-func programs(_ context.Context, m *Machine) Finding {
+func checkPrograms(_ context.Context, m *Machine) Finding {
 	if len(m.Missing) > 0 {
-		return fix("make build", "missing: %s", strings.Join(m.Missing, ", "))
+		return fixFinding("make build", "missing: %s", strings.Join(m.Missing, ", "))
 	}
-	return ok("all in %s and %s", m.Bin, m.Kube)
+	return okFinding("all in %s and %s", m.Bin, m.Kube)
 }
 
-// toBuild is a finding about a tool that only building needs.
-func (m *Machine) toBuild(remedy, format string, args ...any) Finding {
+// buildToolFinding is a finding about a tool that only building needs. It must be fixed where
+// programs are still to be built.
+func (m *Machine) buildToolFinding(remedy, format string, args ...any) Finding {
 	if len(m.Missing) > 0 {
-		return fix(remedy, format, args...)
+		return fixFinding(remedy, format, args...)
 	}
-	return info(remedy+" (to build; what is built runs without)", format, args...)
+	return infoFinding(remedy+" (to build; what is built runs without)", format, args...)
 }
 
-func goTool(ctx context.Context, m *Machine) Finding {
+func checkGo(ctx context.Context, m *Machine) Finding {
 	install := "install Go " + NeedGo + " or newer: https://go.dev/dl"
 	file, err := m.Find("go")
 	if err != nil {
-		return m.toBuild(install, "not in PATH")
+		return m.buildToolFinding(install, "not in PATH")
 	}
-	said, err := m.Run(ctx, "", file, "version")
+	output, err := m.Run(ctx, "", file, "version")
 	if err != nil {
-		return m.toBuild(install, "%s: %v", file, err)
+		return m.buildToolFinding(install, "%s: %v", file, err)
 	}
 	// go version go1.26.8 linux/amd64
-	fields := strings.Fields(said)
+	fields := strings.Fields(output)
 	if len(fields) < 3 || !version.IsValid(fields[2]) {
-		return info("", "%s says of itself: %s", file, said)
+		return infoFinding("", "%s says of itself: %s", file, output)
 	}
 	if version.Compare(fields[2], "go"+NeedGo) < 0 {
-		return m.toBuild(install, "%s is %s", file, fields[2])
+		return m.buildToolFinding(install, "%s is %s", file, fields[2])
 	}
-	return ok("%s, %s", fields[2], file)
+	return okFinding("%s, %s", fields[2], file)
 }
 
-// gcc must compile and link, statically as the build does: a compiler without
-// the C library's static half is of no use.
-func gcc(ctx context.Context, m *Machine) Finding {
+// checkGCC has gcc compile and link a program, statically as the build does. A compiler without
+// the static half of the C library fails.
+func checkGCC(ctx context.Context, m *Machine) Finding {
 	install := "install gcc and the C library's headers, such as: sudo apt-get install gcc libc6-dev (the cloud's database, SQLite, is C)"
 	compiler := cmp.Or(m.Getenv("CC"), "gcc")
 	file, err := m.Find(strings.Fields(compiler)[0])
 	if err != nil {
-		return m.toBuild(install, "%s is not in PATH", compiler)
+		return m.buildToolFinding(install, "%s is not in PATH", compiler)
 	}
 	if _, err := m.Run(ctx, "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n", file, "-x", "c", "-static", "-o", "/dev/null", "-"); err != nil {
-		return m.toBuild(install, "%s compiles nothing: %v", file, err)
+		return m.buildToolFinding(install, "%s compiles nothing: %v", file, err)
 	}
-	return ok("%s compiles", file)
+	return okFinding("%s compiles", file)
 }
 
-func tools(_ context.Context, m *Machine) Finding {
+func checkTools(_ context.Context, m *Machine) Finding {
 	var missing, there []string
 	for _, tool := range []string{"make", "git", "curl"} {
 		if _, err := m.Find(tool); err != nil {
@@ -145,37 +147,38 @@ func tools(_ context.Context, m *Machine) Finding {
 	}
 	switch {
 	case len(missing) == 0:
-		return ok("%s", strings.Join(there, ", "))
+		return okFinding("%s", strings.Join(there, ", "))
 	case strings.Contains(strings.Join(missing, " "), "make"):
-		return m.toBuild("install make", "not in PATH: %s", strings.Join(missing, ", "))
+		return m.buildToolFinding("install make", "not in PATH: %s", strings.Join(missing, ", "))
 	}
-	return info("git is for the sources, curl to ask the load balancers", "not in PATH: %s", strings.Join(missing, ", "))
+	return infoFinding("git is for the sources, curl to ask the load balancers", "not in PATH: %s", strings.Join(missing, ", "))
 }
 
-func memory(_ context.Context, m *Machine) Finding {
+func checkMemory(_ context.Context, m *Machine) Finding {
 	data, err := m.Read("/proc/meminfo")
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	free, where := uint64(0), "available"
 	for line := range strings.Lines(string(data)) {
-		if scan(line, "MemAvailable: %d kB", &free) {
+		if scanPrefix(line, "MemAvailable: %d kB", &free) {
 			break
 		}
 	}
 	free >>= 10
-	if left, ok := m.cgroup("memory.max", "memory.current"); ok && left>>20 < free {
+	if left, ok := m.leftInCgroup("memory.max", "memory.current"); ok && left>>20 < free {
 		free, where = left>>20, "left of this control group's limit"
 	}
 	if free < needMemory {
-		return fix("end something, or use fewer nodes: lab up --nodes 1", "%d MB %s; a lab of three nodes wants %d", free, where, needMemory)
+		return fixFinding("end something, or use fewer nodes: lab up --nodes 1", "%d MB %s; a lab of three nodes wants %d", free, where, needMemory)
 	}
-	return ok("%d MB %s", free, where)
+	return okFinding("%d MB %s", free, where)
 }
 
-// cgroup is what is left of the tightest limit that this process is under (cgroups(7),
-// version 2); not ok where there is none. Memory that only caches files is left, too.
-func (m *Machine) cgroup(limit, current string) (left uint64, found bool) {
+// leftInCgroup is what is left of the tightest limit that applies to this process (cgroups(7),
+// version 2). It is not found where there is no limit. Memory that only caches files counts as
+// left, too.
+func (m *Machine) leftInCgroup(limit, current string) (left uint64, found bool) {
 	line, err := m.Read("/proc/self/cgroup")
 	if err != nil {
 		return 0, false
@@ -187,13 +190,13 @@ func (m *Machine) cgroup(limit, current string) (left uint64, found bool) {
 	group, _, _ = strings.Cut(group, "\n")
 	for dir := path.Join("/", group); ; dir = path.Dir(dir) {
 		folder := path.Join("/sys/fs/cgroup", dir)
-		highest, err1 := m.number(path.Join(folder, limit))
-		used, err2 := m.number(path.Join(folder, current))
+		highest, err1 := m.readNumber(path.Join(folder, limit))
+		used, err2 := m.readNumber(path.Join(folder, current))
 		if err1 == nil && err2 == nil {
 			if stat, err := m.Read(path.Join(folder, "memory.stat")); err == nil && limit == "memory.max" {
 				var cached uint64
 				_, rest, _ := strings.Cut(string(stat), "inactive_file ")
-				_ = scan(rest, "%d", &cached)
+				_ = scanPrefix(rest, "%d", &cached)
 				used -= min(used, cached)
 			}
 			if here := highest - min(highest, used); !found || here < left {
@@ -206,127 +209,127 @@ func (m *Machine) cgroup(limit, current string) (left uint64, found bool) {
 	}
 }
 
-func (m *Machine) number(file string) (uint64, error) {
+func (m *Machine) readNumber(file string) (uint64, error) {
 	data, err := m.Read(file)
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64) // "max" is none.
+	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64) // "max", for no limit, is an error.
 }
 
-func disk(ctx context.Context, m *Machine) Finding {
+func checkDisk(ctx context.Context, m *Machine) Finding {
 	if m.HomeErr != nil {
-		return unknown(m.HomeErr)
+		return unknownFinding(m.HomeErr)
 	}
 	free, err := m.Space(m.Home)
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	if free>>20 < needDisk {
-		return fix("free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d", free>>20, m.Home, needDisk)
+		return fixFinding("free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d", free>>20, m.Home, needDisk)
 	}
 	seen := fmt.Sprintf("%d MB free for %s", free>>20, m.Home)
 	if len(m.Missing) == 0 {
-		return ok("%s", seen)
+		return okFinding("%s", seen)
 	}
 	cache, err := m.Run(ctx, "", "go", "env", "GOCACHE")
 	if err != nil {
-		return ok("%s", seen)
+		return okFinding("%s", seen)
 	}
 	if free, err = m.Space(cache); err == nil && free>>20 < buildDisk {
-		return info("free some space, or set GOCACHE to a folder on another disk", "%s, %d MB for Go's cache, %s, which grows to some %d at the first build", seen, free>>20, cache, buildDisk)
+		return infoFinding("free some space, or set GOCACHE to a folder on another disk", "%s, %d MB for Go's cache, %s, which grows to some %d at the first build", seen, free>>20, cache, buildDisk)
 	}
-	return ok("%s, %d MB for Go's cache", seen, free>>20)
+	return okFinding("%s, %d MB for Go's cache", seen, free>>20)
 }
 
-func folder(_ context.Context, m *Machine) Finding {
+func checkFolder(_ context.Context, m *Machine) Finding {
 	const remedy = "set CCMLAB_HOME to a folder you may write: export CCMLAB_HOME=/tmp/$USER-labs"
 	if m.HomeErr != nil {
-		return fix(remedy, "%v", m.HomeErr)
+		return fixFinding(remedy, "%v", m.HomeErr)
 	}
 	if err := m.Writable(m.Home); err != nil {
-		return fix(remedy, "%s: %v", m.Home, err)
+		return fixFinding(remedy, "%s: %v", m.Home, err)
 	}
-	return ok("labs are kept in %s", m.Home)
+	return okFinding("labs are kept in %s", m.Home)
 }
 
-func openFiles(_ context.Context, m *Machine) Finding {
+func checkOpenFiles(_ context.Context, m *Machine) Finding {
 	limit, err := m.Limit(unix.RLIMIT_NOFILE)
 	switch {
 	case err != nil:
-		return unknown(err)
+		return unknownFinding(err)
 	case limit < needFiles:
-		return fix(fmt.Sprintf("ulimit -n %d; for good in /etc/security/limits.conf", needFiles), "up to %d per process; etcd and the API server want %d", limit, needFiles)
+		return fixFinding(fmt.Sprintf("ulimit -n %d; for good in /etc/security/limits.conf", needFiles), "up to %d per process; etcd and the API server want %d", limit, needFiles)
 	}
-	return ok("up to %s per process", amount(limit))
+	return okFinding("up to %s per process", formatLimit(limit))
 }
 
-// amount is a limit, which may be none.
-func amount(n uint64) string {
+// formatLimit shows a limit, or that there is none.
+func formatLimit(n uint64) string {
 	if n >= 1<<62 {
 		return "any number"
 	}
 	return strconv.FormatUint(n, 10)
 }
 
-// processes: the limits count threads. The first does not hold for root.
-func processes(_ context.Context, m *Machine) Finding {
+// checkProcesses checks both limits, which count threads. The user's does not hold for root.
+func checkProcesses(_ context.Context, m *Machine) Finding {
 	limit, err := m.Limit(rlimitProcesses)
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	if m.UID != 0 && limit < needTasks {
-		return fix(fmt.Sprintf("ulimit -u %d; for good in /etc/security/limits.conf", 10*needTasks), "up to %d threads of this user; a lab of three nodes wants %d", limit, needTasks)
+		return fixFinding(fmt.Sprintf("ulimit -u %d; for good in /etc/security/limits.conf", 10*needTasks), "up to %d threads of this user; a lab of three nodes wants %d", limit, needTasks)
 	}
-	if left, ok := m.cgroup("pids.max", "pids.current"); ok && left < needTasks {
-		return fix("raise the limit: docker run --pids-limit, or TasksMax= of the systemd unit", "%d more threads in this control group; a lab of three nodes wants %d", left, needTasks)
+	if left, ok := m.leftInCgroup("pids.max", "pids.current"); ok && left < needTasks {
+		return fixFinding("raise the limit: docker run --pids-limit, or TasksMax= of the systemd unit", "%d more threads in this control group; a lab of three nodes wants %d", left, needTasks)
 	}
-	return ok("up to %s threads of this user", amount(limit))
+	return okFinding("up to %s threads of this user", formatLimit(limit))
 }
 
-func inotify(_ context.Context, m *Machine) Finding {
-	instances, err1 := m.number("/proc/sys/fs/inotify/max_user_instances")
-	watches, err2 := m.number("/proc/sys/fs/inotify/max_user_watches")
+func checkInotify(_ context.Context, m *Machine) Finding {
+	instances, err1 := m.readNumber("/proc/sys/fs/inotify/max_user_instances")
+	watches, err2 := m.readNumber("/proc/sys/fs/inotify/max_user_watches")
 	if err := errors.Join(err1, err2); err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	seen := fmt.Sprintf("%d instances and %d watches per user", instances, watches)
 	const raise = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
 	switch {
 	case instances < needInstances || watches < needWatches:
-		return fix(raise, "%s; a lab wants %d and %d", seen, needInstances, needWatches)
+		return fixFinding(raise, "%s; a lab wants %d and %d", seen, needInstances, needWatches)
 	case instances <= kindInstances:
-		return info(raise, "%s; a third kind cluster beside two others would want more", seen)
+		return infoFinding(raise, "%s; a third kind cluster beside two others would want more", seen)
 	}
-	return ok("%s", seen)
+	return okFinding("%s", seen)
 }
 
-func bundles(ctx context.Context, m *Machine) Finding {
+func checkBundles(ctx context.Context, m *Machine) Finding {
 	dir := filepath.Join(m.Cache, "ccmlab", "bundles")
 	bytes, err := m.Size(ctx, dir)
 	switch {
 	case m.Cache == "" || errors.Is(err, fs.ErrNotExist):
-		return ok("none unpacked")
+		return okFinding("none unpacked")
 	case err != nil:
-		return unknown(err)
+		return unknownFinding(err)
 	}
-	return info("rm -r "+dir+" (while no lab runs from it)", "unpacked bundles take %d MB", bytes>>20)
+	return infoFinding("rm -r "+dir+" (while no lab runs from it)", "unpacked bundles take %d MB", bytes>>20)
 }
 
-func containers(ctx context.Context, m *Machine) Finding {
+func checkContainerEngine(ctx context.Context, m *Machine) Finding {
 	seen, err := m.Engine(ctx)
 	if err == nil {
-		return ok("%s", seen)
+		return okFinding("%s", seen)
 	}
 	why, remedy := causeAndRemedy(err)
 	if m.Cluster == "kind" {
-		return fix(cmp.Or(remedy, "install Docker and start it: https://docs.docker.com/engine/install"), "not to be had: %s", why)
+		return fixFinding(cmp.Or(remedy, "install Docker and start it: https://docs.docker.com/engine/install"), "not to be had: %s", why)
 	}
-	return info(remedy, "not to be had, and the embedded cluster needs none: %s", why)
+	return infoFinding(remedy, "not to be had, and the embedded cluster needs none: %s", why)
 }
 
-// causeAndRemedy takes package kind's errors apart, a line for each engine: what is
-// so, what mends it, and what else there is, which is left out.
+// causeAndRemedy takes apart an error of package kind. It has a line for each container engine:
+// the cause, the remedy, and what else could be used, which is left out.
 func causeAndRemedy(err error) (cause, remedy string) {
 	var causes, remedies []string
 	for line := range strings.Lines(err.Error()) {

@@ -1,8 +1,5 @@
 package doctor
 
-// The machine as the checks see it. Each question is a function, so that a test
-// can put any machine in the place of this one.
-
 import (
 	"context"
 	"errors"
@@ -26,18 +23,19 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// Machine is what is asked of a machine.
+// Machine is the machine as the checks see it. Whatever they ask is a function, so that a test can
+// put another machine in the place of this one.
 type Machine struct {
 	OS, Arch string
 	UID      int
-	// Cluster is the kind of cluster that is wanted.
+	// Cluster is the kind of cluster that the user wants.
 	Cluster string
-	// Home is the folder of all labs, Cache the user's; "" if there is none,
-	// for the reason in HomeErr.
+	// Home is the folder of all labs; "" if it is not known, for the reason in HomeErr. Cache is
+	// the user's cache folder, or "".
 	Home, Cache string
 	HomeErr     error
-	// Missing are the lab's programs that are not there; Bin and Kube are where
-	// they were looked for. Built is when the lab command was.
+	// Missing are the lab's programs that do not exist. Our own programs are in Bin, upstream's in
+	// Kube. Built is when the lab command was built.
 	Missing   []string
 	Bin, Kube string
 	Built     time.Time
@@ -46,32 +44,32 @@ type Machine struct {
 	Getenv func(name string) string
 	// Read reads a file, of /proc and /sys mostly.
 	Read func(file string) ([]byte, error)
-	// Space is what is free, in bytes, where a folder is or would be made.
+	// Space is the free space, in bytes, where a folder is or would be made.
 	Space    func(dir string) (uint64, error)
 	Writable func(dir string) error
 	Exists   func(dir string) bool
 	Deleted  func(dir string) bool // state.Deleted
-	// Size is of all files in a folder.
+	// Size is the size of all files in a folder, in bytes.
 	Size func(ctx context.Context, dir string) (int64, error)
-	// Find looks for a program in PATH, Run runs one.
+	// Find finds a program in PATH. Run runs a program, and returns its output.
 	Find func(program string) (string, error)
 	Run  func(ctx context.Context, stdin, program string, args ...string) (string, error)
-	// Listen tries whether an address can be listened on.
+	// Listen listens on an address for a moment, to see whether that is possible.
 	Listen func(network, address string) error
-	// Limit is the highest that this user may raise a limit to.
+	// Limit is the hard limit of a resource, up to which this user may raise the limit.
 	Limit func(resource int) (uint64, error)
-	// Holder names the process that has a socket, if this user may know.
+	// Holder names the process that has the socket with this inode, if this user may know.
 	Holder func(inode string) string
 	User   func(uid int) string
-	// Labs are those that have a folder; one that cannot be read has no State.
+	// Labs are the labs that have a folder. A lab whose record cannot be read has no State.
 	Labs func() ([]Lab, error)
-	// Processes are those of this user's labs.
+	// Processes are the processes of this user's labs.
 	Processes func() ([]process.Found, error)
-	// Engine says what a kind cluster would run on.
+	// Engine names the container engine and the image that a kind cluster would use.
 	Engine func(ctx context.Context) (string, error)
 }
 
-// Lab is one that has a folder.
+// Lab is a lab that has a folder.
 type Lab struct {
 	Name, Dir string
 	State     *state.Lab
@@ -82,11 +80,11 @@ func This(cluster string) *Machine {
 	m := &Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Cluster: cluster,
 		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile, Find: exec.LookPath,
-		Space:    func(dir string) (uint64, error) { return process.Space(existing(dir)) },
-		Writable: func(dir string) error { return unix.Access(existing(dir), unix.W_OK|unix.X_OK) },
+		Space:    func(dir string) (uint64, error) { return process.Space(nearestExisting(dir)) },
+		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
-		Size:     size, Run: run, Listen: listen, Limit: limit, Holder: holder, User: state.UserName, Processes: mine,
+		Size:     folderSize, Run: runProgram, Listen: tryListen, Limit: hardLimit, Holder: socketHolder, User: state.UserName, Processes: ownProcesses,
 	}
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
@@ -98,7 +96,7 @@ func This(cluster string) *Machine {
 			m.Built = info.ModTime()
 		}
 	}
-	m.Labs = func() ([]Lab, error) { return labsIn(m.Home) }
+	m.Labs = func() ([]Lab, error) { return listLabs(m.Home) }
 	m.Engine = func(ctx context.Context) (string, error) {
 		k, err := kind.Choose(ctx, "", "", m.Bin)
 		if err != nil {
@@ -109,9 +107,8 @@ func This(cluster string) *Machine {
 	return m
 }
 
-// existing is the folder, or the nearest above it that is there: where the rest
-// would be made.
-func existing(dir string) string {
+// nearestExisting is the folder, or the nearest one above that exists, in which it would be made.
+func nearestExisting(dir string) string {
 	for {
 		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
 			return dir
@@ -120,24 +117,24 @@ func existing(dir string) string {
 	}
 }
 
-// mine are the processes of this user's labs: those of others are not to be mended
-// by this one, who may be root and see them.
-func mine() ([]process.Found, error) {
+// ownProcesses are the processes of this user's labs. Root sees those of other users, too, but
+// need not fix anything about them.
+func ownProcesses() ([]process.Found, error) {
 	all, err := process.All()
 	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.Mine() }), err
 }
 
-func labsIn(home string) (all []Lab, err error) {
+func listLabs(home string) (all []Lab, err error) {
 	names, err := state.List()
 	for _, name := range names {
 		dir := filepath.Join(home, name)
-		st, _ := state.OpenDir(dir) // One that is damaged is there too.
+		st, _ := state.OpenDir(dir) // A damaged lab is listed, too.
 		all = append(all, Lab{Name: name, Dir: dir, State: st})
 	}
 	return all, err
 }
 
-func size(ctx context.Context, dir string) (total int64, err error) {
+func folderSize(ctx context.Context, dir string) (total int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return errors.Join(err, ctx.Err())
@@ -151,9 +148,9 @@ func size(ctx context.Context, dir string) (total int64, err error) {
 	return total, err
 }
 
-func run(ctx context.Context, stdin, program string, args ...string) (string, error) {
+func runProgram(ctx context.Context, stdin, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = os.TempDir()                                    // Not a module's: its go.mod would choose the go command.
+	cmd.Dir = os.TempDir()                                    // In a module's folder go.mod would choose the go command.
 	cmd.Env = append(process.Unmarked(), "GOTOOLCHAIN=local") // Nothing is downloaded.
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = 100 * time.Millisecond
@@ -166,7 +163,7 @@ func run(ctx context.Context, stdin, program string, args ...string) (string, er
 	return strings.TrimSpace(string(out)), err
 }
 
-func listen(network, address string) error {
+func tryListen(network, address string) error {
 	if strings.HasPrefix(network, "udp") {
 		c, err := net.ListenPacket(network, address)
 		if err != nil {
@@ -181,13 +178,13 @@ func listen(network, address string) error {
 	return l.Close()
 }
 
-func limit(resource int) (uint64, error) {
+func hardLimit(resource int) (uint64, error) {
 	var l unix.Rlimit
 	err := unix.Getrlimit(resource, &l)
 	return l.Max, err
 }
 
-func holder(inode string) string {
+func socketHolder(inode string) string {
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, file := range files {
 		if to, err := os.Readlink(file); err == nil && to == "socket:["+inode+"]" {

@@ -1,6 +1,6 @@
 package doctor
 
-// What the lab needs of the network, all of it loopback, and who else is there.
+// Checks of the network, of which the lab uses only loopback, and of who else listens there.
 
 import (
 	"cmp"
@@ -17,18 +17,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 )
 
-// loopback: on Linux all of 127/8 is there without being set up.
-func loopback(_ context.Context, m *Machine) Finding {
+// checkLoopback listens on addresses in 127.0.0.0/8. Linux has all of them without configuration.
+func checkLoopback(_ context.Context, m *Machine) Finding {
 	const remedy = "bring up the loopback interface with all of 127.0.0.0/8: sudo ip address add 127.0.0.1/8 dev lo; sudo ip link set lo up"
 	first, last := local.Slots()
 	for _, address := range []string{"127.0.0.1:0", fmt.Sprintf("127.%d.255.254:0", first), fmt.Sprintf("127.%d.255.254:0", last)} {
 		for _, network := range []string{"tcp4", "udp4"} {
 			if err := m.Listen(network, address); err != nil {
-				return fix(remedy, "%v", err)
+				return fixFinding(remedy, "%v", err)
 			}
 		}
 	}
-	return ok("addresses in 127.0.0.0/8 can be listened on, TCP and UDP")
+	return okFinding("addresses in 127.0.0.0/8 can be listened on, TCP and UDP")
 }
 
 // listener is a line of /proc/net/tcp or tcp6 (proc(5)) that listens.
@@ -44,7 +44,7 @@ func (m *Machine) listeners() ([]listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	v6, _ := m.Read("/proc/net/tcp6") // Not there without IPv6.
+	v6, _ := m.Read("/proc/net/tcp6") // There is none without IPv6.
 	var all []listener
 	for line := range strings.Lines(string(v4) + string(v6)) {
 		fields := strings.Fields(line)
@@ -68,15 +68,15 @@ func (m *Machine) listeners() ([]listener, error) {
 	return all, nil
 }
 
-// kubeletPort is where a kubelet listens by custom.
+// kubeletPort is the port on which a kubelet listens by default.
 const kubeletPort = 10250
 
-// ports that somebody holds on 0.0.0.0 are held in every slot: the lab takes
-// others, but for its lock.
-func ports(_ context.Context, m *Machine) Finding {
+// checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab takes
+// other ports then, except for its lock, which needs one of a few.
+func checkPorts(_ context.Context, m *Machine) Finding {
 	all, err := m.listeners()
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	wanted := map[int]string{kubeletPort: "kubelet"}
 	for name, port := range local.PreferredPorts() {
@@ -93,13 +93,13 @@ func ports(_ context.Context, m *Machine) Finding {
 		}
 	}
 	if len(held) == 0 {
-		return ok("those that a lab prefers are free")
+		return okFinding("those that a lab prefers are free")
 	}
 	seen := "held on every address: " + strings.Join(slices.Collect(valuesInOrder(held)), ", ")
 	if !slices.ContainsFunc(locks, func(port int) bool { return held[port] == "" }) {
-		return fix("end one of them, or have it listen on one address", "%s; a lab needs one of %v", seen, locks)
+		return fixFinding("end one of them, or have it listen on one address", "%s; a lab needs one of %v", seen, locks)
 	}
-	return info("", "%s; a lab takes others, and a load balancer on one of them says so", seen)
+	return infoFinding("", "%s; a lab takes others, and a load balancer on one of them says so", seen)
 }
 
 func valuesInOrder(m map[int]string) func(func(string) bool) {
@@ -112,22 +112,23 @@ func valuesInOrder(m map[int]string) func(func(string) bool) {
 	}
 }
 
-func lowPorts(_ context.Context, m *Machine) Finding {
-	first, err := m.number("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+func checkLowPorts(_ context.Context, m *Machine) Finding {
+	first, err := m.readNumber("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	switch {
 	case err != nil:
-		return unknown(err)
+		return unknownFinding(err)
 	case m.UID == 0 || first <= 80:
-		return ok("load balancers may listen on port 80")
+		return okFinding("load balancers may listen on port 80")
 	}
-	return info("sudo sysctl net.ipv4.ip_unprivileged_port_start=80", "load balancers may not listen below %d; the demo uses 8080", first)
+	return infoFinding("sudo sysctl net.ipv4.ip_unprivileged_port_start=80", "load balancers may not listen below %d; the demo uses 8080", first)
 }
 
-// slots are free where nobody listens. One that is taken may be another user's.
-func slots(_ context.Context, m *Machine) Finding {
+// checkSlots counts the free slots: those on whose addresses nobody listens. A slot may be taken by
+// another user.
+func checkSlots(_ context.Context, m *Machine) Finding {
 	all, err := m.listeners()
 	if err != nil {
-		return unknown(err)
+		return unknownFinding(err)
 	}
 	first, last := local.Slots()
 	owner := map[int]int{}
@@ -147,13 +148,14 @@ func slots(_ context.Context, m *Machine) Finding {
 		seen += fmt.Sprintf("; %d taken by %s", others[uid], m.User(uid))
 	}
 	if len(owner) > last-first {
-		return fix("take a lab down: lab down --name NAME", "%s", seen)
+		return fixFinding("take a lab down: lab down --name NAME", "%s", seen)
 	}
-	return ok("%s", seen)
+	return okFinding("%s", seen)
 }
 
-// proxy: programs in Go never ask one for loopback, but curl does.
-func proxy(_ context.Context, m *Machine) Finding {
+// checkProxy finds a proxy that would be used for loopback. Programs in Go never do that, but curl
+// does.
+func checkProxy(_ context.Context, m *Machine) Finding {
 	set := ""
 	for _, name := range []string{"http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"} { // curl does not read HTTP_PROXY.
 		if m.Getenv(name) != "" {
@@ -162,15 +164,15 @@ func proxy(_ context.Context, m *Machine) Finding {
 		}
 	}
 	if set == "" {
-		return ok("none is set")
+		return okFinding("none is set")
 	}
 	except := cmp.Or(m.Getenv("no_proxy"), m.Getenv("NO_PROXY"))
 	for entry := range strings.SplitSeq(except, ",") {
 		entry = strings.TrimSpace(entry)
 		prefix, err := netip.ParsePrefix(entry)
 		if entry == "*" || err == nil && prefix.Bits() <= 8 && prefix.Contains(netip.MustParseAddr("127.30.0.1")) {
-			return ok("%s is set, and not for loopback", set)
+			return okFinding("%s is set, and not for loopback", set)
 		}
 	}
-	return fix(`export NO_PROXY="127.0.0.0/8${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.0/8${no_proxy:+,$no_proxy}"`, "%s is set, and NO_PROXY does not name 127.0.0.0/8: curl would ask the proxy for the lab's load balancers", set)
+	return fixFinding(`export NO_PROXY="127.0.0.0/8${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.0/8${no_proxy:+,$no_proxy}"`, "%s is set, and NO_PROXY does not name 127.0.0.0/8: curl would ask the proxy for the lab's load balancers", set)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who holds a port is read from the kernel's own tables.
-func TestHolderOfAPort(t *testing.T) {
+// The holder of a port is found in the kernel's tables.
+func TestPortHolder(t *testing.T) {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -22,9 +22,9 @@ func TestHolderOfAPort(t *testing.T) {
 		if one.port == l.Addr().(*net.TCPAddr).Port && one.address.IsUnspecified() {
 			found++
 			assert.Equal(t, os.Geteuid(), one.uid)
-			assert.Contains(t, holder(one.inode), fmt.Sprintf("(pid %d)", os.Getpid()))
+			assert.Contains(t, socketHolder(one.inode), fmt.Sprintf("(pid %d)", os.Getpid()))
 		}
 	}
 	assert.Equal(t, 1, found)
-	assert.Empty(t, holder("0"), "a socket that nobody has")
+	assert.Empty(t, socketHolder("0"), "a socket that nobody has")
 }
