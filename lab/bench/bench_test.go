@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
-func TestWhatWasTaken(t *testing.T) {
+func TestUsageSince(t *testing.T) {
 	begin := time.Now()
 	before := usage{at: begin, calls: map[string]int64{"listInstances": 2, "getInstance": 5}, cpu: map[string]time.Duration{"ccm-1": time.Second}, busy: 10 * time.Second}
 	after := usage{
@@ -24,39 +24,39 @@ func TestWhatWasTaken(t *testing.T) {
 		cpu: map[string]time.Duration{"ccm-1": 2 * time.Second, loadTool: time.Second}, busy: 14 * time.Second,
 	}
 	got := after.since(before)
-	assert.Equal(t, taken{
+	assert.Equal(t, usageDelta{
 		Calls: 2, Streams: 1, By: map[string]int64{"listInstances": 2}, Seconds: 3,
 		CPU: map[string]float64{"ccm-1": 1, loadTool: 1, "others": 2},
 	}, got, "the stream is no call, and what is no process of ours is others'")
 	assert.Equal(t, "calls: listInstances 2; event streams opened: 1; CPU seconds of 3.0: ccm-1 1.0, others 2.0, this benchmark 1.0", got.String())
 }
 
-func TestShown(t *testing.T) {
+func TestFormatting(t *testing.T) {
 	for want, v := range map[string]value{
-		"5.3 s, 8 calls":                   {Seconds: 5.31, Taken: taken{Calls: 8}},
-		"5.3 s, 1,200 calls, 1.20 a route": {Seconds: 5.31, Taken: taken{Calls: 1200}, Each: 1000, Unit: "route"},
+		"5.3 s, 8 calls":                   {Seconds: 5.31, Used: usageDelta{Calls: 8}},
+		"5.3 s, 1,200 calls, 1.20 a route": {Seconds: 5.31, Used: usageDelta{Calls: 1200}, Each: 1000, Unit: "route"},
 		"7 not within 60 s, 0 calls":       {Seconds: 60, Left: 7},
 		"0.20 calls/s, 3.00 CPU s/min, 80 MiB (at most 90)": {
-			Steady: true, Seconds: 60, CPU: 3, Taken: taken{Calls: 12}, Memory: 80 << 20, Peak: 90 << 20,
+			Steady: true, Seconds: 60, CPU: 3, Used: usageDelta{Calls: 12}, Memory: 80 << 20, Peak: 90 << 20,
 		},
 	} {
 		assert.Equal(t, want, v.String())
 	}
-	l := line{Ours: value{Seconds: 5, Taken: taken{Calls: 8}}}
-	assert.Equal(t, "-", l.ratio())
-	l.compare(value{Seconds: 150, Taken: taken{Calls: 2000}})
-	assert.Equal(t, "30.0× / 250×", l.ratio())
-	l.compare(value{Seconds: 300, Left: 10, Taken: taken{Calls: 2000}})
-	assert.Equal(t, "≥ 60.0× / 250×", l.ratio(), "who was not done may have taken any time")
+	l := line{Ours: value{Seconds: 5, Used: usageDelta{Calls: 8}}}
+	assert.Equal(t, "-", l.formatRatio())
+	l.setPeer(value{Seconds: 150, Used: usageDelta{Calls: 2000}})
+	assert.Equal(t, "30.0× / 250×", l.formatRatio())
+	l.setPeer(value{Seconds: 300, Left: 10, Used: usageDelta{Calls: 2000}})
+	assert.Equal(t, "≥ 60.0× / 250×", l.formatRatio(), "who was not done may have taken any time")
 	l = line{Ours: value{Seconds: 60, Left: 1}}
-	l.compare(value{Seconds: 150})
-	assert.Equal(t, "-", l.ratio(), "what was not reached is no ratio")
+	l.setPeer(value{Seconds: 150})
+	assert.Equal(t, "-", l.formatRatio(), "what was not reached is no ratio")
 }
 
-func TestPartsScale(t *testing.T) {
+func TestScaleTo(t *testing.T) {
 	s := full
-	s.scale(50)
-	assert.Equal(t, []int{50, 25, 5, 200}, []int{s.Nodes, s.Stop, s.End, s.Services})
+	s.scaleTo(50)
+	assert.Equal(t, []int{50, 25, 5, 200}, []int{s.Nodes, s.Stop, s.Terminate, s.Services})
 }
 
 func TestPodRangesAreDisjoint(t *testing.T) {
@@ -72,64 +72,64 @@ func TestPodRangesAreDisjoint(t *testing.T) {
 func TestGoal(t *testing.T) {
 	aim := func() (*goal, context.Context) {
 		ctx, cancel := context.WithCancel(t.Context())
-		g := (&stage{bench: &bench{}}).aim([]string{"a", "b"}, cancel)
-		close(g.ended)
+		g := (&stage{bench: &bench{}}).newGoal([]string{"a", "b"}, cancel)
+		close(g.watchEnded)
 		return g, ctx
 	}
 	t.Run("reached", func(t *testing.T) {
 		g, watching := aim()
 		for _, name := range []string{"a", "a", "c", "b"} {
-			g.reached(name)
+			g.markReached(name)
 		}
-		last, err := g.await(t.Context(), time.Minute)
+		last, err := g.awaitAll(t.Context(), time.Minute)
 		require.NoError(t, err)
 		assert.False(t, last.IsZero())
-		assert.Zero(t, g.left())
+		assert.Zero(t, g.countPending())
 		assert.Error(t, watching.Err(), "nobody watches any more")
 	})
 	t.Run("not within its bound", func(t *testing.T) {
 		g, _ := aim()
-		g.reached("a")
-		_, err := g.await(t.Context(), time.Nanosecond)
+		g.markReached("a")
+		_, err := g.awaitAll(t.Context(), time.Nanosecond)
 		require.NoError(t, err)
-		assert.Equal(t, 1, g.left())
+		assert.Equal(t, 1, g.countPending())
 	})
 	t.Run("the watch fails", func(t *testing.T) {
 		g, _ := aim()
-		g.fail(assert.AnError)
-		_, err := g.await(t.Context(), time.Minute)
+		g.failWith(assert.AnError)
+		_, err := g.awaitAll(t.Context(), time.Minute)
 		assert.ErrorIs(t, err, assert.AnError)
 	})
 }
 
 func TestWrongArguments(t *testing.T) {
 	b := bench{size: full}
-	_, err := b.run(t.Context(), []string{"init", "nonsense"}, "table")
+	_, err := b.measureFigures(t.Context(), []string{"init", "nonsense"}, "table")
 	assert.ErrorContains(t, err, `no figure "nonsense": choose from init,`)
-	_, err = b.run(t.Context(), []string{"init"}, "xml")
+	_, err = b.measureFigures(t.Context(), []string{"init"}, "xml")
 	assert.ErrorContains(t, err, "choose table or json")
 	b.size.Nodes = maxNodes + 1
-	_, err = b.run(t.Context(), []string{"init"}, "table")
+	_, err = b.measureFigures(t.Context(), []string{"init"}, "table")
 	assert.ErrorContains(t, err, "-nodes")
 }
 
-// A few nodes go all the way, to the last line of both outputs. What the figures
+// Two figures are measured with a few nodes, and printed in both formats. What the figures
 // say is not judged here.
-func TestAFewNodes(t *testing.T) {
+func TestFewNodes(t *testing.T) {
 	b := bench{
-		bin: filepath.Join("..", "..", "bin"), quick: true, say: t.Logf,
-		size: size{Nodes: 6, Stop: 3, End: 1, Services: 2, Bound: time.Minute, Patience: 2 * time.Minute},
+		bin: filepath.Join("..", "..", "bin"), quick: true, logf: t.Logf,
+		size: size{Nodes: 6, Stop: 3, Terminate: 1, Services: 2, Bound: time.Minute, PeerBound: 2 * time.Minute},
 	}
-	if err := testbed.Check(b.options()); err != nil {
+	if err := testbed.Check(b.bedOptions()); err != nil {
 		t.Skipf("a control plane is needed: %v", err)
 	}
-	r, err := b.run(t.Context(), []string{"init", "services"}, "json")
+	r, err := b.measureFigures(t.Context(), []string{"init", "services"}, "json")
 	require.NoError(t, err)
 	require.Len(t, r.Lines, 3)
 	for _, l := range r.Lines {
 		assert.Zero(t, l.Ours.Left, l.Name)
 		assert.Positive(t, l.Ours.Seconds, l.Name)
-		assert.Positive(t, l.Ours.Taken.Calls, l.Name)
+		assert.Positive(t, l.Ours.Used.Calls, l.Name)
 		assert.True(t, slices.Contains([]string{"init", "services", "services-deleted"}, l.Name))
 	}
 	assert.Nil(t, r.Lines[0].Holds, "the aim is for a thousand nodes")

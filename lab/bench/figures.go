@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// figure gives one or more lines of the table.
+// figure measures one or more lines of the table.
 type figure struct {
 	name    string
 	measure func(context.Context, *bench) ([]line, error)
@@ -25,15 +25,15 @@ type figure struct {
 
 // figures are in the order in which they are measured.
 var figures = []figure{
-	{"init", initialisation},
-	{"routes", routing},
-	{"steady", steadyState},
-	{"stopped", stopping},
-	{"terminated", terminating},
-	{"services", balancing},
+	{"init", measureInit},
+	{"routes", measureRoutes},
+	{"steady", measureSteadyState},
+	{"stopped", measureStopped},
+	{"terminated", measureTerminated},
+	{"services", measureServices},
 }
 
-func rowNames() []string {
+func figureNames() []string {
 	var names []string
 	for _, f := range figures {
 		names = append(names, f.name)
@@ -41,60 +41,60 @@ func rowNames() []string {
 	return names
 }
 
-// What initialising 1,000 nodes may take.
+// What initialising 1,000 nodes should take at most.
 const (
 	initAim      = 8 * time.Second
 	initCallsAim = 10
 )
 
-// endAim is within how long a Node goes whose instance has ended.
-const endAim = 5 * time.Second
+// terminatedAim is how long it should take at most until the Nodes of terminated instances are gone.
+const terminatedAim = 5 * time.Second
 
-// upstreamDefaults are what k8s.io/cloud-provider says where nobody else does:
-// config/v1alpha1/defaults.go, and those of controllers/node and
-// controllers/service.
+// upstreamDefaults are the defaults of k8s.io/cloud-provider: config/v1alpha1/defaults.go,
+// and those of controllers/node and controllers/service.
 var upstreamDefaults = []string{
 	"--concurrent-node-syncs=1", "--concurrent-node-status-updates=1", "--concurrent-service-syncs=1",
 	"--kube-api-qps=20", "--kube-api-burst=30",
 	"--node-monitor-period=5s", "--node-status-update-frequency=5m", "--route-reconciliation-period=10s",
 }
 
-// cacheOff has the provider ask the cloud whatever it wants to know.
-var cacheOff = []string{"FAKECLOUD_CACHE=false"}
+// cacheDisabled is an environment in which the provider asks the cloud each time.
+var cacheDisabled = []string{"FAKECLOUD_CACHE=false"}
 
-// initialisation is from the CCM's start to the last taint lifted, with our
+// measureInit measures from the CCM's start to the last taint lifted, with our
 // defaults and with upstream's.
-func initialisation(ctx context.Context, b *bench) ([]line, error) {
-	l := line{Name: "init", Figure: grouped(b.size.Nodes) + " tainted nodes: last taint lifted"}
+func measureInit(ctx context.Context, b *bench) ([]line, error) {
+	l := line{Name: "init", Figure: formatInt(b.size.Nodes) + " tainted nodes: last taint lifted"}
 	var err error
-	if l.Ours, err = b.initialise(ctx, "init", b.size.Bound, nil, b.flags...); err != nil {
+	if l.Ours, err = b.timeInit(ctx, "init", b.size.Bound, nil, b.flags...); err != nil {
 		return nil, err
 	}
 	if b.size.Nodes == full.Nodes {
-		l.judge(fmt.Sprintf("≤ %.0f s, ≤ %d calls", initAim.Seconds(), initCallsAim),
-			l.Ours.Left == 0 && l.Ours.Seconds <= initAim.Seconds() && l.Ours.Taken.Calls <= initCallsAim)
+		l.setAim(fmt.Sprintf("≤ %.0f s, ≤ %d calls", initAim.Seconds(), initCallsAim),
+			l.Ours.Left == 0 && l.Ours.Seconds <= initAim.Seconds() && l.Ours.Used.Calls <= initCallsAim)
 	}
-	if b.alone {
+	if b.withoutPeer {
 		return []line{l}, nil
 	}
-	peer, err := b.initialise(ctx, "init with upstream's defaults", b.size.Patience, cacheOff, upstreamDefaults...)
+	peer, err := b.timeInit(ctx, "init with upstream's defaults", b.size.PeerBound, cacheDisabled, upstreamDefaults...)
 	if err != nil {
 		return []line{l}, err
 	}
-	l.compare(peer)
+	l.setPeer(peer)
 	return []line{l}, nil
 }
 
-func (b *bench) initialise(ctx context.Context, name string, bound time.Duration, env []string, flags ...string) (v value, err error) {
+// timeInit makes one measurement of measureInit.
+func (b *bench) timeInit(ctx context.Context, name string, bound time.Duration, env []string, flags ...string) (v value, err error) {
 	s, err := b.setUp(ctx, name, nil)
 	if err != nil {
 		return v, err
 	}
-	defer s.end(&err)
-	return s.time(ctx, bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, s.nodes, untainted)
+	defer s.close(&err)
+	return s.timeUntilGoal(ctx, bound, func(ctx context.Context) (*goal, time.Time, error) {
+		g, err := s.watchNodes(ctx, s.nodes, isInitialised)
 		if err == nil {
-			err = s.start(ctx, env, flags...)
+			err = s.startCCM(ctx, env, flags...)
 		}
 		if err != nil {
 			return g, time.Time{}, err
@@ -103,56 +103,57 @@ func (b *bench) initialise(ctx context.Context, name string, bound time.Duration
 	})
 }
 
-// time measures from the moment that begin gives until its goal is reached.
-func (s *stage) time(ctx context.Context, bound time.Duration, begin func(context.Context) (*goal, time.Time, error)) (v value, err error) {
+// timeUntilGoal measures from the moment that begin returns until the goal that it returns is
+// reached.
+func (s *stage) timeUntilGoal(ctx context.Context, bound time.Duration, begin func(context.Context) (*goal, time.Time, error)) (v value, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	before, err := s.look(ctx)
+	before, err := s.readUsage(ctx)
 	if err != nil {
 		return v, err
 	}
-	s.say("%s: measuring …", s.name)
+	s.logf("%s: measuring …", s.name)
 	g, began, err := begin(ctx)
 	if err != nil {
 		return v, err
 	}
 	asked := time.Since(began)
-	last, err := g.await(ctx, bound)
+	last, err := g.awaitAll(ctx, bound)
 	if err != nil {
 		return v, err
 	}
-	after, err := s.look(ctx)
+	after, err := s.readUsage(ctx)
 	if err != nil {
 		return v, err
 	}
-	v = value{Taken: after.since(before), Left: g.left(), Asked: asked.Seconds()}
+	v = value{Used: after.since(before), Left: g.countPending(), Asked: asked.Seconds()}
 	if v.Seconds = bound.Seconds(); v.Left == 0 {
 		v.Seconds, v.First = last.Sub(began).Seconds(), g.first.Sub(began).Seconds()
 	}
-	s.say("%s: %s", s.name, v)
+	s.logf("%s: %s", s.name, v)
 	return v, nil
 }
 
-// clusterCIDR of the routes' figure has a /24 for each of maxNodes.
+// clusterCIDR, for the figure routes, has a /24 for each of maxNodes.
 const clusterCIDR = "10.128.0.0/12"
 
 func podCIDR(i int) string { return fmt.Sprintf("10.%d.%d.0/24", 128+i/256, i%256) }
 
-// routing is from the CCM's start to the last route in the cloud. The Nodes are
-// tainted at first: so is every new one.
-func routing(ctx context.Context, b *bench) (lines []line, err error) {
+// measureRoutes measures from the CCM's start to the last route in the cloud. The Nodes are
+// tainted at first, as new Nodes are.
+func measureRoutes(ctx context.Context, b *bench) (lines []line, err error) {
 	s, err := b.setUp(ctx, "routes", func(i int, n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDR(i), []string{podCIDR(i)} })
 	if err != nil {
 		return nil, err
 	}
-	defer s.end(&err)
+	defer s.close(&err)
 	var destinations []string
 	for i := range s.nodes {
 		destinations = append(destinations, podCIDR(i))
 	}
-	v, err := s.time(ctx, b.size.Patience, func(ctx context.Context) (*goal, time.Time, error) {
+	v, err := s.timeUntilGoal(ctx, b.size.PeerBound, func(ctx context.Context) (*goal, time.Time, error) {
 		g := s.watchRoutes(ctx, destinations)
-		err := s.start(ctx, nil, append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)...)
+		err := s.startCCM(ctx, nil, append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)...)
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -162,47 +163,47 @@ func routing(ctx context.Context, b *bench) (lines []line, err error) {
 		return nil, err
 	}
 	v.Each, v.Unit = len(s.nodes), "route"
-	return []line{{Name: "routes", Figure: grouped(b.size.Nodes) + " tainted nodes with pod ranges: last route made", Ours: v}}, nil
+	return []line{{Name: "routes", Figure: formatInt(b.size.Nodes) + " tainted nodes with pod ranges: last route made", Ours: v}}, nil
 }
 
-// steadyState is what is taken when nothing happens.
-func steadyState(ctx context.Context, b *bench) (lines []line, err error) {
-	s, err := b.initialised(ctx, "steady")
+// measureSteadyState measures what is used while nothing happens.
+func measureSteadyState(ctx context.Context, b *bench) (lines []line, err error) {
+	s, err := b.setUpInitialised(ctx, "steady")
 	if err != nil {
 		return nil, err
 	}
-	defer s.end(&err)
-	b.say("steady: looking for %s …", b.size.Steady)
-	before, err := s.look(ctx)
+	defer s.close(&err)
+	b.logf("steady: looking for %s …", b.size.Steady)
+	before, err := s.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := machine.Sleep(ctx, b.size.Steady); err != nil {
 		return nil, err
 	}
-	after, err := s.look(ctx)
+	after, err := s.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	v := value{Taken: after.since(before), Steady: true}
+	v := value{Used: after.since(before), Steady: true}
 	if v.Memory, v.Peak, err = machine.MemoryOf(s.ccm.PID); err != nil {
 		return nil, err
 	}
-	v.Seconds, v.CPU = v.Taken.Seconds, v.Taken.CPU[s.ccm.Name]
-	return []line{{Name: "steady", Figure: fmt.Sprintf("%s, %s", grouped(b.size.Nodes)+" initialised nodes at rest", b.size.Steady), Ours: v}}, nil
+	v.Seconds, v.CPU = v.Used.Seconds, v.Used.CPU[s.ccm.Name]
+	return []line{{Name: "steady", Figure: fmt.Sprintf("%s, %s", formatInt(b.size.Nodes)+" initialised nodes at rest", b.size.Steady), Ours: v}}, nil
 }
 
-// stopping is from the moment that some machines begin to stop, and their Nodes
-// to be not Ready, until the last of these has the shutdown taint.
-func stopping(ctx context.Context, b *bench) (lines []line, err error) {
-	s, err := b.initialised(ctx, "stopped")
+// measureStopped measures from the moment that some instances begin to stop, and their Nodes
+// to be not Ready, until the last of these Nodes has the shutdown taint.
+func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
+	s, err := b.setUpInitialised(ctx, "stopped")
 	if err != nil {
 		return nil, err
 	}
-	defer s.end(&err)
+	defer s.close(&err)
 	stopped := s.nodes[:b.size.Stop]
-	v, err := s.time(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, stopped, func(_ watch.EventType, n *corev1.Node) bool { return tainted(n, cloudproviderapi.TaintNodeShutdown) })
+	v, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+		g, err := s.watchNodes(ctx, stopped, func(_ watch.EventType, n *corev1.Node) bool { return hasTaint(n, cloudproviderapi.TaintNodeShutdown) })
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -220,19 +221,19 @@ func stopping(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return []line{{Name: "stopped", Figure: b.of(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v, Notes: v.asked()}}, nil
+	return []line{{Name: "stopped", Figure: b.describePart(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v, Notes: v.askedNote()}}, nil
 }
 
-// terminating is from the moment that some machines begin to end until the last
-// of their Nodes is gone. The Nodes stay Ready: only the cloud tells.
-func terminating(ctx context.Context, b *bench) (lines []line, err error) {
-	s, err := b.initialised(ctx, "terminated")
+// measureTerminated measures from the moment that some instances begin to terminate until the last
+// of their Nodes is gone. The Nodes stay Ready: only the cloud says what has happened.
+func measureTerminated(ctx context.Context, b *bench) (lines []line, err error) {
+	s, err := b.setUpInitialised(ctx, "terminated")
 	if err != nil {
 		return nil, err
 	}
-	defer s.end(&err)
-	ended := s.nodes[:b.size.End]
-	v, err := s.time(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+	defer s.close(&err)
+	ended := s.nodes[:b.size.Terminate]
+	v, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
 		g, err := s.watchNodes(ctx, ended, func(e watch.EventType, _ *corev1.Node) bool { return e == watch.Deleted })
 		if err != nil {
 			return g, time.Time{}, err
@@ -246,33 +247,33 @@ func terminating(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l := line{Name: "terminated", Figure: b.of(b.size.End, "terminated: last Node gone"), Ours: v, Notes: v.asked()}
-	l.judge(fmt.Sprintf("≤ %.0f s", endAim.Seconds()), v.Left == 0 && v.Seconds <= endAim.Seconds())
+	l := line{Name: "terminated", Figure: b.describePart(b.size.Terminate, "terminated: last Node gone"), Ours: v, Notes: v.askedNote()}
+	l.setAim(fmt.Sprintf("≤ %.0f s", terminatedAim.Seconds()), v.Left == 0 && v.Seconds <= terminatedAim.Seconds())
 	return []line{l}, nil
 }
 
-// balancing is about Services of type LoadBalancer: from the moment that they
-// begin to be created to the last address, and to be deleted until the last of
-// them is gone, and the last balancer with it.
-func balancing(ctx context.Context, b *bench) (lines []line, err error) {
-	s, err := b.initialised(ctx, "services")
+// measureServices makes two measurements of Services of type LoadBalancer. The first is from the
+// moment that they begin to be created to the last address. The second is from the moment that
+// they begin to be deleted until the last Service and the last balancer are gone.
+func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
+	s, err := b.setUpInitialised(ctx, "services")
 	if err != nil {
 		return nil, err
 	}
-	defer s.end(&err)
+	defer s.close(&err)
 	var names []string
 	for i := range b.size.Services {
 		names = append(names, fmt.Sprintf("web-%03d", i))
 	}
 	services := s.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
-	made, err := s.time(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+	made, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
 		g, err := s.watchServices(ctx, names, func(_ watch.EventType, svc *corev1.Service) bool { return len(svc.Status.LoadBalancer.Ingress) > 0 })
 		if err != nil {
 			return g, time.Time{}, err
 		}
 		began := time.Now()
 		return g, began, s.forAll(ctx, len(names), func(ctx context.Context, i int) error {
-			_, err := services.Create(ctx, service(names[i]), metav1.CreateOptions{})
+			_, err := services.Create(ctx, newService(names[i]), metav1.CreateOptions{})
 			return err
 		})
 	})
@@ -280,13 +281,13 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 		return nil, err
 	}
 	made.Each, made.Unit = len(names), "Service"
-	lines = append(lines, line{Name: "services", Figure: grouped(b.size.Services) + " Services created: last address", Ours: made, Notes: made.asked()})
+	lines = append(lines, line{Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: made, Notes: made.askedNote()})
 	if err := machine.Sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
 
 	s.name = "services deleted"
-	gone, err := s.time(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+	gone, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
 		g, err := s.watchServices(ctx, names, func(e watch.EventType, _ *corev1.Service) bool { return e == watch.Deleted })
 		if err != nil {
 			return g, time.Time{}, err
@@ -305,14 +306,14 @@ func balancing(ctx context.Context, b *bench) (lines []line, err error) {
 		return lines, err
 	}
 	gone.Seconds += later.Seconds()
-	l := line{Name: "services-deleted", Figure: grouped(b.size.Services) + " Services deleted: last balancer gone", Ours: gone, Notes: gone.asked()}
+	l := line{Name: "services-deleted", Figure: formatInt(b.size.Services) + " Services deleted: last balancer gone", Ours: gone, Notes: gone.askedNote()}
 	l.Notes = append(l.Notes, fmt.Sprintf("%d balancers left in the cloud, %.1f s after the last Service had gone", left, later.Seconds()))
-	l.judge("0 balancers left", gone.Left == 0 && left == 0)
+	l.setAim("0 balancers left", gone.Left == 0 && left == 0)
 	return append(lines, l), nil
 }
 
-// awaitNoBalancer gives how many the cloud has left in the end, and how long
-// after now that was: a cloud may answer before it has taken one down.
+// awaitNoBalancer waits until the cloud has no balancer, which may be later than its answers to
+// the CCM. It returns how many are left in the end, and how long it has waited.
 func (s *stage) awaitNoBalancer(ctx context.Context) (left int, later time.Duration, err error) {
 	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, s.size.Bound)
@@ -327,13 +328,13 @@ func (s *stage) awaitNoBalancer(ctx context.Context) (left int, later time.Durat
 		}
 		return nil
 	})
-	if ctx.Err() == nil && bound.Err() != nil { // That some are left is the figure.
+	if ctx.Err() == nil && bound.Err() != nil { // That some are left is a result, not an error.
 		err = nil
 	}
 	return left, later, err
 }
 
-func service(name string) *corev1.Service {
+func newService(name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
@@ -343,21 +344,22 @@ func service(name string) *corev1.Service {
 	}
 }
 
-// atOnce is how many calls of this program are under way at the same time.
-const atOnce = 16
+// maxConcurrentCalls is how many calls this program makes at the same time.
+const maxConcurrentCalls = 16
 
+// forAll calls do for each number below n, up to maxConcurrentCalls at the same time.
 func (s *stage) forAll(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
+	all.SetLimit(maxConcurrentCalls)
 	for i := range n {
 		all.Go(func() error { return do(ctx, i) })
 	}
 	return all.Wait()
 }
 
-// of says how many of all nodes.
-func (b *bench) of(n int, what string) string {
-	return fmt.Sprintf("%s of %s nodes %s", grouped(n), grouped(b.size.Nodes), what)
+// describePart says how many of all nodes.
+func (b *bench) describePart(n int, what string) string {
+	return fmt.Sprintf("%s of %s nodes %s", formatInt(n), formatInt(b.size.Nodes), what)
 }
 
-func grouped(n int) string { return count(int64(n)) }
+func formatInt(n int) string { return formatInt64(int64(n)) }

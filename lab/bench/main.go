@@ -1,13 +1,15 @@
 // bench-ccm measures what our CCM costs a cluster and a cloud, and how long both
 // wait for it, at a thousand nodes: the real binaries, a genuine API server and
-// a cloud whose every answer to the CCM is late by 20 ms. It prints a table; a
+// a cloud that answers the CCM 20 ms late each time. It prints a table; a
 // figure that misses its aim is no failure. `make bench-ccm` calls it, from the
 // root of a clone.
 //
 // Nodes are objects and instances are records, both made by this program before
 // it measures; there are no kubelets and no kube-controller-manager. All
-// processes share the machine's cores, and whatever else runs there takes its
-// part: what each had is printed below the table.
+// processes share the machine's cores, also with whatever else runs there. What
+// each of them used is printed below the table.
+//
+// Begin with the list of figures in figures.go.
 package main
 
 import (
@@ -25,46 +27,46 @@ import (
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
-// size says how many there are of what, and how long is waited.
+// size is how many objects there are of each kind, and how long to wait.
 type size struct {
-	Nodes    int           `json:"nodes"`
-	Stop     int           `json:"stop"`      // of the nodes
-	End      int           `json:"terminate"` // of the nodes
-	Services int           `json:"services"`
-	Steady   time.Duration `json:"steadyNanoseconds"`
-	// Settle is how long nothing is measured after nodes were initialised.
+	Nodes     int           `json:"nodes"`
+	Stop      int           `json:"stop"`      // of the nodes
+	Terminate int           `json:"terminate"` // of the nodes
+	Services  int           `json:"services"`
+	Steady    time.Duration `json:"steadyNanoseconds"`
+	// Settle is the pause before measuring, after nodes were initialised.
 	Settle time.Duration `json:"settleNanoseconds"`
-	// Bound is when a figure is given up; Patience is the same with upstream's
+	// Bound is after how long a figure is given up. PeerBound is the same with upstream's
 	// defaults.
-	Bound    time.Duration `json:"boundNanoseconds"`
-	Patience time.Duration `json:"patienceNanoseconds"`
+	Bound     time.Duration `json:"boundNanoseconds"`
+	PeerBound time.Duration `json:"patienceNanoseconds"`
 }
 
 var (
-	full  = size{Nodes: 1000, Stop: 500, End: 100, Services: 200, Steady: 5 * time.Minute, Settle: 15 * time.Second, Bound: 3 * time.Minute, Patience: 6 * time.Minute}
-	quick = size{Nodes: 200, Stop: 100, End: 20, Services: 40, Steady: 30 * time.Second, Settle: 5 * time.Second, Bound: time.Minute, Patience: 2 * time.Minute}
+	full  = size{Nodes: 1000, Stop: 500, Terminate: 100, Services: 200, Steady: 5 * time.Minute, Settle: 15 * time.Second, Bound: 3 * time.Minute, PeerBound: 6 * time.Minute}
+	quick = size{Nodes: 200, Stop: 100, Terminate: 20, Services: 40, Steady: 30 * time.Second, Settle: 5 * time.Second, Bound: time.Minute, PeerBound: 2 * time.Minute}
 )
 
-// latency is how late the cloud answers the CCM.
+// latency is added by the cloud to each answer to the CCM.
 const latency = 20 * time.Millisecond
 
-// bench is one run.
+// bench is one run of this program.
 type bench struct {
-	size    size
-	quick   bool
-	bin     string
-	ccm     string // the program to measure
-	flags   []string
-	alone   bool   // without upstream's defaults beside it
-	profile string // folder for CPU profiles of the CCM
-	say     func(format string, args ...any)
+	size        size
+	quick       bool
+	bin         string
+	ccm         string // the program to measure
+	flags       []string
+	withoutPeer bool   // without upstream's defaults beside it
+	profile     string // folder for CPU profiles of the CCM
+	logf        func(format string, args ...any)
 }
 
 func main() {
-	b := bench{size: full, say: func(format string, args ...any) {
+	b := bench{size: full, logf: func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 	}}
-	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure")
+	rows := flag.String("rows", strings.Join(figureNames(), ","), "the figures to measure")
 	flag.BoolVar(&b.quick, "quick", false, "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes")
 	output := flag.String("o", "table", "table or json")
 	nodes := flag.Int("nodes", 0, "number of nodes (default: 1,000, of -quick 200)")
@@ -72,7 +74,7 @@ func main() {
 	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN")
 	flag.StringVar(&b.ccm, "ccm", "", "the CCM to measure (default: ccm in -bin)")
 	flags := flag.String("flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces")
-	flag.BoolVar(&b.alone, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes")
+	flag.BoolVar(&b.withoutPeer, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes")
 	flag.StringVar(&b.profile, "profile", "", "folder for a CPU profile of the CCM for each figure, of the first ten seconds")
 	flag.Parse()
 	b.flags = strings.Fields(*flags)
@@ -80,7 +82,7 @@ func main() {
 		b.size = quick
 	}
 	if *nodes > 0 {
-		b.size.scale(*nodes)
+		b.size.scaleTo(*nodes)
 	}
 	if *steady > 0 {
 		b.size.Steady = *steady
@@ -91,23 +93,23 @@ func main() {
 	}
 }
 
-// scale changes what is a part of all nodes along with them.
-func (s *size) scale(nodes int) {
-	s.Stop, s.End = max(1, s.Stop*nodes/s.Nodes), max(1, s.End*nodes/s.Nodes)
+// scaleTo sets the number of nodes, and changes in proportion how many of them stop and terminate.
+func (s *size) scaleTo(nodes int) {
+	s.Stop, s.Terminate = max(1, s.Stop*nodes/s.Nodes), max(1, s.Terminate*nodes/s.Nodes)
 	s.Nodes = nodes
 }
 
 func (b *bench) runAndPrint(ctx context.Context, names []string, output string) error {
-	r, err := b.run(ctx, names, output)
-	if len(r.Lines) > 0 { // What was measured before something went wrong is still so.
+	r, err := b.measureFigures(ctx, names, output)
+	if len(r.Lines) > 0 { // What was measured before an error is still valid.
 		err = errors.Join(err, r.print(os.Stdout, output))
 	}
 	return err
 }
 
-func (b *bench) run(ctx context.Context, names []string, output string) (report, error) {
+func (b *bench) measureFigures(ctx context.Context, names []string, output string) (report, error) {
 	r := report{Quick: b.quick, Size: b.size}
-	if err := b.check(names, output); err != nil {
+	if err := b.checkArguments(names, output); err != nil {
 		return r, err
 	}
 	r.Machine = machine.Look(os.TempDir())
@@ -124,8 +126,8 @@ func (b *bench) run(ctx context.Context, names []string, output string) (report,
 	return r, nil
 }
 
-func (b *bench) check(names []string, output string) (err error) {
-	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
+func (b *bench) checkArguments(names []string, output string) (err error) {
+	if err := machine.CheckFlags(output, names, figureNames()); err != nil {
 		return err
 	}
 	if b.size.Nodes > maxNodes {
@@ -141,14 +143,14 @@ func (b *bench) check(names []string, output string) (err error) {
 			return err
 		}
 	}
-	return testbed.Check(b.options())
+	return testbed.Check(b.bedOptions())
 }
 
-// maxNodes is what a bed's range of instances (a /20) holds, and ours of pods.
+// maxNodes is how many nodes fit into a bed's range of instances (a /20), and into clusterCIDR.
 const maxNodes = 4000
 
-// bed options are the same for every figure.
-func (b *bench) options() testbed.Options {
+// bedOptions are the same for every figure.
+func (b *bench) bedOptions() testbed.Options {
 	return testbed.Options{
 		Name: "bench", Bin: b.bin,
 		// This program makes and ends hundreds of instances at once; the cloud's

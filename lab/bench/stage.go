@@ -25,8 +25,8 @@ import (
 // ccmToken is the name of the CCM's token in the cloud.
 const ccmToken = "ccm"
 
-// stage is a bed with tainted Nodes and their instances. Each figure has one of
-// its own: none is measured on what another left behind.
+// stage is a bed with tainted Nodes and their instances. Each figure has a stage of
+// its own, so that it does not depend on what another left behind.
 type stage struct {
 	*bench
 	name      string // of the figure
@@ -38,24 +38,24 @@ type stage struct {
 	profiles  sync.WaitGroup
 }
 
-// setUp makes the Nodes and instances, and then the cloud late. edit may change
-// a Node.
+// setUp makes a stage with Nodes and instances, and then makes the cloud slow for the CCM. edit may
+// change a Node before it is made.
 func (b *bench) setUp(ctx context.Context, name string, edit func(int, *corev1.Node)) (*stage, error) {
-	b.say("%s: setting up %s nodes …", name, grouped(b.size.Nodes))
-	bed, err := testbed.New(ctx, b.options())
+	b.logf("%s: setting up %s nodes …", name, formatInt(b.size.Nodes))
+	bed, err := testbed.New(ctx, b.bedOptions())
 	if err != nil {
 		return nil, err
 	}
 	s := &stage{bench: b, name: name, bed: bed}
-	if err := s.fill(ctx, edit); err != nil {
+	if err := s.populateBed(ctx, edit); err != nil {
 		return nil, errors.Join(err, bed.Close())
 	}
 	return s, nil
 }
 
-func (s *stage) fill(ctx context.Context, edit func(int, *corev1.Node)) (err error) {
+func (s *stage) populateBed(ctx context.Context, edit func(int, *corev1.Node)) (err error) {
 	config := s.bed.AdminConfig()
-	// Half the work of JSON, for a process that shares the cores.
+	// Half the work of JSON, which matters since this process shares the cores.
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	if s.watcher, err = kubernetes.NewForConfig(config); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (s *stage) fill(ctx context.Context, edit func(int, *corev1.Node)) (err err
 	return err
 }
 
-// end closes the bed, and has it tell what it knows when a figure went wrong.
-func (s *stage) end(err *error) {
+// close closes the bed. If the figure failed, it prints the bed's logs.
+func (s *stage) close(err *error) {
 	s.profiles.Wait()
 	if *err != nil && !errors.Is(*err, context.Canceled) {
 		fmt.Fprint(os.Stderr, s.bed.Logs(15))
@@ -85,9 +85,8 @@ func (s *stage) end(err *error) {
 	*err = errors.Join(*err, s.bed.Close())
 }
 
-// start starts the CCM with its own defaults, beside the flags and environment
-// given.
-func (s *stage) start(ctx context.Context, env []string, flags ...string) (err error) {
+// startCCM starts the CCM with its own defaults, and with these flags and this environment.
+func (s *stage) startCCM(ctx context.Context, env []string, flags ...string) (err error) {
 	s.ccm, err = s.bed.StartCCM(ctx, testbed.CCMOptions{Path: s.bench.ccm, Defaults: true, Env: env, Flags: flags})
 	if err == nil && s.profile != "" {
 		s.profiles.Go(func() { s.takeProfile(ctx) })
@@ -95,45 +94,45 @@ func (s *stage) start(ctx context.Context, env []string, flags ...string) (err e
 	return err
 }
 
-// takeProfile writes a CPU profile of the CCM; that it has none is no failure.
+// takeProfile writes a CPU profile of the CCM. A CCM that has none is no failure.
 func (s *stage) takeProfile(ctx context.Context) {
 	profile, err := s.ccm.Get(ctx, "/debug/pprof/profile?seconds=10")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.profile, strings.ReplaceAll(s.name, " ", "-")+".pprof"), []byte(profile), 0o644)
 	}
 	if err != nil {
-		s.say("%s: no profile: %v", s.name, err)
+		s.logf("%s: no profile: %v", s.name, err)
 	}
 }
 
-// initialised is a stage whose CCM has lifted all taints and come to rest.
-func (b *bench) initialised(ctx context.Context, name string) (*stage, error) {
+// setUpInitialised makes a stage whose CCM has lifted all taints and come to rest.
+func (b *bench) setUpInitialised(ctx context.Context, name string) (*stage, error) {
 	s, err := b.setUp(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.watchNodes(ctx, s.nodes, untainted)
+	w, err := s.watchNodes(ctx, s.nodes, isInitialised)
 	if err == nil {
-		err = s.start(ctx, nil, b.flags...)
+		err = s.startCCM(ctx, nil, b.flags...)
 	}
 	if err == nil {
-		_, err = w.await(ctx, b.size.Patience)
+		_, err = w.awaitAll(ctx, b.size.PeerBound)
 	}
-	if err == nil && w.left() > 0 {
-		err = fmt.Errorf("%d of %d nodes were not initialised within %s", w.left(), len(s.nodes), b.size.Patience)
+	if err == nil && w.countPending() > 0 {
+		err = fmt.Errorf("%d of %d nodes were not initialised within %s", w.countPending(), len(s.nodes), b.size.PeerBound)
 	}
 	if err == nil {
-		b.say("%s: resting for %s …", name, b.size.Settle)
+		b.logf("%s: resting for %s …", name, b.size.Settle)
 		err = machine.Sleep(ctx, b.size.Settle)
 	}
 	if err != nil {
-		s.end(&err)
+		s.close(&err)
 		return nil, err
 	}
 	return s, nil
 }
 
-// usage is what has been taken up to a moment.
+// usage is what has been used up to a moment.
 type usage struct {
 	at    time.Time
 	calls map[string]int64 // by operation
@@ -141,8 +140,8 @@ type usage struct {
 	busy  time.Duration // of the whole machine
 }
 
-// look takes the CCM's calls from the cloud's audit and times from /proc.
-func (s *stage) look(ctx context.Context) (usage, error) {
+// readUsage reads the CCM's calls from the cloud's audit, and CPU times from /proc.
+func (s *stage) readUsage(ctx context.Context) (usage, error) {
 	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: machine.Busy(machine.Read("/proc/stat"))}
 	pids, err := s.bed.Processes()
 	if err != nil {
@@ -152,13 +151,13 @@ func (s *stage) look(ctx context.Context) (usage, error) {
 		u.cpu[name] = machine.CPUOf(pid)
 	}
 	u.cpu[loadTool] = machine.OwnCPU()
-	u.calls, err = s.calls(ctx)
+	u.calls, err = s.readCalls(ctx)
 	return u, err
 }
 
-// calls are the CCM's by operation, once those that are under way have ended: the
-// audit has a call when it is answered, a moment after what it did is seen.
-func (s *stage) calls(ctx context.Context) (map[string]int64, error) {
+// readCalls reads how often the CCM called each operation. It waits until the numbers stand
+// still, because the audit has a call only after its answer, a moment after its effect is visible.
+func (s *stage) readCalls(ctx context.Context) (map[string]int64, error) {
 	var before map[string]int64
 	for range 20 {
 		sums, err := s.bed.Cloud().SumAudit(ctx, client.AuditFilter{Token: ccmToken}, api.AuditByOperation)
@@ -180,15 +179,15 @@ func (s *stage) calls(ctx context.Context) (map[string]int64, error) {
 	return before, nil
 }
 
-// loadTool is this program.
+// loadTool is the name of this program among the processes.
 const loadTool = "this benchmark"
 
-// streamOperation opens the event stream: no call that grows with nodes, and
-// counted apart.
+// streamOperation opens the event stream. It is counted apart, since its calls do not grow with
+// the number of nodes.
 const streamOperation = "streamEvents"
 
-// taken is what was taken between two looks.
-type taken struct {
+// usageDelta is what was used between two moments.
+type usageDelta struct {
 	Calls   int64              `json:"calls"`
 	Streams int64              `json:"eventStreams"` // opened, and not among Calls
 	By      map[string]int64   `json:"callsByOperation,omitempty"`
@@ -196,8 +195,8 @@ type taken struct {
 	Seconds float64            `json:"seconds"`
 }
 
-func (u usage) since(before usage) taken {
-	t := taken{By: map[string]int64{}, CPU: map[string]float64{}, Seconds: u.at.Sub(before.at).Seconds()}
+func (u usage) since(before usage) usageDelta {
+	t := usageDelta{By: map[string]int64{}, CPU: map[string]float64{}, Seconds: u.at.Sub(before.at).Seconds()}
 	for op, n := range u.calls {
 		switch n -= before.calls[op]; {
 		case n == 0:
@@ -216,8 +215,8 @@ func (u usage) since(before usage) taken {
 	return t
 }
 
-// String is a line about it.
-func (t taken) String() string {
+// String shows it in one line.
+func (t usageDelta) String() string {
 	var calls, cpu []string
 	for _, op := range slices.Sorted(maps.Keys(t.By)) {
 		calls = append(calls, fmt.Sprintf("%s %d", op, t.By[op]))

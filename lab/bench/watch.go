@@ -21,30 +21,30 @@ import (
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
-// goal are things that are awaited, until each has got there.
+// goal is a set of objects, by name, of which each must reach some state.
 type goal struct {
 	name string
-	say  func(string, ...any)
+	logf func(string, ...any)
 	stop context.CancelFunc
 
-	mu      sync.Mutex
-	pending map[string]bool
-	first   time.Time // when the earliest got there
-	last    time.Time // and the latest
-	err     error
-	over    chan struct{} // closed when nothing is pending, or upon err
-	ended   chan struct{} // closed when nobody watches any more
+	mu         sync.Mutex
+	pending    map[string]bool
+	first      time.Time // when the first object reached it
+	last       time.Time // and the last one
+	err        error
+	done       chan struct{} // closed when nothing is pending, or upon err
+	watchEnded chan struct{} // closed when the watch has ended
 }
 
-func (s *stage) aim(what []string, stop context.CancelFunc) *goal {
-	g := &goal{name: s.name, say: s.say, stop: stop, pending: map[string]bool{}, over: make(chan struct{}), ended: make(chan struct{})}
+func (s *stage) newGoal(what []string, stop context.CancelFunc) *goal {
+	g := &goal{name: s.name, logf: s.logf, stop: stop, pending: map[string]bool{}, done: make(chan struct{}), watchEnded: make(chan struct{})}
 	for _, name := range what {
 		g.pending[name] = true
 	}
 	return g
 }
 
-func (g *goal) reached(name string) {
+func (g *goal) markReached(name string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pending[name] {
@@ -53,45 +53,45 @@ func (g *goal) reached(name string) {
 			g.first = g.last
 		}
 		if len(g.pending) == 0 {
-			close(g.over)
+			close(g.done)
 		}
 	}
 }
 
-func (g *goal) fail(err error) {
+func (g *goal) failWith(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err == nil && len(g.pending) > 0 {
 		g.err = err
-		close(g.over)
+		close(g.done)
 	}
 }
 
-func (g *goal) left() int {
+func (g *goal) countPending() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.pending)
 }
 
-// sayEvery is how often a goal tells how far it is.
-const sayEvery = 10 * time.Second
+// progressInterval is how often a goal logs how many objects are pending.
+const progressInterval = 10 * time.Second
 
-// await returns when all have got there, or after bound: then some are left. The
-// time is that of the last one that did.
-func (g *goal) await(ctx context.Context, bound time.Duration) (time.Time, error) {
-	defer func() { g.stop(); <-g.ended }()
+// awaitAll returns when all objects have reached the goal, or after bound, and then some are pending.
+// The time is when the last one reached it.
+func (g *goal) awaitAll(ctx context.Context, bound time.Duration) (time.Time, error) {
+	defer func() { g.stop(); <-g.watchEnded }()
 	give := time.NewTimer(bound)
 	defer give.Stop()
-	tick := time.NewTicker(sayEvery)
+	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case <-g.over:
+		case <-g.done:
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			return g.last, g.err
 		case <-tick.C:
-			g.say("%s: %d to go", g.name, g.left())
+			g.logf("%s: %d to go", g.name, g.countPending())
 		case <-give.C:
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -102,15 +102,15 @@ func (g *goal) await(ctx context.Context, bound time.Duration) (time.Time, error
 	}
 }
 
-// follow has a goal watch objects of the API server from now on. Those that have
-// got there already count at once.
-func follow[T, L runtime.Object](
+// watchGoal makes a goal that watches objects of the API server from now on. Those that have
+// reached it already count at once.
+func watchGoal[T, L runtime.Object](
 	ctx context.Context,
 	s *stage,
-	what []string,
+	names []string,
 	list func(context.Context, metav1.ListOptions) (L, error),
 	watchFrom func(context.Context, metav1.ListOptions) (watch.Interface, error),
-	there func(watch.EventType, T) bool,
+	hasReached func(watch.EventType, T) bool,
 ) (*goal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	found, err := list(ctx, metav1.ListOptions{})
@@ -128,62 +128,63 @@ func follow[T, L runtime.Object](
 		cancel()
 		return nil, err
 	}
-	g := s.aim(what, cancel)
-	take := func(event watch.EventType, object runtime.Object) {
+	g := s.newGoal(names, cancel)
+	handleObject := func(event watch.EventType, object runtime.Object) {
 		one, ok := object.(T)
-		if !ok || !there(event, one) {
+		if !ok || !hasReached(event, one) {
 			return
 		}
 		if o, err := meta.Accessor(object); err == nil {
-			g.reached(o.GetName())
+			g.markReached(o.GetName())
 		}
 	}
 	go func() {
-		defer close(g.ended)
-		_ = meta.EachListItem(found, func(o runtime.Object) error { take(watch.Added, o); return nil })
+		defer close(g.watchEnded)
+		_ = meta.EachListItem(found, func(o runtime.Object) error { handleObject(watch.Added, o); return nil })
 		for event := range w.ResultChan() {
 			if event.Type == watch.Error {
-				g.fail(fmt.Errorf("watching: %v", event.Object))
+				g.failWith(fmt.Errorf("watching: %v", event.Object))
 				return
 			}
-			take(event.Type, event.Object)
+			handleObject(event.Type, event.Object)
 		}
-		g.fail(errors.New("the watch ended"))
+		g.failWith(errors.New("the watch ended"))
 	}()
 	return g, nil
 }
 
-// watchNodes has a goal watch these Nodes.
+// watchNodes makes a goal that these Nodes reach.
 func (s *stage) watchNodes(ctx context.Context, names []string, there func(watch.EventType, *corev1.Node) bool) (*goal, error) {
 	nodes := s.watcher.CoreV1().Nodes()
-	return follow(ctx, s, names, nodes.List, nodes.Watch, there)
+	return watchGoal(ctx, s, names, nodes.List, nodes.Watch, there)
 }
 
-// watchServices has a goal watch these Services of the namespace default.
+// watchServices makes a goal that these Services of the namespace default reach.
 func (s *stage) watchServices(ctx context.Context, names []string, there func(watch.EventType, *corev1.Service) bool) (*goal, error) {
 	services := s.watcher.CoreV1().Services(metav1.NamespaceDefault)
-	return follow(ctx, s, names, services.List, services.Watch, there)
+	return watchGoal(ctx, s, names, services.List, services.Watch, there)
 }
 
-// watchRoutes has a goal watch the cloud for routes with these destinations.
+// watchRoutes makes a goal that is reached when the cloud has routes with these destinations.
 func (s *stage) watchRoutes(ctx context.Context, destinations []string) *goal {
 	ctx, cancel := context.WithCancel(ctx)
-	g := s.aim(destinations, cancel)
+	g := s.newGoal(destinations, cancel)
 	go func() {
-		defer close(g.ended)
+		defer close(g.watchEnded)
 		err := s.bed.Cloud().Follow(ctx, 0, func(e api.Event) error {
 			if e.Type == api.EventCreated && e.Route != nil {
-				g.reached(e.Route.Destination)
+				g.markReached(e.Route.Destination)
 			}
 			return nil
 		}, nil, client.EventFilter{Resources: []api.ResourceKind{api.ResourceRoute}})
-		g.fail(err)
+		g.failWith(err)
 	}()
 	return g
 }
 
-func untainted(_ watch.EventType, n *corev1.Node) bool { return !tainted(n, testbed.Taint.Key) }
+// isInitialised tells whether the CCM has lifted a Node's taint.
+func isInitialised(_ watch.EventType, n *corev1.Node) bool { return !hasTaint(n, testbed.Taint.Key) }
 
-func tainted(n *corev1.Node, key string) bool {
+func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
