@@ -314,12 +314,12 @@ func (w *cloudWatch) observe(c inventory.Change) {
 		uid := c.LoadBalancer.Tags[contract.TagServiceUID]
 		w.toldOf(uid)
 		w.serviceQueue.Add(uid)
-		if !c.Gone && c.LoadBalancer.State != api.LoadBalancerDeleting && w.serviceOf(uid) == nil {
+		if c.Kind != inventory.Deleted && c.LoadBalancer.State != api.LoadBalancerDeleting && w.serviceOf(uid) == nil {
 			// Somebody gave it the UID of no Service: the same.
 			w.toldOfAll()
 			w.enqueueServices()
 		}
-	case c.Route == nil:
+	case c.Kind == inventory.Relisted:
 		// Everything was listed anew, so the cloud is well again.
 		w.promptAnew()
 		w.toldOfAll()

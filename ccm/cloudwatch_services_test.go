@@ -94,7 +94,11 @@ func TestWatchRepairs(t *testing.T) {
 				}
 				called := w.reconciles(again)
 				repairs := counted(t, balancerRepairs, func() {
-					w.observe(inventory.Change{LoadBalancer: &changed, Gone: !there})
+					kind := inventory.Updated
+					if !there {
+						kind = inventory.Deleted
+					}
+					w.observe(inventory.Change{Kind: kind, LoadBalancer: &changed})
 					passes(10 * time.Second)
 				})
 				assert.Equal(t, 1, repairs)
@@ -195,7 +199,7 @@ func TestWatchRetriesARepair(t *testing.T) {
 			w.cloud.has(made)
 			return balancerStatus(svc, &made), nil
 		}
-		w.observe(inventory.Change{LoadBalancer: &good, Gone: true})
+		w.observe(inventory.Change{LoadBalancer: &good, Kind: inventory.Deleted})
 		passes(time.Minute)
 		assert.Equal(t, 4, called)
 		assert.Len(t, w.events(), 1)
@@ -301,7 +305,7 @@ func TestWatchAndTheUnfulfilled(t *testing.T) {
 		w.cloud.has()
 		called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
-		w.observe(inventory.Change{LoadBalancer: &other, Gone: true})
+		w.observe(inventory.Change{LoadBalancer: &other, Kind: inventory.Deleted})
 		passes(time.Minute)
 		assert.Positive(t, *called)
 		require.Len(t, w.events(), 1)
@@ -326,7 +330,7 @@ func TestWatchOutOfSight(t *testing.T) {
 			return &svc.Status.LoadBalancer, nil
 		}
 		repairs := counted(t, balancerRepairs, func() {
-			w.observe(inventory.Change{})
+			w.observe(inventory.Change{Kind: inventory.Relisted})
 			passes(time.Minute)
 		})
 		assert.Equal(t, 1, called)
@@ -446,8 +450,8 @@ func TestWatchBridgesWhatLasts(t *testing.T) {
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 	for name, told := range map[string]inventory.Change{
-		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}}, Gone: true},
-		"listed anew":   {},
+		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}}, Kind: inventory.Deleted},
+		"listed anew":   {Kind: inventory.Relisted},
 		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -465,7 +469,7 @@ func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 				passes(lasting + 10*time.Second)
 				assert.Positive(t, *called)
 				// Only of the balancer's own end is it certain that there was one.
-				assert.Equal(t, told.Gone, len(w.events()) == 1)
+				assert.Equal(t, told.Kind == inventory.Deleted, len(w.events()) == 1)
 			})
 		})
 	}

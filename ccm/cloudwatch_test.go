@@ -238,7 +238,7 @@ func TestWatchObserves(t *testing.T) {
 	}
 
 	one := instance(api.InstanceTerminated)
-	w.observe(inventory.Change{Instance: &one, Gone: true})
+	w.observe(inventory.Change{Instance: &one, Kind: inventory.Deleted})
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "by provider ID and by name")
 	assert.Empty(t, keys(w.serviceQueue))
 
@@ -256,7 +256,7 @@ func TestWatchObserves(t *testing.T) {
 	assert.Empty(t, keys(w.nodeQueue))
 	assert.Empty(t, keys(w.serviceQueue))
 
-	w.observe(inventory.Change{})
+	w.observe(inventory.Change{Kind: inventory.Relisted})
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "listed anew: all of them")
 	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceQueue))
 }

@@ -215,10 +215,10 @@ func describe(c inventory.Change) string {
 	case c.Route != nil:
 		s = fmt.Sprintf("%s v%d", c.Route.ID, c.Route.Version)
 	}
-	if c.Gone {
+	switch c.Kind {
+	case inventory.Deleted:
 		s += " gone"
-	}
-	if c.Missing {
+	case inventory.Missing:
 		s += " missing"
 	}
 	return s

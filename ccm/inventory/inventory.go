@@ -76,24 +76,6 @@ type Options struct {
 	Observe func(resource, result string)
 }
 
-// Change is something that the inventory learned, in order: of one resource, as
-// it is now, or as it last was if it is Gone or Missing. One without a resource
-// says that a kind was listed with nothing to compare it with, at first or after
-// events were lost: anything of it may have changed, or be gone.
-type Change struct {
-	Instance     *api.Instance
-	LoadBalancer *api.LoadBalancer
-	Route        *api.Route
-	// Gone is the cloud's own word that the resource is deleted, or the instance
-	// terminated. It may be said twice of an instance: when it has terminated,
-	// and when the cloud forgets it.
-	Gone bool
-	// Missing is a resource that the newest list did not have, or that does not
-	// carry the cluster's tag any more. That is no proof of anything: ask the
-	// cloud. A change without Missing follows should it be seen again.
-	Missing bool
-}
-
 // Inventory is safe for concurrent use.
 type Inventory struct {
 	cloud Cloud
@@ -121,9 +103,7 @@ type Inventory struct {
 	followed bool
 	running  sync.WaitGroup
 
-	subscribers []func(Change)
-	untold      []Change
-	telling     bool
+	changes changeFeed
 }
 
 // New makes an inventory that knows nothing yet.
@@ -142,10 +122,6 @@ func New(cloud Cloud, opts Options) *Inventory {
 
 // idle is the life of lists while Run does not run.
 func idle() context.Context { return calls.For(context.Background(), calls.Inventory) }
-
-// Subscribe has fn told of every change, one at a time; it must not block, and
-// must be called before Run.
-func (v *Inventory) Subscribe(fn func(Change)) { v.subscribers = append(v.subscribers, fn) }
 
 // Instance is the instance with that ID; nil if the inventory has none.
 func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) {
@@ -285,10 +261,10 @@ func note[T any](v *Inventory, s *shelf[T], item T) {
 	}
 	v.mu.Lock()
 	if c, news := s.confirm(s.clone(item), f, v.next()); news {
-		v.untold = append(v.untold, c)
+		v.changes.add(c)
 	}
 	v.mu.Unlock()
-	v.tell()
+	v.changes.deliver()
 }
 
 func (v *Inventory) clusterTags() []string {
@@ -315,29 +291,6 @@ func resultOf(waited bool) string {
 		return Listed
 	}
 	return Hit
-}
-
-// tell has the subscribers told, in order. Whoever is at it tells what others
-// add meanwhile, so that a subscriber may itself ask or note something.
-func (v *Inventory) tell() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.telling {
-		return
-	}
-	v.telling = true
-	for len(v.untold) > 0 {
-		changes := v.untold
-		v.untold = nil
-		v.mu.Unlock()
-		for _, c := range changes {
-			for _, fn := range v.subscribers {
-				fn(c)
-			}
-		}
-		v.mu.Lock()
-	}
-	v.telling = false
 }
 
 func factsOfInstance(i *api.Instance) facts {

@@ -102,10 +102,10 @@ func relist[T any](v *Inventory, s *shelf[T]) error {
 	}
 	v.mu.Lock()
 	if era == v.era {
-		v.untold = append(v.untold, s.take(items, began)...)
+		v.changes.add(s.take(items, began)...)
 	}
 	v.mu.Unlock()
-	v.tell()
+	v.changes.deliver()
 	return nil
 }
 

@@ -86,7 +86,7 @@ func (s *shelf[T]) confirm(item T, f facts, m moment) (Change, bool) {
 	switch {
 	case e == nil || f.version > e.facts.version:
 		s.put(item, f, m)
-		return s.change(item, f.ended, false), true
+		return s.change(changeKindOf(f), item), true
 	case !e.facts.ours: // This is from before it lost the cluster's tag.
 		return Change{}, false
 	case m.tick > e.seen.tick:
@@ -96,7 +96,7 @@ func (s *shelf[T]) confirm(item T, f facts, m moment) (Change, bool) {
 		return Change{}, false
 	}
 	e.missing = false
-	return s.change(e.item, false, false), !e.facts.ended
+	return s.change(Updated, e.item), !e.facts.ended
 }
 
 // learn takes in an event, and gives what the subscribers are told of it, if it
@@ -109,12 +109,12 @@ func (s *shelf[T]) learn(item T, f facts, deleted bool, m moment) (Change, bool)
 		return Change{}, false
 	case deleted: // Final, whatever its version: the cloud gives no ID twice.
 		s.bury(f.id, m.at)
-		return s.change(item, true, false), true
+		return s.change(Deleted, item), true
 	case e != nil && f.version <= e.facts.version:
 		return Change{}, false
 	}
 	s.put(item, f, m).missing = !f.ours
-	return s.change(item, f.ended, !f.ours), true
+	return s.change(changeKindOf(f), item), true
 }
 
 // take takes in a whole list. With the first there is nothing to compare it
@@ -141,12 +141,12 @@ func (s *shelf[T]) take(items []T, began moment) []Change {
 		}
 		e.missing = true
 		if !e.facts.ended { // That it is gone has been said.
-			changes = append(changes, s.change(e.item, false, true))
+			changes = append(changes, s.change(Missing, e.item))
 		}
 	}
 	s.sweep(began.at)
 	if first {
-		changes = append(changes, Change{})
+		changes = append(changes, Change{Kind: Relisted})
 	}
 	return changes
 }
@@ -216,8 +216,20 @@ func (s *shelf[T]) answer(from map[string]*entry[T], also func(*entry[T]) bool) 
 	return items
 }
 
-func (s *shelf[T]) change(item T, gone, missing bool) Change {
-	c := Change{Gone: gone, Missing: missing}
+// changeKindOf is what a resource's newest version says has become of it.
+func changeKindOf(f facts) ChangeKind {
+	switch {
+	case f.ended:
+		return Deleted
+	case !f.ours:
+		return Missing
+	default:
+		return Updated
+	}
+}
+
+func (s *shelf[T]) change(kind ChangeKind, item T) Change {
+	c := Change{Kind: kind}
 	item = s.clone(item)
 	switch item := any(&item).(type) {
 	case *api.Instance:

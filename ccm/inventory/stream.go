@@ -228,10 +228,10 @@ func learn[T any](ctx context.Context, v *Inventory, s *shelf[T], item T, delete
 	}
 	v.mu.Lock()
 	if c, news := s.learn(item, s.facts(&item), deleted, v.next()); news {
-		v.untold = append(v.untold, c)
+		v.changes.add(c)
 	}
 	v.mu.Unlock()
-	v.tell()
+	v.changes.deliver()
 	return nil
 }
 
