@@ -58,7 +58,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.Tell = recorder.Tell
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return recorder.Components(ctx, l.host.Running, l.wants, l.expected()...) })
+	group.Go(func() error { return recorder.Components(ctx, l.Host.Running, l.wants, l.expected()...) })
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })

@@ -28,5 +28,5 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	if _, err := os.Stat(c.CloudConfig); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the CCM of lab %q was never started, and has no configuration yet; `lab ccm start --name %[1]s` makes one", l.State.Name)
 	}
-	return l.host.CommandLine(process.Spec{Component: componentByHand, Path: c.Path, Args: c.Args}), nil
+	return l.Host.CommandLine(process.Spec{Component: componentByHand, Path: c.Path, Args: c.Args}), nil
 }

@@ -30,7 +30,7 @@ func TestCCMCommand(t *testing.T) {
 	config := filepath.Join(dir, "cloud-config.yaml")
 	command := cluster.CCMCommand{Path: "/bin/ccm", Args: []string{"--secure-port=1"}, CloudConfig: config}
 	of := func(kind string, traits cluster.Traits) *Lab {
-		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
+		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, Host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
 	}
 	_, err := of(Embedded, cluster.Traits{}).CCMCommand()
 	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
@@ -47,7 +47,7 @@ func TestCCMCommand(t *testing.T) {
 
 // It is shown while it runs, and no lab is incomplete without one.
 func TestByHandIsShown(t *testing.T) {
-	l := &Lab{State: &state.Lab{Name: "lab"}, host: process.Host{Lab: t.TempDir()}, Cluster: ofCCM{}}
+	l := &Lab{State: &state.Lab{Name: "lab"}, Host: process.Host{Lab: t.TempDir()}, Cluster: ofCCM{}}
 	shown := func() map[string]string {
 		all, err := l.components(t.Context())
 		require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestByHandIsShown(t *testing.T) {
 		return states
 	}
 	assert.NotContains(t, shown(), componentByHand)
-	p, err := l.host.Start(process.Spec{Component: componentByHand, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.host.Lab, "log")})
+	p, err := l.Host.Start(process.Spec{Component: componentByHand, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.Host.Lab, "log")})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
 	assert.Equal(t, cluster.StateRunning, shown()[componentByHand])

@@ -19,8 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// suite runs the command with a lab of its own, of which nothing is left.
-func suite(t *testing.T, args ...string) (report conformance.Report, code int) {
+// runSuite runs the command with a lab of its own, of which nothing is left.
+func runSuite(t *testing.T, args ...string) (report conformance.Report, code int) {
 	f := newFixture(t)
 	dir := t.TempDir()
 	args = append([]string{"conformance", "--name", f.name + "-suite", "--report-dir", dir}, args...)
@@ -43,7 +43,7 @@ func suite(t *testing.T, args ...string) (report conformance.Report, code int) {
 // The suite knows no cloud: one that is nothing but records, with a CCM of its
 // own, passes all of core that it can be asked.
 func TestConformanceOfAnotherCloud(t *testing.T) {
-	report, code := suite(t, "--implementation", "in-memory")
+	report, code := runSuite(t, "--implementation", "in-memory")
 	assert.Zero(t, code)
 	passed := map[conformance.Profile]int{}
 	for _, p := range report.Profiles {
@@ -65,7 +65,7 @@ func TestConformanceOfAnotherCloud(t *testing.T) {
 func TestConformanceOfAnyProgram(t *testing.T) {
 	ccm, err := filepath.Abs("../bin/ccm")
 	require.NoError(t, err)
-	report, code := suite(t, "--profile", "node", "--claim", "explains", "--required-only", "--ccm", ccm, "--",
+	report, code := runSuite(t, "--profile", "node", "--claim", "explains", "--required-only", "--ccm", ccm, "--",
 		"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
 		"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--leader-elect=false", "--configure-cloud-routes=false")
 	assert.Zero(t, code)
@@ -77,7 +77,7 @@ func TestConformanceOfAnyProgram(t *testing.T) {
 
 // A program that is no CCM fails, at once and with a report.
 func TestConformanceOfNoCCM(t *testing.T) {
-	report, code := suite(t, "--profile", "node", "--ccm", "/bin/false")
+	report, code := runSuite(t, "--profile", "node", "--ccm", "/bin/false")
 	assert.Equal(t, 1, code)
 	assert.NotEmpty(t, report.Crashes)
 	require.NotEmpty(t, report.Profiles)

@@ -24,7 +24,7 @@ import (
 // its mark, whatever its cluster was.
 func remains(dir string) *Lab {
 	st := state.In(dir, filepath.Base(dir))
-	return &Lab{State: st, Cluster: remnants{lab: st}, host: process.Host{Lab: dir}}
+	return &Lab{State: st, Cluster: remnants{lab: st}, Host: process.Host{Lab: dir}}
 }
 
 type remnants struct {
@@ -78,7 +78,7 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 // haunted tells whether processes of the lab run: then the folder is theirs. Where
 // somebody deletes it under them, a kubelet makes some of it anew.
 func (l *Lab) haunted() bool {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	return err == nil && len(running) > 0
 }
 
@@ -132,7 +132,7 @@ func (l *Lab) down(ctx context.Context) (ended int, err error) {
 
 func (l *Lab) endAgent(ctx context.Context) (ended int, err error) {
 	for {
-		running, err := l.host.Running()
+		running, err := l.Host.Running()
 		if err != nil || running[componentAgent] == nil {
 			return ended, err
 		}

@@ -75,7 +75,7 @@ func (l *Lab) notStopped(components []cluster.Component) error {
 // explainProcesses are this machine's processes, by their components' names: what
 // is not known of them is no reason not to explain.
 func (l *Lab) explainProcesses() map[string]explain.Process {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil {
 		return nil
 	}

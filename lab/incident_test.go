@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -24,16 +24,16 @@ func TestIncident(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err, "%s", out)
 	assert.NoDirExists(t, filepath.Join(f.home, name))
-	var a lab.Account
+	var a suite.Account
 	require.NoError(t, json.Unmarshal(out, &a))
 
 	assert.True(t, a.Behaved)
 	assert.Equal(t, "lost-create", a.Incident)
 	assert.Equal(t, conformance.Resilience, a.Profile)
 	assert.Empty(t, a.Reasons)
-	i := slices.IndexFunc(a.Did.Calls, func(d lab.CallsOf) bool { return d.Operation == "createLoadBalancer" })
+	i := slices.IndexFunc(a.Did.Calls, func(d suite.CallsOf) bool { return d.Operation == "createLoadBalancer" })
 	require.GreaterOrEqual(t, i, 0)
-	assert.Equal(t, lab.CallsOf{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
+	assert.Equal(t, suite.CallsOf{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
 
 	// The call that is never answered counts from when that was clear.
 	appear(t, a.Timeline, "the incident begins", "injecting fault lost on balancers", "call createLoadBalancer", "balancer gone", "the incident is over")

@@ -45,7 +45,8 @@ type Lab struct {
 	// Outcome is what Up did, of a lab that Up returned.
 	Outcome Outcome
 	bin     local.Binaries
-	host    process.Host
+	// Host starts and finds the lab's processes on this machine.
+	Host process.Host
 }
 
 // Open finds a lab that was brought up before.
@@ -88,7 +89,7 @@ func attach(st *state.Lab) (*Lab, error) {
 	if os.Getenv("LAB_KUBE_BIN") != "" {
 		st.KubeBin = bin.Kube
 	}
-	l := &Lab{State: st, bin: bin, host: process.Host{Lab: st.Path()}}
+	l := &Lab{State: st, bin: bin, Host: process.Host{Lab: st.Path()}}
 	switch cmp.Or(st.Cluster, Embedded) {
 	case Embedded:
 		l.Cluster = embedded.New(st, bin)
@@ -238,7 +239,7 @@ func resume(ctx context.Context, st *state.Lab, o Options) (*Lab, cluster.Hold, 
 	if err := errors.Join(l.Cluster.Check(ctx), st.Save()); err != nil {
 		return nil, nil, err
 	}
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil || running[componentAgent] != nil {
 		return l, nil, err
 	}
@@ -280,7 +281,7 @@ func (l *Lab) StartCCM(ctx context.Context) error {
 	if err := l.wantsCCM(); err != nil {
 		return err
 	}
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil {
 		return err
 	}
@@ -292,7 +293,7 @@ func (l *Lab) StartCCM(ctx context.Context) error {
 
 // startAgent hands the hold to the agent, which has it from then on.
 func (l *Lab) startAgent(hold cluster.Hold) error {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil || running[componentAgent] != nil {
 		return err
 	}
@@ -313,6 +314,6 @@ func (l *Lab) startAgent(hold cluster.Hold) error {
 		spec.Inherit = []*os.File{file}
 		spec.Args = append(spec.Args, "--claim")
 	}
-	_, err = l.host.Start(spec)
+	_, err = l.Host.Start(spec)
 	return err
 }

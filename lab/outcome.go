@@ -117,7 +117,7 @@ func (u *up) started(ctx context.Context) ([]string, error) {
 func (l *Lab) running(ctx context.Context) (map[string]int, error) {
 	now := map[string]int{}
 	if l.State.Cluster != Kind {
-		processes, err := l.host.Running()
+		processes, err := l.Host.Running()
 		for name, p := range processes {
 			now[name] = p.PID
 		}
@@ -179,7 +179,7 @@ func (l *Lab) awake() error {
 
 // paused says of each such process what to do.
 func (l *Lab) paused() []string {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil {
 		return nil
 	}

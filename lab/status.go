@@ -112,7 +112,7 @@ func (l *Lab) Status(ctx context.Context) (*Status, error) {
 // components are the cluster's, the agent, and a CCM that somebody runs beside the
 // lab's.
 func (l *Lab) components(ctx context.Context) ([]cluster.Component, error) {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil {
 		return nil, err
 	}

@@ -296,7 +296,7 @@ type presence struct {
 }
 
 func (l *Lab) presence(ctx context.Context) (presence, error) {
-	running, err := l.host.Running()
+	running, err := l.Host.Running()
 	if err != nil || len(running) > 0 {
 		return presence{running[componentAgent], len(running) > 0}, err
 	}

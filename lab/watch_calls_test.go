@@ -131,7 +131,7 @@ func (absentCluster) Components(context.Context) ([]cluster.Component, error) { 
 func TestALabThatGoesDownIsNotStopped(t *testing.T) {
 	st, err := state.CreateDir(t.TempDir())
 	require.NoError(t, err)
-	l := &Lab{State: st, Cluster: absentCluster{}, host: process.Host{Lab: st.Path()}}
+	l := &Lab{State: st, Cluster: absentCluster{}, Host: process.Host{Lab: st.Path()}}
 	require.NoError(t, l.Timeline().Create())
 	var notes []string
 	w := watcher{lab: l, note: func(s string) { notes = append(notes, s) }}

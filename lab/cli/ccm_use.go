@@ -8,6 +8,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
 func newCCMUse(o *options) *cobra.Command {
@@ -34,13 +35,13 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.onCCM("ccm use", func(l *lab.Lab) (string, error) {
-				which, use := "the lab's own", l.UseOwnCCM
+				which, use := "the lab's own", func(ctx context.Context) error { return l.UseCCM(ctx, nil) }
 				if !own {
 					path, err := filepath.Abs(args[0])
 					if err != nil {
 						return "", err
 					}
-					which, use = path, func(ctx context.Context) error { return l.UseCCM(ctx, path, args[1:]) }
+					which, use = path, func(ctx context.Context) error { return suite.UseCCM(ctx, l, path, args[1:]) }
 				}
 				if !l.CCMWanted() {
 					which += "; none runs before " + invocation() + " ccm start"

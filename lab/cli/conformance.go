@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -73,7 +74,7 @@ func (s selection) tests(all []conformance.Test) (chosen []conformance.Test, p [
 // conformanceFlags are the command's, as they are given.
 type conformanceFlags struct {
 	*selection
-	opts        lab.ConformanceOptions
+	opts        suite.Options
 	ccm, config string
 	env         []string
 	claims      []string
@@ -154,7 +155,7 @@ func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster: "+strings.Join(lab.Kinds, ", "))
 	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
-	fl.StringVar(&f.opts.Implementation, "implementation", lab.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(lab.Implementations, ", "))
+	fl.StringVar(&f.opts.Implementation, "implementation", suite.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(suite.Implementations, ", "))
 	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
@@ -168,7 +169,7 @@ func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
 	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
 	_ = fl.MarkHidden("ccm-build") // For mutants.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(lab.Implementations, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
 	capabilities, features := known(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
@@ -214,8 +215,8 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 		}
 	}
 	errs = append(errs, f.where()...)
-	if !slices.Contains(lab.Implementations, f.opts.Implementation) {
-		wrong("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(lab.Implementations, ", "))
+	if !slices.Contains(suite.Implementations, f.opts.Implementation) {
+		wrong("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "))
 	}
 	if f.opts.Parallel < 0 {
 		wrong("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
@@ -270,7 +271,7 @@ func (f *conformanceFlags) where() (errs []error) {
 		wrong("--kubeconfig and --traffic are for --cluster %s", lab.External)
 	case o.Traffic && o.WithoutMachines:
 		wrong("--traffic and --without-machines: want one of them")
-	case o.Traffic && o.Implementation == lab.ImplementationInMemory:
+	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
 		wrong("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
 	case o.Workload != "" && o.Cluster == lab.Embedded:
 		wrong("--workload: nothing of an image runs on --cluster %s", lab.Embedded)
@@ -316,8 +317,8 @@ func (f *conformanceFlags) program(args []string) error {
 		return usagef("--ccm-env, --ccm-config and arguments after -- are for --ccm PATH")
 	case f.ccm == "":
 		return nil
-	case f.opts.Implementation == lab.ImplementationInMemory:
-		return usagef("--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other", lab.ImplementationInMemory)
+	case f.opts.Implementation == suite.ImplementationInMemory:
+		return usagef("--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other", suite.ImplementationInMemory)
 	}
 	path, err := filepath.Abs(f.ccm)
 	if err != nil {
@@ -354,7 +355,7 @@ func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) err
 		shown.Close()
 		steps.Say("\nInterrupted: what the tests made is taken away.")
 	})
-	report, err := lab.Conformance(cmd.Context(), f.opts, steps)
+	report, err := suite.Run(cmd.Context(), f.opts, steps)
 	quiet()
 	shown.Close()
 	if report == nil || report.Unfinished != "" {

@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
 // execute runs a command line that starts no lab.
@@ -37,7 +38,7 @@ var conformanceTable = []conformance.Test{
 }
 
 func newFlags(change func(*conformanceFlags)) *conformanceFlags {
-	f := &conformanceFlags{selection: &selection{}, opts: lab.ConformanceOptions{Name: "lab", Cluster: lab.Embedded, Implementation: lab.ImplementationFakecloud}}
+	f := &conformanceFlags{selection: &selection{}, opts: suite.Options{Name: "lab", Cluster: lab.Embedded, Implementation: suite.ImplementationFakecloud}}
 	change(f)
 	return f
 }
@@ -99,7 +100,7 @@ func TestConformanceMistakes(t *testing.T) {
 			[]string{`--focus "lb" matches no test of the profiles asked for`, "lab conformance list"}},
 		"arguments without a CCM": {func(*conformanceFlags) {}, []string{"--v=2"}, []string{"are for --ccm PATH"}},
 		"environment without one": {func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"}},
-		"a CCM for in-memory": {func(f *conformanceFlags) { f.ccm, f.opts.Implementation = "/bin/true", lab.ImplementationInMemory }, nil,
+		"a CCM for in-memory": {func(f *conformanceFlags) { f.ccm, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory }, nil,
 			[]string{"--implementation in-memory has a CCM of its own"}},
 		"an empty configuration": {func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"}},
 		"claimed and not there": {func(f *conformanceFlags) {
@@ -112,7 +113,7 @@ func TestConformanceMistakes(t *testing.T) {
 			[]string{"--keep: nothing stays"}},
 		"a cluster of nobody's": {func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil, []string{"--kubeconfig and --traffic are for --cluster external"}},
 		"traffic to nowhere": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = lab.External, "x", true, lab.ImplementationInMemory
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = lab.External, "x", true, suite.ImplementationInMemory
 		}, nil, []string{"--traffic: the cloud of --implementation in-memory forwards none"}},
 		"traffic to no machine": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = lab.External, "x", true, true
@@ -144,19 +145,19 @@ func TestConformanceLabs(t *testing.T) {
 	}
 	three := []string{"lab", "lab-2", "lab-3"}
 	for name, tc := range map[string]struct {
-		change func(*lab.ConformanceOptions)
+		change func(*suite.Options)
 		alone  int
 		want   []string
 	}{
-		"all":              {func(*lab.ConformanceOptions) {}, 40, three},
-		"one":              {func(*lab.ConformanceOptions) {}, 1, three[:1]},
-		"some":             {func(*lab.ConformanceOptions) {}, 6, three[:2]},
-		"as asked":         {func(o *lab.ConformanceOptions) { o.Labs = 2 }, 40, three[:2]},
-		"kept":             {func(o *lab.ConformanceOptions) { o.Keep = true }, 40, three[:1]},
-		"kept as asked":    {func(o *lab.ConformanceOptions) { o.Keep, o.Labs = true, 3 }, 40, three},
-		"in containers":    {func(o *lab.ConformanceOptions) { o.Cluster = lab.Kind }, 40, three[:1]},
-		"somebody's":       {func(o *lab.ConformanceOptions) { o.Cluster = lab.External }, 40, three[:1]},
-		"done in a moment": {func(o *lab.ConformanceOptions) { o.Implementation = lab.ImplementationInMemory }, 40, three[:1]},
+		"all":              {func(*suite.Options) {}, 40, three},
+		"one":              {func(*suite.Options) {}, 1, three[:1]},
+		"some":             {func(*suite.Options) {}, 6, three[:2]},
+		"as asked":         {func(o *suite.Options) { o.Labs = 2 }, 40, three[:2]},
+		"kept":             {func(o *suite.Options) { o.Keep = true }, 40, three[:1]},
+		"kept as asked":    {func(o *suite.Options) { o.Keep, o.Labs = true, 3 }, 40, three},
+		"in containers":    {func(o *suite.Options) { o.Cluster = lab.Kind }, 40, three[:1]},
+		"somebody's":       {func(o *suite.Options) { o.Cluster = lab.External }, 40, three[:1]},
+		"done in a moment": {func(o *suite.Options) { o.Implementation = suite.ImplementationInMemory }, 40, three[:1]},
 	} {
 		o := newFlags(func(*conformanceFlags) {}).opts
 		tc.change(&o)

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -58,7 +58,7 @@ func newIncidentList() *cobra.Command {
 		Example: "  lab incident list\n  lab incident list -o yaml   # with what happened, why it is dangerous, and where it is told of",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []listedIncident
-			for _, t := range lab.Incidents() {
+			for _, t := range suite.Incidents() {
 				i := t.Incident
 				list = append(list, listedIncident{i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right, i.Known})
 			}
@@ -122,7 +122,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			var names []string
-			for _, t := range lab.Incidents() {
+			for _, t := range suite.Incidents() {
 				names = append(names, t.Incident.Name+"\t"+t.Incident.Title)
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
@@ -136,7 +136,7 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 // incident finds it, and completes the options for it. All that is wrong with the
 // command line is told at once.
 func (f *conformanceFlags) incident(name string, ccmArgs []string) (conformance.Test, error) {
-	all := lab.Incidents()
+	all := suite.Incidents()
 	i := slices.IndexFunc(all, func(t conformance.Test) bool { return t.Incident.Name == name })
 	f.selection = &selection{}
 	if i < 0 {
@@ -167,8 +167,8 @@ func (f *conformanceFlags) play(cmd *cobra.Command, test conformance.Test) error
 	}
 	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
 	quiet := context.AfterFunc(cmd.Context(), func() { steps.Say("\nInterrupted: what the incident made is taken away.") })
-	account, err := lab.PlayIncident(cmd.Context(), test, lab.IncidentOptions{
-		ConformanceOptions: f.opts, Show: printer(told), Note: func(text string) { steps.Say("lab: %s", text) },
+	account, err := suite.PlayIncident(cmd.Context(), test, suite.IncidentOptions{
+		Options: f.opts, Show: printer(told), Note: func(text string) { steps.Say("lab: %s", text) },
 	}, steps)
 	quiet()
 	if account == nil {
@@ -223,7 +223,7 @@ func tellStory(w io.Writer, test conformance.Test) error {
 }
 
 // tellAccount says what happened, and what that means.
-func tellAccount(w io.Writer, a *lab.Account) error {
+func tellAccount(w io.Writer, a *suite.Account) error {
 	p := pageOn(w)
 	p.line("")
 	verdict, color := "behaved", "32"
@@ -264,7 +264,7 @@ func tellAccount(w io.Writer, a *lab.Account) error {
 }
 
 // deed is one operation in words.
-func deed(d lab.CallsOf) string {
+func deed(d suite.CallsOf) string {
 	text := fmt.Sprintf("%-22s %d times", d.Operation, d.Calls)
 	if d.Calls == 1 {
 		text = fmt.Sprintf("%-22s once", d.Operation)
@@ -278,7 +278,7 @@ func deed(d lab.CallsOf) string {
 	return text
 }
 
-func levelOf(a *lab.Account) string {
+func levelOf(a *suite.Account) string {
 	if a.Capability == "" {
 		return "core: required of every CCM"
 	}

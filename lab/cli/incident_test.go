@@ -12,6 +12,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
 func TestIncidentList(t *testing.T) {
@@ -19,7 +20,7 @@ func TestIncidentList(t *testing.T) {
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	assert.Regexp(t, `^NAME +TITLE +PROFILE +LEVEL$`, lines[0])
-	all := lab.Incidents()
+	all := suite.Incidents()
 	require.Len(t, lines, len(all)+1)
 	for i, test := range all {
 		assert.Regexp(t, `^`+test.Incident.Name+` +\S.* +`+string(test.Profile)+` +`+string(test.Level)+`$`, lines[i+1])
@@ -47,7 +48,7 @@ func TestIncidentList(t *testing.T) {
 // What people read of an incident is whole sentences, and where it happened can
 // be looked up.
 func TestIncidentsAreTold(t *testing.T) {
-	for _, test := range lab.Incidents() {
+	for _, test := range suite.Incidents() {
 		i := test.Incident
 		assert.Regexp(t, `^[a-z0-9-]+$`, i.Name)
 		assert.LessOrEqual(t, len(i.Title), 70, i.Name)
@@ -87,7 +88,7 @@ func TestIncidentMistakes(t *testing.T) {
 func TestIncidentNamesAreCompleted(t *testing.T) {
 	out, err := execute(t, "__complete", "incident", "run", "")
 	require.NoError(t, err)
-	for _, test := range lab.Incidents() {
+	for _, test := range suite.Incidents() {
 		assert.Contains(t, out, test.Incident.Name+"\t"+test.Incident.Title+"\n")
 	}
 	out, err = execute(t, "__complete", "incident", "run", "lost-create", "")
@@ -96,8 +97,8 @@ func TestIncidentNamesAreCompleted(t *testing.T) {
 }
 
 func TestIncidentFindsItsTest(t *testing.T) {
-	for _, test := range lab.Incidents() {
-		f := &conformanceFlags{opts: lab.ConformanceOptions{Name: "lab", Cluster: lab.Embedded, Implementation: lab.ImplementationFakecloud}}
+	for _, test := range suite.Incidents() {
+		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: lab.Embedded, Implementation: suite.ImplementationFakecloud}}
 		found, err := f.incident(test.Incident.Name, nil)
 		require.NoError(t, err)
 		assert.Equal(t, test.ID, found.ID)
@@ -112,10 +113,10 @@ func TestTellingAnIncident(t *testing.T) {
 	}}))
 	assert.Equal(t, "The river rises (flood)\n\nWhat happens\n  It rains.\n\nWhat to watch\n  The cellar.\n\n", out.String())
 
-	a := &lab.Account{
+	a := &suite.Account{
 		Incident: "flood", Test: "resilience-flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44, Requires: "It is dry.", Capability: "pumps",
 		Behaved: true, Right: "It pumps.", Danger: "It is wet.", Known: []string{"https://example.org/1"},
-		Did: lab.Deeds{Warnings: 2, Calls: []lab.CallsOf{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
+		Did: suite.Deeds{Warnings: 2, Calls: []suite.CallsOf{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
 	}
 	out.Reset()
 	require.NoError(t, tellAccount(&out, a))
@@ -141,7 +142,7 @@ Where it was told of
   https://example.org/1
 `, out.String())
 
-	a.Behaved, a.Reasons, a.Did = false, []string{"the cellar\nis wet"}, lab.Deeds{Crashes: 1}
+	a.Behaved, a.Reasons, a.Did = false, []string{"the cellar\nis wet"}, suite.Deeds{Crashes: 1}
 	out.Reset()
 	require.NoError(t, tellAccount(&out, a))
 	for _, want := range []string{

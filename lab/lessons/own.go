@@ -22,9 +22,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/remedy"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -282,7 +282,7 @@ func (s *Seat) judge(ctx context.Context, folder string, tests []string, bound t
 		return false, "", err
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
-	return lab.Trial{
+	return suite.Trial{
 		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &conformance.Program{Path: program, Args: ownArgs}, Tests: tests, Bound: bound, Tell: tell,
 	}.Run(ctx)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -59,7 +60,7 @@ func (s *Seat) accuse(ctx context.Context, program string, steps *ui.Steps) erro
 			return "", err
 		}
 		defer opened.State.Unlock()
-		if err := opened.UseCCM(ctx, program, nil); err != nil {
+		if err := suite.UseCCM(ctx, opened, program, nil); err != nil {
 			return "", fmt.Errorf("having the CCM with a mistake run: %w", err)
 		}
 		return "the one with a mistake runs", nil

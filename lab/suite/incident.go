@@ -1,9 +1,8 @@
-package lab
+package suite
 
-// This file answers: what does a CCM do in an incident, told as it happens and
-// summed up afterwards? An incident is a test of the conformance suite, played
-// alone on a lab of its own; what it does to the cloud and to the CCM is put into
-// the lab's timeline, among all else that happens.
+// An incident is a test of the conformance suite, played alone on a lab of its own. What
+// it does to the cloud and to the CCM is put into the lab's timeline, among all else
+// that happens; what the CCM did is summed up afterwards.
 
 import (
 	"cmp"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
@@ -30,8 +30,8 @@ func Incidents() []conformance.Test {
 
 // IncidentOptions of PlayIncident.
 type IncidentOptions struct {
-	// ConformanceOptions are those of the suite; Focus is set.
-	ConformanceOptions
+	// Options are those of the suite; Focus is set.
+	Options
 	// Show is told of everything as it happens, in the order of time, in seconds
 	// since the incident began.
 	Show func(timeline.Entry) error
@@ -90,7 +90,7 @@ func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions,
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
 	p := &play{ctx: ctx, options: o}
 	o.attend, o.step = p.attend, p.tell
-	report, err := Conformance(ctx, o.ConformanceOptions, steps)
+	report, err := Run(ctx, o.Options, steps)
 	if report == nil || report.Unfinished != "" {
 		return nil, err
 	}
@@ -118,14 +118,14 @@ type play struct {
 }
 
 // attend begins to watch the lab. leave returns when all is shown.
-func (p *play) attend(l *Lab) (leave func()) {
+func (p *play) attend(l *lab.Lab) (leave func()) {
 	p.log, p.began, p.deeds = l.Timeline(), time.Now(), map[string]*CallsOf{}
 	ctx, cancel := context.WithCancel(p.ctx)
 	over, ended := make(chan struct{}), make(chan struct{})
 	last := sync.OnceFunc(func() { close(over) })
 	go func() {
 		defer close(ended)
-		err := l.Watch(ctx, WatchOptions{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
+		err := l.Watch(ctx, lab.WatchOptions{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
 			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}
@@ -142,12 +142,15 @@ func (p *play) attend(l *Lab) (leave func()) {
 		case <-over:
 		case <-ended:
 		case <-ctx.Done():
-		case <-time.After(watchPatience): // Too busy to be told it all.
+		case <-time.After(lastEntryBound): // Too busy to be told it all.
 		}
 		cancel()
 		<-ended
 	}
 }
+
+// lastEntryBound is how long the last entry of an incident may take to be shown.
+const lastEntryBound = 3 * time.Second
 
 // Steps of the suite in the timeline.
 const (

@@ -1,0 +1,174 @@
+package suite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
+	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
+)
+
+// Implementations that the suite has a driver for.
+const (
+	// ImplementationFakecloud is fakecloud, with its CCM or another one.
+	ImplementationFakecloud = "fakecloud"
+	// ImplementationInMemory is a cloud in the suite's own memory, with a
+	// minimal CCM: it shows that the suite takes any.
+	ImplementationInMemory = "in-memory"
+)
+
+// Implementations are all of them, the default first.
+var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
+
+// OwnClaims are the capabilities of the lab's own CCM.
+var OwnClaims = []conformance.Feature{
+	conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityExplains,
+	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
+	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
+	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
+	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
+	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
+}
+
+// ownArgs are what the lab's own CCM is given for the suite, over what it has in any
+// lab.
+var ownArgs = []string{
+	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
+	"--node-monitor-period=1s", // More often: less to wait for.
+	// Shorter than the budget's rest, which is to see what that costs.
+	"--node-status-update-frequency=10s",
+	// Longer than in other labs: a leader that cannot renew its lease in time ends,
+	// and on a machine that several suites share an API server was seen to be silent
+	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.
+	"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
+	// The cloud has routes, as records, though loopback needs none.
+	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}", "--route-reconciliation-period=1s",
+}
+
+// noise is what upstream's route controller says of each Node each time.
+var noise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
+
+// healthCheck asks the API server and the cloud whether they are ready.
+func healthCheck(l *lab.Lab) (func(context.Context) error, error) {
+	kube, err1 := l.Cluster.Operator()
+	cloud, err2 := l.Cloud()
+	return func(ctx context.Context) error {
+		return errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
+	}, errors.Join(err1, err2)
+}
+
+// podCIDR is the range of the pods' addresses, where the lab knows it.
+func podCIDR(l *lab.Lab) string {
+	if host, ok := l.Cluster.(cluster.LocalCCM); ok {
+		return host.CCMCommand().ClusterCIDR
+	}
+	return ""
+}
+
+func (o Options) implementation(l *lab.Lab, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {
+	if o.Implementation == ImplementationInMemory {
+		return inmemory.New(cfg), func() error { return nil }, nil
+	}
+	return o.onFakecloud(l)
+}
+
+// onFakecloud is the lab's cloud with its CCM, or another one.
+func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() error, error) {
+	none := conformance.Implementation{}
+	host, ok := l.Cluster.(cluster.LocalCCM)
+	if !ok {
+		return none, nil, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested", l.State.Cluster)
+	}
+	command, cloud := host.CCMCommand(), l.Cluster.Cloud()
+	api, err := cloud.Client(cluster.CallerOperator)
+	if err != nil {
+		return none, nil, err
+	}
+	u, err := url.Parse(cloud.URL)
+	if err != nil {
+		return none, nil, err
+	}
+	// A container's address is the container's to listen on.
+	listen := u.Hostname()
+	if ip, err := netip.ParseAddr(listen); err != nil || !ip.IsLoopback() {
+		listen = command.Address
+	}
+	gate, err := onfakecloud.OpenGate(listen, u.Host)
+	if err != nil {
+		return none, nil, err
+	}
+	u.Host = gate.Address()
+
+	under := conformance.Implementation{Name: ImplementationFakecloud}
+	program := &conformance.Program{
+		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: noise,
+		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
+	}
+	if command.ClusterCIDR == "" {
+		under.Unsupported = map[conformance.Feature]string{conformance.FeatureRoutes: "the range of the cluster's pods is not known here"}
+	}
+	if o.Program == nil {
+		under.Claims = slices.Clone(OwnClaims)
+	} else {
+		own := program.ConfigTemplate
+		// Each lab runs its own.
+		program = &conformance.Program{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
+		under.Name = program.Name()
+	}
+	program.Values = ccmValues(l, command)
+	program.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
+	program.Host, program.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
+	under.CCM = program
+	theirs := l.State.Cluster == lab.External
+	under.Cloud = &onfakecloud.Cloud{
+		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, TokenFile: cloud.TokenFile(cluster.CallerCCM), Gate: gate,
+		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+	}
+	return under, gate.Close, nil
+}
+
+// ccmValues are what the templates of a CCM's command line can name in this lab.
+func ccmValues(l *lab.Lab, command cluster.CCMCommand) conformance.Values {
+	cloud := l.Cluster.Cloud()
+	return conformance.Values{
+		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
+		CloudURL: cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
+		Address: command.Address, Port: command.Port,
+	}
+}
+
+// UseCCM makes a program on this machine the lab's CCM from now on, in place of the
+// lab's own. Its arguments are templates, as the suite has them; without any it gets
+// those of the lab's own CCM. A CCM that runs is replaced.
+func UseCCM(ctx context.Context, l *lab.Lab, path string, args []string) error {
+	command, err := l.ReplaceableCCM()
+	if err != nil {
+		return err
+	}
+	p := &conformance.Program{Path: path, Args: args, Values: ccmValues(l, command)}
+	if err := p.Check(); err != nil {
+		return err
+	}
+	line, err := p.CommandLine()
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		line = command.Args
+	}
+	return l.UseCCM(ctx, &cluster.Program{Path: path, Args: line})
+}

@@ -1,0 +1,237 @@
+// Package suite runs the conformance suite, and single incidents of it, on labs that
+// are there for as long as that takes. It brings the labs up without a CCM, says how the
+// suite reaches their clouds and CCMs, and takes them down. What the tests require of a
+// CCM is for package conformance to say. Begin with Run.
+package suite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster/external"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// Options of Run.
+type Options struct {
+	// Name is that of the lab, and the beginning of the others' names.
+	Name string
+	// Labs is how many labs share the tests; 0 is as many as they are worth.
+	Labs int
+	// Cluster is the kind of cluster; "" is lab.Embedded.
+	Cluster string
+	// Kubeconfig is for External: whose cluster it is.
+	Kubeconfig string
+	// Traffic says of External that its Nodes that wait for a CCM are the suite's,
+	// and that their ports are reached from this machine.
+	Traffic bool
+	// Workload is the image of pods that answer; "" is the lab's own.
+	Workload       string
+	Implementation string // "" is ImplementationFakecloud.
+	// Program is the CCM; nil is the lab's own.
+	Program *conformance.Program
+	// CCMPath is another build of the lab's own CCM, run in its place.
+	CCMPath     string
+	Claims      []conformance.Feature
+	Unsupported map[conformance.Feature]string
+	Profiles    []conformance.Profile
+	Focus       *regexp.Regexp
+	// RequiredOnly skips tests of capabilities that are not claimed.
+	RequiredOnly bool
+	// WithoutMachines has no kubelets: what needs machines or traffic is
+	// skipped. A control plane of another minor may have none that fit.
+	WithoutMachines bool
+	// Attempts is as in conformance.Implementation; 0 is its default.
+	Attempts int
+	// Bound is the longest that any test may take; 0 is what each allows.
+	Bound    time.Duration
+	Parallel int
+	// Limits are Budget's; nil is conformance.DefaultLimits.
+	Limits   conformance.Limits
+	Observer func(conformance.TestReport)
+	// Bundle is a file to run from instead of what was built here.
+	Bundle string
+	// Keep leaves the lab up.
+	Keep bool
+
+	// attend, unless nil, is called before the suite runs on a lab; leave when it
+	// has. step is told what the suite does, as conformance.Options.Step is.
+	attend func(*lab.Lab) (leave func())
+	step   func(what string, failed bool)
+}
+
+// nodesPerLab run the pods that traffic goes to.
+const nodesPerLab = 2
+
+const (
+	// maxLabs is beyond what two cores have to wait for.
+	maxLabs = 3
+	// aloneTestsPerLab is how many tests that run alone make another lab worth its start.
+	aloneTestsPerLab = 5
+	// defaultWorkload is built with the lab.
+	defaultWorkload = "ccmlab/hello:dev"
+)
+
+// Tests are those that were asked for.
+func (o Options) Tests() []conformance.Test {
+	return conformance.Select(profiles.All(), o.Profiles, o.Focus)
+}
+
+// Names are those of the labs that share these tests.
+func (o Options) Names(tests []conformance.Test) []string {
+	labs := o.Labs
+	if labs == 0 {
+		labs = o.worthwhileLabs(tests)
+	}
+	names := []string{o.Name}
+	for n := 2; n <= labs; n++ {
+		names = append(names, fmt.Sprintf("%s-%d", o.Name, n))
+	}
+	return names
+}
+
+// worthwhileLabs is how many labs the tests are worth. Only those that run alone take
+// longer on one, and only embedded ones are cheap.
+func (o Options) worthwhileLabs(tests []conformance.Test) int {
+	if cmp.Or(o.Cluster, lab.Embedded) != lab.Embedded || o.Implementation == ImplementationInMemory || o.Keep {
+		return 1
+	}
+	alone := 0
+	for _, t := range tests {
+		if t.Alone {
+			alone++
+		}
+	}
+	return min(maxLabs, 1+alone/aloneTestsPerLab)
+}
+
+// Run brings labs up, runs the suite on them, and takes them down. An
+// error means that the suite could not be run; what it found is in the report,
+// which there is also when ctx ends early.
+func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.Report, err error) {
+	if o.Program != nil {
+		if err := o.Program.Check(); err != nil {
+			return nil, err
+		}
+	}
+	tests := o.Tests()
+	names := o.Names(tests)
+	for _, name := range names {
+		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+			return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", name, name), err)
+		}
+	}
+	if o.Cluster == lab.External {
+		tidy, err := external.ForSuite(ctx, o.Kubeconfig, o.Traffic)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, tidy(context.WithoutCancel(ctx))) }()
+	}
+	return o.shareTests(ctx, conformance.NewQueue(tests), names, steps)
+}
+
+// shareTests has labs share the tests. As long as all tests have run, what became of a
+// lab is worth a line and no error.
+func (o Options) shareTests(ctx context.Context, queue *conformance.Queue, names []string, steps *ui.Steps) (*conformance.Report, error) {
+	reports, errs, downs := make([]*conformance.Report, len(names)), make([]error, len(names)), make([]error, len(names))
+	var running sync.WaitGroup
+	queue.Expect(len(names))
+	shown := make(chan struct{})
+	for i, name := range names {
+		// One lab's steps are enough to look at, and tests come after them.
+		seen, up := ui.Discard(), func() { <-shown }
+		if i == 0 {
+			seen, up = steps, func() { close(shown) }
+		}
+		running.Go(func() { reports[i], errs[i], downs[i] = o.runOnLab(ctx, name, queue, seen, up) })
+	}
+	running.Wait()
+	down := errors.Join(downs...)
+	if len(names) == 1 {
+		return reports[0], errors.Join(errs[0], down)
+	}
+	report, err := queue.Merge(reports)
+	if err != nil || report.Unfinished != "" {
+		return report, errors.Join(append(errs, err, down)...)
+	}
+	for i, err := range errs {
+		if err != nil {
+			steps.Say("   Lab %s did not take part to the end, and others ran its tests: %v", names[i], err)
+		}
+	}
+	return report, down
+}
+
+// runOnLab runs what the queue has for it on a lab of this name. isUp is called when that
+// is up, or will not be. What went wrong when it was taken down is an error of its
+// own.
+func (o Options) runOnLab(ctx context.Context, name string, queue *conformance.Queue, steps *ui.Steps, isUp func()) (report *conformance.Report, err, downErr error) {
+	up := lab.Options{
+		Name: name, Cluster: cmp.Or(o.Cluster, lab.Embedded), Kubeconfig: o.Kubeconfig,
+		Nodes: nodesPerLab, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep,
+	}
+	switch {
+	case o.Cluster == lab.External:
+		up.Nodes = 0 // It has those that it has.
+	case o.Implementation == ImplementationInMemory || o.WithoutMachines:
+		up.Nodes = lab.NoNodes
+	}
+	l, err := lab.Up(ctx, up, steps)
+	isUp()
+	if err != nil {
+		queue.Missing()
+		return nil, err, nil
+	}
+	if !o.Keep {
+		defer func() { _, downErr = lab.Down(context.WithoutCancel(ctx), name) }()
+	}
+	if report, err = o.runTests(ctx, l, queue); report == nil {
+		queue.Missing()
+	}
+	return report, err, nil
+}
+
+func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Queue) (*conformance.Report, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", l.Cluster.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	under, closeDriver, err := o.implementation(l, cfg)
+	if err != nil {
+		return nil, err
+	}
+	under.Claims = append(under.Claims, o.Claims...)
+	under.Attempts = cmp.Or(o.Attempts, under.Attempts)
+	if under.Unsupported == nil {
+		under.Unsupported = map[conformance.Feature]string{}
+	}
+	maps.Copy(under.Unsupported, o.Unsupported)
+	healthy, err := healthCheck(l)
+	if err != nil {
+		return nil, errors.Join(err, closeDriver())
+	}
+	if o.attend != nil {
+		defer o.attend(l)()
+	}
+	report, err := conformance.Run(ctx, conformance.Options{
+		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, lab.Embedded), Implementation: under,
+		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
+		Queue:    queue, Healthy: healthy, Step: o.step,
+		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Limits: o.Limits, PodCIDR: podCIDR(l),
+	})
+	return report, errors.Join(err, closeDriver())
+}

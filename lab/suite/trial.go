@@ -1,0 +1,100 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// Trial has the conformance suite run some tests on a program, in labs that are there for
+// as long as that takes.
+type Trial struct {
+	// Name is the first lab's. What an earlier trial of this name has left goes first.
+	Name string
+	// Labs is as in Options.
+	Labs    int
+	Program *conformance.Program
+	// Tests are to be run, by ID.
+	Tests []string
+	// Bound is the longest that any test may take; 0 is what each allows.
+	Bound time.Duration
+	// Tell is told of each test that ends, and what runs while none does.
+	Tell func(string)
+}
+
+// Run returns what it came to: said has a line for each test that failed.
+func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
+	still := newSilence(t.Tell)
+	defer still.end()
+	o := t.options(still)
+	for _, name := range o.Names(o.Tests()) {
+		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+			if _, err := lab.Down(ctx, name); err != nil {
+				return false, "", err
+			}
+		}
+	}
+	report, err := Run(ctx, o, ui.Discard())
+	if report == nil {
+		return false, "", err
+	}
+	if report.Unfinished != "" {
+		return false, "", errors.Join(errors.New(report.Unfinished), err)
+	}
+	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
+}
+
+func (t Trial) options(still *silence) Options {
+	var quoted []string
+	for _, id := range t.Tests {
+		quoted = append(quoted, regexp.QuoteMeta(id))
+	}
+	var claims []conformance.Feature // What is asked for by name is required, be it extended.
+	for _, test := range profiles.All() {
+		if test.Capability != "" && slices.Contains(t.Tests, test.ID) {
+			claims = append(claims, test.Capability)
+		}
+	}
+	ended := 0
+	return Options{
+		Name: t.Name, Labs: t.Labs, Program: t.Program, Claims: claims, RequiredOnly: true, Bound: t.Bound,
+		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
+		Observer: func(test conformance.TestReport) {
+			still.observe(test)
+			if test.Result == "" { // It begins.
+				return
+			}
+			ended++
+			t.Tell(fmt.Sprintf("%d of %d: %s %s", ended, len(t.Tests), test.ID, test.Result))
+		},
+	}
+}
+
+// summed is a report in a few lines.
+func summed(r *conformance.Report) string {
+	passed := 0
+	var failed []string
+	for _, t := range r.Tests {
+		switch t.Result {
+		case conformance.Passed:
+			passed++
+		case conformance.Failed:
+			failed = append(failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires))
+		}
+	}
+	lines := append([]string{fmt.Sprintf("%d of %d tests of the conformance suite pass", passed, passed+len(failed))}, failed...)
+	for _, c := range r.Crashes {
+		lines = append(lines, "the CCM "+c)
+	}
+	return strings.Join(lines, "\n")
+}
