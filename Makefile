@@ -75,8 +75,8 @@ bin/lab:
 
 .PHONY: test
 test: build ## Run all tests, the integration tests on an embedded cluster among them, with the race detector but for the hollow kubelet's
-	@# ./lab takes longest, and mostly waits: it comes first, and others have all processors beside it.
-	$(call go_test,unit,./lab ./...,-race -p $$(($$(nproc) + 1)) -timeout 20m)
+	@# ./lab/e2e takes longest, and mostly waits: it comes first, and others have all processors beside it.
+	$(call go_test,unit,./lab/e2e ./...,-race -p $$(($$(nproc) + 1)) -timeout 20m)
 	@# The race detector makes pools forget: what is allocated is counted without it.
 	$(GO) test -vet=off -run Allocates ./fakecloud/dataplane
 	cd cmd/hello/demoserver && $(call go_test,demoserver,./...,-race)
@@ -93,7 +93,7 @@ everything: ## Run all that CI runs, the whole of its rotation; as root it also 
 
 .PHONY: test-kind
 test-kind: build node-image lab-image ## Run the tests that need Docker: a kind cluster from end to end, and a lab in a container
-	LAB_TEST_KIND=1 $(call go_test,kind,./lab,-race -timeout 30m -run TestKind -v)
+	LAB_TEST_KIND=1 $(call go_test,kind,./lab/e2e,-race -timeout 30m -run TestKind -v)
 
 .PHONY: conformance
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")

@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // That `lab explain` finds causes that were really made to happen.
 

@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // The conformance suite as its users run it: the command, real clusters, real
 // CCMs. What the suite finds in our CCM is for `make conformance`; here are the
@@ -63,7 +63,7 @@ func TestConformanceOfAnotherCloud(t *testing.T) {
 
 // Any program will do: here ours, by the arguments that a stranger's would have.
 func TestConformanceOfAnyProgram(t *testing.T) {
-	ccm, err := filepath.Abs("../bin/ccm")
+	ccm, err := filepath.Abs("../../bin/ccm")
 	require.NoError(t, err)
 	report, code := runSuite(t, "--profile", "node", "--claim", "explains", "--required-only", "--ccm", ccm, "--",
 		"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",

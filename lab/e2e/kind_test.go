@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // The lab on a kind cluster: real kubelets, real pods, real kube-proxy, the
 // cloud in a container, the CCM as a Deployment. One lab is brought up, and

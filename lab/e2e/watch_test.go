@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // `lab watch` and `lab logs` over the real binaries: a stream is read while
 // things happen, and has them in the order of cause and effect.

@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // What a simulated container can do, and what the kubelet, whose code is
 // genuine, makes of it.

@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // That another program can be the lab's CCM.
 

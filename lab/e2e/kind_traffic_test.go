@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // What balancers of a kind cluster carry: from this machine, and from a pod.
 // Each part looks at the balancer's own counters too, so that an answer that

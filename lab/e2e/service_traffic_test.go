@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // Traffic of Services on an embedded cluster: through balancers, through node
 // ports, and while the pods behind them are replaced.

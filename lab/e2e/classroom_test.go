@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // A classroom, as its trainer and its learners have it.
 

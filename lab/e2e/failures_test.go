@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // What goes wrong on people's machines, made to happen: each time one message
 // that says what, where and what to do next, an exit code, and no hang.

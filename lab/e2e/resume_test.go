@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // `up` on a lab that somebody has done something to: it waits for what can come,
 // and says at once what cannot.

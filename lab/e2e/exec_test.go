@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // What a simulated node answers beyond its pods' ports: kubectl exec, port-forward
 // and cp, and a refusal of attach; exec probes and lifecycle hooks; and who may ask its

@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // An incident as its users play it: the command, a real cluster, a real CCM.
 

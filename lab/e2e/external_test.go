@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // A cluster that somebody has already, with a cloud and a CCM added to it: an
 // embedded lab without a CCM plays the cluster.
@@ -42,7 +42,7 @@ func TestExternalCluster(t *testing.T) {
 	guest := host.beside()
 	// As in a cluster that never had a CCM; the rights of the host's own eyes
 	// stay.
-	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize", "../manifests/ccm/overlays/outside").CombinedOutput()
+	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize", "../../manifests/ccm/overlays/outside").CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	t.Run("what is missing is named, and nothing is left of the attempt", guest.externalMistakes)

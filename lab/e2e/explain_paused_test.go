@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // That `lab explain` tells a deleted Node and a paused process for what they are,
 // and that it and `lab compare` say of a lab that is stopped that it is.

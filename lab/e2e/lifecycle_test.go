@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // Coming up, going down, and coming back: after crashes, signals and races, with
 // the state kept and without.

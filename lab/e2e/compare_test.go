@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // Two labs side by side: one with an external cloud provider and a CCM, one with
 // neither; and machines of the size that their instances have.

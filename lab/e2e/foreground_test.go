@@ -1,4 +1,4 @@
-package lab_test
+package e2e
 
 // A lab that lives as long as its command: as a process here, and as a
 // container's only content, which is how it comes to other systems.
@@ -76,7 +76,7 @@ func TestKindNotNeededInAContainer(t *testing.T) {
 	if os.Getenv("LAB_TEST_KIND") == "" {
 		t.Skip("it needs Docker: `make test-kind` runs this, with LAB_TEST_KIND=1")
 	}
-	archive, err := filepath.Abs("../bin/lab-image.tar")
+	archive, err := filepath.Abs("../../bin/lab-image.tar")
 	require.NoError(t, err)
 	engine := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(t.Context(), "docker", args...).CombinedOutput()
