@@ -516,7 +516,7 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 	called := 0
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if called++; called == 1 {
-			return nil, cloudproviderapi.NewRetryError("in error", errorRetry)
+			return nil, cloudproviderapi.NewRetryError("in error", failedStateRetry)
 		}
 		w.explain.resolved(svc, topicLoadBalancer)
 		return &svc.Status.LoadBalancer, nil
@@ -524,7 +524,7 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 	w.cloud.has(*built(t, api.LoadBalancerError))
 	var retry *cloudproviderapi.RetryError
 	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
-	assert.Equal(t, errorRetry, retry.RetryAfter())
+	assert.Equal(t, failedStateRetry, retry.RetryAfter())
 
 	w.explain.warn(balancedService(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
 	require.Len(t, w.events(), 1)

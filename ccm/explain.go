@@ -44,7 +44,7 @@ var nextSteps = map[string]string{
 	contract.ReasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
 	contract.ReasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
 
-	// Of balancers: see loadbalancer_errors.go.
+	// Of balancers: see loadbalancer_report.go.
 	contract.ReasonInvalidService:        "change the Service's spec or annotations",
 	contract.ReasonLoadBalancerFailed:    "the cloud tries again by itself; if this lasts, mend what it names, or see to the cloud",
 	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",

@@ -1,8 +1,9 @@
 package ccm
 
-// From a Service and its nodes to the balancer that it should have. Pure, and
-// all that is wrong is told at once, before any call: half a balancer, or one
-// without the source ranges that were asked for, would be worse than none.
+// What a Service asks for, as the balancer that it should have. Everything that is
+// wrong with it is reported at once and before any call to the cloud: half a
+// balancer, or one without the source ranges that were asked for, would be worse
+// than none.
 
 import (
 	"cmp"
@@ -22,16 +23,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// clusterID is the cluster whose balancers they are. The uid is that of the
-// namespace kube-system, and "" while it is not known.
-type clusterID struct{ name, uid string }
-
-// balancerSpec is what a Service wants of the cloud, in canonical order.
+// balancerSpec is the balancer that a Service asks for. Lists are in canonical order.
 type balancerSpec struct {
 	name                             string
 	address                          addressChoice
-	families                         api.IPFamilies
-	mustIPv6                         bool // Without IPv6 the Service would have no address of a family that it asks for.
+	ipv6                             ipv6Need
 	scheme                           api.LoadBalancerScheme
 	algorithm                        api.LoadBalancerAlgorithm
 	listeners                        api.Listeners
@@ -41,11 +37,43 @@ type balancerSpec struct {
 	idleTimeoutSeconds, drainSeconds int
 	healthCheck                      api.HealthCheck
 	tags                             api.Tags
-	targetsAlone                     bool // Of a balancer that is there, nothing else is compared.
+	scope                            reconcileScope
 }
 
-// addressChoice is a reserved address, by its IP or by its name or ID. The zero
-// choice is whichever the balancer has, or gets.
+// reconcileScope is how much of an existing balancer is compared and changed.
+type reconcileScope int
+
+const (
+	wholeBalancer reconcileScope = iota
+	// targetsOnly is for a change of nodes. Upstream passes it on with Services as
+	// they were when it began to go through all of them, so whatever else such a
+	// Service says may be out of date. Nothing is created either.
+	targetsOnly
+)
+
+// ipv6Need is whether the balancer has an IPv6 address beside its IPv4 address.
+type ipv6Need int
+
+const (
+	ipv6NotWanted ipv6Need = iota
+	// ipv6Preferred: without it, the Service has IPv4 to fall back to.
+	ipv6Preferred
+	// ipv6Required: without it, the Service lacks an address of a family that it
+	// asks for.
+	ipv6Required
+)
+
+// ipFamilies are those of the balancer's addresses. In the cloud each balancer has
+// an IPv4 address; which ones the Service shows is for its status.
+func (s balancerSpec) ipFamilies() api.IPFamilies {
+	if s.ipv6 == ipv6NotWanted {
+		return api.IPFamilies{api.IPv4}
+	}
+	return api.IPFamilies{api.IPv4, api.IPv6}
+}
+
+// addressChoice is a reserved address, by its IP, or by its name or ID. The zero
+// choice is whichever address the balancer has or gets.
 type addressChoice struct {
 	ip, nameOrID string
 	id           string // once it has been looked up
@@ -53,6 +81,7 @@ type addressChoice struct {
 
 func (a addressChoice) String() string { return cmp.Or(a.ip, a.nameOrID) }
 
+// isHeldBy tells whether the balancer has the chosen address.
 func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	switch {
 	case a.ip != "":
@@ -63,40 +92,69 @@ func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	return true
 }
 
-func newBalancerSpec(of clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+// clusterID is the cluster that owns the balancers. The uid is that of the
+// namespace kube-system, "" while it is not known.
+type clusterID struct{ name, uid string }
+
+// desiredSpec is the balancer that the Service asks for, with the ID of its
+// reserved address if that has been looked up before.
+func (l *loadBalancers) desiredSpec(
+	cluster string, svc *corev1.Service, nodes []*corev1.Node,
+) (balancerSpec, error) {
+	want, err := newBalancerSpec(clusterID{cluster, l.clusterUID}, svc, nodes)
+	if id, known := l.addressIDs.Load(want.address.nameOrID); known {
+		want.address.id = id.(string)
+	}
+	return want, err
+}
+
+// newBalancerSpec reads the Service and makes no call. Its error is about the
+// Service, whole.
+func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
 	asked, annotationsErr := annotations.Parse(svc.Annotations)
 	listeners := listenersOf(svc, asked)
 	address, addressErr := addressOf(svc, asked)
-	families, mustIPv6 := familiesOf(svc)
-	ranges, rangesErr := sourceRangesOf(svc, families)
+	ipv6 := ipv6NeedOf(svc)
+	ranges, rangesErr := sourceRangesOf(svc, ipv6)
 	check, checkErr := healthCheckOf(svc, asked)
-	err := errors.Join(validateService(svc), annotationsErr, validatePortAnnotations(asked, listeners), addressErr, rangesErr, checkErr)
+	err := errors.Join(validateService(svc), annotationsErr, validatePortAnnotations(asked, listeners),
+		addressErr, rangesErr, checkErr)
 	if err != nil {
 		return balancerSpec{}, &reasonError{contract.ReasonInvalidService, err}
 	}
-	tags := api.Tags{}
-	maps.Copy(tags, asked.Tags)
-	maps.Copy(tags, api.Tags{contract.TagCluster: of.name, contract.TagServiceUID: string(svc.UID), contract.TagService: svc.Namespace + "/" + svc.Name})
-	if of.uid != "" {
-		tags[contract.TagClusterUID] = of.uid
-	}
 	return balancerSpec{
-		name: balancerName(svc), address: address, families: families, mustIPv6: mustIPv6,
-		scheme: cmp.Or(asked.Scheme, api.SchemePublic), algorithm: cmp.Or(asked.Algorithm, api.AlgorithmRoundRobin),
-		listeners: listeners, targets: targetsOf(nodes), sourceRanges: ranges, clientAffinitySeconds: affinityOf(svc),
-		idleTimeoutSeconds: asked.IdleTimeout, drainSeconds: asked.Drain, healthCheck: check, tags: tags,
+		name:                  balancerName(svc),
+		address:               address,
+		ipv6:                  ipv6,
+		scheme:                cmp.Or(asked.Scheme, api.SchemePublic),
+		algorithm:             cmp.Or(asked.Algorithm, api.AlgorithmRoundRobin),
+		listeners:             listeners,
+		targets:               targetsOf(nodes),
+		sourceRanges:          ranges,
+		clientAffinitySeconds: affinityOf(svc),
+		idleTimeoutSeconds:    asked.IdleTimeout,
+		drainSeconds:          asked.Drain,
+		healthCheck:           check,
+		tags:                  tagsOf(cluster, svc, asked),
 	}, nil
 }
 
-// protocols are those that the cloud's listeners have.
+// balancerName is "<service>-<start of its UID>", at most 63 characters.
+func balancerName(svc *corev1.Service) string {
+	uid := string(svc.UID)
+	name := svc.Name[:min(len(svc.Name), 50)]
+	return name + "-" + uid[:min(len(uid), 8)]
+}
+
+// protocols are those that the cloud's listeners can have.
 var protocols = map[corev1.Protocol]api.Protocol{
 	"":                 api.ProtocolTCP,
 	corev1.ProtocolTCP: api.ProtocolTCP,
 	corev1.ProtocolUDP: api.ProtocolUDP,
 }
 
-// validateService is about fields that the cloud's balancers have nothing for. One
-// without a node port has nowhere to send: it reaches pods through nodes.
+// validateService refuses fields that the cloud's balancers have nothing for. A
+// port without a node port has nowhere to send: balancers reach pods through nodes.
 func validateService(svc *corev1.Service) error {
 	var errs []error
 	unsupported := func(format string, args ...any) {
@@ -135,24 +193,30 @@ func listenersOf(svc *corev1.Service, asked annotations.Values) api.Listeners {
 	return listeners
 }
 
-// validatePortAnnotations is about annotations that are for ports which the Service has not.
+// validatePortAnnotations refuses annotations for ports that the Service does not
+// have.
 func validatePortAnnotations(asked annotations.Values, listeners api.Listeners) error {
 	var errs []error
 	if ports := asked.ConnectionLimit.Idle(listeners); len(ports) > 0 {
-		errs = append(errs, asked.Error(annotations.ConnectionLimit, "the Service has no port %s", strings.Join(ports, ", ")))
+		errs = append(errs, asked.Error(annotations.ConnectionLimit,
+			"the Service has no port %s", strings.Join(ports, ", ")))
 	}
-	tcp := slices.DeleteFunc(slices.Clone(listeners), func(l api.Listener) bool { return l.Protocol != api.ProtocolTCP })
+	tcp := slices.DeleteFunc(slices.Clone(listeners), func(l api.Listener) bool {
+		return l.Protocol != api.ProtocolTCP
+	})
 	if ports := asked.ProxyProtocol.Idle(tcp); len(ports) > 0 {
-		errs = append(errs, asked.Error(annotations.ProxyProtocol, "the Service has no TCP port %s", strings.Join(ports, ", ")))
+		errs = append(errs, asked.Error(annotations.ProxyProtocol,
+			"the Service has no TCP port %s", strings.Join(ports, ", ")))
 	}
 	if asked.Drain > 0 && len(tcp) == 0 {
-		errs = append(errs, asked.Error(annotations.Drain, "it is for TCP connections, and the Service has no TCP port: leave it out"))
+		errs = append(errs, asked.Error(annotations.Drain,
+			"it is for TCP connections, and the Service has no TCP port: leave it out"))
 	}
 	return errors.Join(errs...)
 }
 
-// addressOf is the address that the Service chooses. The field is deprecated,
-// and what people use.
+// addressOf is the address that the Service chooses. The field loadBalancerIP is
+// deprecated, but it is what people use.
 func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, error) {
 	want := svc.Spec.LoadBalancerIP //nolint:staticcheck // See above.
 	if want == "" {
@@ -161,40 +225,46 @@ func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, er
 	var errs []error
 	ip, err := netip.ParseAddr(want)
 	if err != nil || !ip.Is4() {
-		errs = append(errs, fmt.Errorf("loadBalancerIP is %q; want an IPv4 address that the project has reserved", want))
+		errs = append(errs, fmt.Errorf(
+			"loadBalancerIP is %q; want an IPv4 address that the project has reserved", want))
 	}
 	if asked.Given(annotations.Address) {
-		errs = append(errs, asked.Error(annotations.Address, "the Service has loadBalancerIP %s too: leave one of the two out", want))
+		errs = append(errs, asked.Error(annotations.Address,
+			"the Service has loadBalancerIP %s too: leave one of the two out", want))
 	}
 	if asked.Scheme == api.SchemeInternal {
-		errs = append(errs, asked.Error(annotations.Scheme, "an internal load balancer takes no reserved address: leave it out, or loadBalancerIP %s", want))
+		errs = append(errs, asked.Error(annotations.Scheme,
+			"an internal load balancer takes no reserved address: leave it out, or loadBalancerIP %s", want))
 	}
 	return addressChoice{ip: ip.String()}, errors.Join(errs...)
 }
 
-// familiesOf are the families of the balancer's addresses. In the cloud each has
-// an IPv4 address; which ones the Service shows is for its status. IPv6 is a must
-// unless the Service only prefers to have both, and has IPv4 to fall back to.
-func familiesOf(svc *corev1.Service) (families api.IPFamilies, mustIPv6 bool) {
-	if !slices.Contains(svc.Spec.IPFamilies, corev1.IPv6Protocol) {
-		return api.IPFamilies{api.IPv4}, false
-	}
+// ipv6NeedOf makes IPv6 a must, unless the Service only prefers to have both
+// families and has IPv4 to fall back to.
+func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 	policy := svc.Spec.IPFamilyPolicy
-	prefers := policy != nil && *policy == corev1.IPFamilyPolicyPreferDualStack && slices.Contains(svc.Spec.IPFamilies, corev1.IPv4Protocol)
-	return api.IPFamilies{api.IPv4, api.IPv6}, !prefers
+	switch {
+	case !slices.Contains(svc.Spec.IPFamilies, corev1.IPv6Protocol):
+		return ipv6NotWanted
+	case policy != nil && *policy == corev1.IPFamilyPolicyPreferDualStack &&
+		slices.Contains(svc.Spec.IPFamilies, corev1.IPv4Protocol):
+		return ipv6Preferred
+	}
+	return ipv6Required
 }
 
 // sourceRangesOf reads the field, else the annotation that upstream's helpers
-// still read. Everyone is no range at all: in the cloud, ranges of one family
-// only keep out all of the other.
-func sourceRangesOf(svc *corev1.Service, families api.IPFamilies) (api.SourceRanges, error) {
+// still read. A range of everyone becomes no range at all, unless it leaves out a
+// family: in the cloud, ranges of one family keep out all of the other.
+func sourceRangesOf(svc *corev1.Service, ipv6 ipv6Need) (api.SourceRanges, error) {
 	nets, err := helpers.GetLoadBalancerSourceRanges(svc)
 	if err != nil {
 		return nil, err
 	}
-	given := len(svc.Spec.LoadBalancerSourceRanges) > 0 || strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]) != ""
+	annotation := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
+	given := len(svc.Spec.LoadBalancerSourceRanges) > 0 || strings.TrimSpace(annotation) != ""
 	ranges := slices.Sorted(maps.Keys(nets))
-	everyone := slices.Contains(ranges, "0.0.0.0/0") && (!slices.Contains(families, api.IPv6) || slices.Contains(ranges, "::/0"))
+	everyone := slices.Contains(ranges, "0.0.0.0/0") && (ipv6 == ipv6NotWanted || slices.Contains(ranges, "::/0"))
 	if !given || everyone {
 		return api.SourceRanges{}, nil
 	}
@@ -211,7 +281,8 @@ func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {
 	return int(corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// healthCheckOf is the check of the nodes, whole, as the cloud would fill it in.
+// healthCheckOf is how the balancer checks nodes. Defaults are filled in as the
+// cloud would, so that the two can be compared.
 func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthCheck, error) {
 	check, err := asked.HealthCheck, error(nil)
 	path, port := helpers.GetServiceHealthCheckPathPort(svc)
@@ -219,22 +290,25 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	case port != 0:
 		// Where only nodes with a pod of the Service may get traffic
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
-		// pod's coming shows within a second, its going within two.
+		// new pod shows within a second, the end of one within two.
 		err = rejectAnnotations(asked, "externalTrafficPolicy Local has kube-proxy asked: leave it out",
 			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath, annotations.HealthCheckCodes)
-		check.Protocol, check.Port, check.Path, check.ExpectedCodes = api.HealthCheckHTTP, int(port), path, ""
+		check.Protocol, check.Port = api.HealthCheckHTTP, int(port)
+		check.Path, check.ExpectedCodes = path, ""
 		check.IntervalSeconds = cmp.Or(check.IntervalSeconds, 1)
 		check.TimeoutSeconds = cmp.Or(check.TimeoutSeconds, 1)
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
 	case check.Protocol == "" || check.Protocol == api.HealthCheckNone:
-		// Every node serves, and is not asked.
-		return api.HealthCheck{Protocol: api.HealthCheckNone}, rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+annotations.HealthCheck,
+		// Every node serves the Service, so none is checked.
+		err = rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+annotations.HealthCheck,
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
+		return api.HealthCheck{Protocol: api.HealthCheckNone}, err
 	default:
 		check.Port = cmp.Or(check.Port, firstTCPNodePort(svc))
 		if check.Port == 0 {
-			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port to ask on: give %s%s", annotations.Prefix, annotations.HealthCheckPort)
+			err = asked.Error(annotations.HealthCheck, "the Service has no TCP port to ask on: give %s%s",
+				annotations.Prefix, annotations.HealthCheckPort)
 		}
 	}
 	if check.Protocol == api.HealthCheckHTTP {
@@ -245,11 +319,14 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 	check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 2)
 	check.UnhealthyThreshold = cmp.Or(check.UnhealthyThreshold, 2)
 	if check.TimeoutSeconds > check.IntervalSeconds {
-		err = errors.Join(err, asked.Error(annotations.HealthCheckTimeout, "the interval is %d s: want at most that", check.IntervalSeconds))
+		err = errors.Join(err, asked.Error(annotations.HealthCheckTimeout,
+			"the interval is %d s: want at most that", check.IntervalSeconds))
 	}
 	return check, err
 }
 
+// rejectAnnotations gives an error for each of the named annotations that the
+// Service has.
 func rejectAnnotations(asked annotations.Values, why string, names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -269,10 +346,10 @@ func firstTCPNodePort(svc *corev1.Service) int {
 	return 0
 }
 
-// targetsOf skips nodes without a provider ID: they are not initialised yet
-// and come with a later sync. A node of another provider is no target of ours.
-// Which nodes may be targets at all is upstream's predicates to say, the label
-// node.kubernetes.io/exclude-from-external-load-balancers among them.
+// targetsOf skips nodes without a provider ID: they are not initialised yet and
+// become targets in a later sync. It skips nodes of another cloud too. Which nodes
+// may be targets at all was decided by upstream's predicates, such as the label
+// node.kubernetes.io/exclude-from-external-load-balancers.
 func targetsOf(nodes []*corev1.Node) api.Targets {
 	targets := api.Targets{}
 	for _, n := range nodes {
@@ -287,6 +364,19 @@ func targetsOf(nodes []*corev1.Node) api.Targets {
 	return slices.Compact(targets)
 }
 
+// tagsOf are the Service's own tags and ours, by which the balancer is found.
+func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) api.Tags {
+	tags := api.Tags{}
+	maps.Copy(tags, asked.Tags)
+	tags[contract.TagCluster] = cluster.name
+	tags[contract.TagServiceUID] = string(svc.UID)
+	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
+	if cluster.uid != "" {
+		tags[contract.TagClusterUID] = cluster.uid
+	}
+	return tags
+}
+
 func sortListeners(l api.Listeners) {
 	slices.SortFunc(l, func(a, b api.Listener) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
@@ -295,11 +385,4 @@ func sortListeners(l api.Listeners) {
 
 func sortTargets(t api.Targets) {
 	slices.SortFunc(t, func(a, b api.Target) int { return cmp.Compare(a.InstanceID, b.InstanceID) })
-}
-
-// balancerName is "<service>-<start of its UID>", at most 63 characters.
-func balancerName(svc *corev1.Service) string {
-	uid := string(svc.UID)
-	name := svc.Name[:min(len(svc.Name), 50)]
-	return name + "-" + uid[:min(len(uid), 8)]
 }

@@ -69,7 +69,7 @@ func TestMemoryIsNoReasonToAct(t *testing.T) {
 		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerProvisioning },
 		"not done for far too long": func(f *fakeBalancers, l *loadBalancers) {
 			f.memory[0].State = api.LoadBalancerUpdating
-			l.asked.Store(string(service().UID), time.Now().Add(-memoryTrustPeriod))
+			l.records.update(service().UID, func(r *balancerRecord) { r.listedAt = time.Now().Add(-memoryTrustPeriod) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,7 @@ func TestPendingFromMemory(t *testing.T) {
 	f.memory[0].State = api.LoadBalancerActive
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	require.NoError(t, err)
-	_, asked := l.asked.Load(string(service().UID))
-	assert.False(t, asked, "nothing is kept of what is done")
+	assert.Zero(t, l.records.get(service().UID).listedAt, "nothing is kept of what is done")
 }
 
 // An empty list is no proof while a balancer is remembered: upstream deletes
@@ -214,10 +213,10 @@ func TestTroublesAreExplained(t *testing.T) {
 		retry        time.Duration
 	}{
 		"an annotation":    {svc: annotated(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: contract.ReasonInvalidService, text: `is "x"; want public or internal`},
-		"in error":         {cloud: inError("the plane is down"), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: errorRetry},
-		"without a reason": {cloud: inError(""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: errorRetry},
+		"in error":         {cloud: inError("the plane is down"), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry},
+		"without a reason": {cloud: inError(""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: failedStateRetry},
 		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged"), reason: contract.ReasonPortCannotBeBound,
-			text: "permission denied", retry: errorRetry},
+			text: "permission denied", retry: failedStateRetry},
 		"a stranger's name": {cloud: func(f *fakeBalancers) {
 			refused(problem(409, api.NameTaken, ourProject))(f)
 			f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {

@@ -376,5 +376,5 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 func TestStrangeEndedTargets(t *testing.T) {
 	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
 	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
-	assert.Equal(t, []string{"i-1"}, refusedTargets(err, api.Targets{{InstanceID: "i-1"}}))
+	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
 }

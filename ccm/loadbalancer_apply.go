@@ -1,0 +1,153 @@
+package ccm
+
+// The calls that change the cloud, and what follows when it refuses one.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// applySteps makes the planned calls and returns the balancer as the last one left
+// it; without steps, as it was.
+func (l *loadBalancers) applySteps(
+	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, steps []step,
+) (*api.LoadBalancer, error) {
+	for _, step := range steps {
+		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
+		var err error
+		if have, err = step.apply(ctx, l.api); err != nil {
+			return nil, fmt.Errorf("%s: %w", step, err)
+		}
+		l.rememberBalancer(*have)
+		if _, replaces := step.(replaceStep); replaces {
+			l.explain.note(svc, contract.ReasonLoadBalancerReplaced,
+				"Some of what the Service asks for is final in the cloud: %s", step)
+		}
+	}
+	return have, nil
+}
+
+// applyWithFallbacks plans and applies anew after a refusal, without what the
+// Service can do without: an IPv6 address that it only prefers, and targets whose
+// instance has ended. It returns the last refusal if that is not enough.
+func (l *loadBalancers) applyWithFallbacks(
+	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec, refusal error,
+) (*api.LoadBalancer, error) {
+	lb, err := have, refusal
+	if have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(refusal) {
+		want.ipv6 = ipv6NotWanted
+		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
+			l.explain.note(svc, contract.ReasonIPv4Only,
+				"The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", refusal)
+		}
+	}
+	// However many the cloud names at a time, each round leaves fewer.
+	for ended := endedTargets(err, want.targets); len(ended) > 0; ended = endedTargets(err, want.targets) {
+		// Their Nodes go too, but later; the other targets must not wait.
+		klog.InfoS("Leaving out targets whose instance has ended", "service", klog.KObj(svc), "instances", ended)
+		want.targets = slices.DeleteFunc(want.targets, func(t api.Target) bool {
+			return slices.Contains(ended, t.InstanceID)
+		})
+		lb, err = l.applySteps(ctx, svc, have, planSteps(have, want))
+	}
+	return lb, err
+}
+
+// isIPFamilyRefusal tells whether the cloud refused a balancer because it does not
+// have these IP families.
+func isIPFamilyRefusal(err error) bool {
+	var refused *client.Error
+	return errors.As(err, &refused) && refused.Problem.Code == api.InvalidRequest && refused.Problem.Fields != nil &&
+		slices.ContainsFunc(*refused.Problem.Fields, func(f api.ProblemField) bool { return f.Field == "ipFamilies" })
+}
+
+// endedTargets are the instance IDs of the targets that the cloud refused by their
+// place in the request.
+func endedTargets(err error, targets api.Targets) []string {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Problem.Code != api.UnknownInstance || refused.Problem.Fields == nil {
+		return nil
+	}
+	var ended []string
+	for _, f := range *refused.Problem.Fields {
+		var n int
+		if _, err := fmt.Sscanf(f.Field, "targets.%d.instanceId", &n); err == nil && n >= 0 && n < len(targets) {
+			ended = append(ended, targets[n].InstanceID)
+		}
+	}
+	return ended
+}
+
+// explainRefusal says what an error of applySteps means for the Service: an
+// api.RetryError where another look will help, else the error with its reason.
+func (l *loadBalancers) explainRefusal(
+	ctx context.Context, cluster string, svc *corev1.Service, want balancerSpec, err error,
+) error {
+	switch {
+	case client.HasCode(err, api.NameTaken):
+		return l.explainNameTaken(ctx, cluster, svc, want.name)
+	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
+		return pendingError(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
+	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
+		return &reasonError{contract.ReasonAddressNotAvailable, err}
+	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
+		return &reasonError{contract.ReasonInvalidService, err}
+	case client.IsNotFound(err):
+		if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+			return doubt
+		}
+		return pendingError(fmt.Sprintf("it is gone meanwhile; looking again: %v", err))
+	}
+	return err
+}
+
+// explainNameTaken finds out who has the name of a balancer that could not be
+// created. If that is the Service's own balancer, the list that did not show it was
+// wrong, and the next call will find it.
+func (l *loadBalancers) explainNameTaken(ctx context.Context, cluster string, svc *corev1.Service, name string) error {
+	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
+	if err != nil {
+		return fmt.Errorf("looking for who has the name %s: %w", name, err)
+	}
+	if len(found) == 0 {
+		return pendingError("load balancer " + name + " had its name taken by one that is gone; looking again")
+	}
+	other := found[0]
+	if l.isOwnedBy(cluster, svc, &other) {
+		l.rememberBalancer(other)
+		return cloudproviderapi.NewRetryError(
+			fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID), failedStateRetry)
+	}
+	whose := "it carries no tags of a Service"
+	if of, ok := other.Tags[contract.TagService]; ok {
+		whose = fmt.Sprintf("its tags name Service %s of cluster %q", of, other.Tags[contract.TagCluster])
+	}
+	return newReasonError(contract.ReasonLoadBalancerNameTaken,
+		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
+}
+
+// deleteBalancer deletes one balancer, or finds that it was gone already.
+func (l *loadBalancers) deleteBalancer(
+	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
+) (wasGone bool, err error) {
+	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
+	deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
+	if err == nil {
+		l.rememberBalancer(*deleted)
+		return false, nil
+	}
+	if wasGone, err = l.project.definiteNotFound(ctx, err); wasGone {
+		return true, nil
+	}
+	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
+}

@@ -1,0 +1,213 @@
+package ccm
+
+// What the cloud has for a Service. A balancer is found by its owner's UID in its
+// tags, never by name, so that neither a rename nor a stranger's balancer of the
+// same name can confuse it. What is remembered is enough where nothing has to be
+// changed; before anything is changed the cloud itself is asked.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// memoryTrustPeriod is for how long it is believed that a balancer is still being
+// built: the event stream, which would tell that it is done, may be broken.
+const memoryTrustPeriod = 5 * time.Second
+
+// observe returns the Service's balancer, nil if it has none yet. The error is an
+// api.RetryError while the balancer cannot be changed into want, or not be created.
+func (l *loadBalancers) observe(
+	ctx context.Context, cluster string, svc *corev1.Service, want balancerSpec,
+) (*api.LoadBalancer, error) {
+	lb := l.rememberedBalancer(cluster, svc)
+	if lb != nil && len(planSteps(lb, want)) == 0 && l.isFresh(svc, lb) {
+		return lb, nil
+	}
+	found, err := l.findBalancers(ctx, cluster, svc)
+	if err != nil {
+		return nil, err
+	}
+	have, err := chooseBalancer(svc, found)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case have == nil && want.scope == targetsOnly:
+		return nil, pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
+	case have != nil && have.State == api.LoadBalancerDeleting:
+		return nil, pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
+	}
+	return have, nil
+}
+
+// rememberedBalancer is the Service's balancer as the inventory has it. It is nil
+// unless there is exactly one and it is not being deleted.
+func (l *loadBalancers) rememberedBalancer(cluster string, svc *corev1.Service) *api.LoadBalancer {
+	if l.inventory == nil || svc.UID == "" {
+		return nil
+	}
+	known := l.inventory.LoadBalancersOf(string(svc.UID))
+	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.isOwnedBy(cluster, svc, &known[0]) {
+		return nil
+	}
+	return &known[0]
+}
+
+// isFresh tells whether a remembered balancer's state may be believed: one that is
+// active has nothing more to wait for, another only for a while.
+func (l *loadBalancers) isFresh(svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.State == api.LoadBalancerActive || time.Since(l.records.get(svc.UID).listedAt) < memoryTrustPeriod
+}
+
+// rememberBalancer passes on to the inventory what the cloud answered.
+func (l *loadBalancers) rememberBalancer(lb api.LoadBalancer) {
+	if l.inventory != nil {
+		l.inventory.NoteLoadBalancer(lb)
+	}
+}
+
+// findBalancers asks the cloud for every balancer that carries the Service's tags.
+// An error means that it cannot be told for certain.
+func (l *loadBalancers) findBalancers(
+	ctx context.Context, cluster string, svc *corev1.Service,
+) ([]api.LoadBalancer, error) {
+	if svc.UID == "" {
+		return nil, errors.New("a service without a UID owns nothing")
+	}
+	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
+		Tags: []string{contract.TagServiceUID + "=" + string(svc.UID), contract.TagCluster + "=" + cluster},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	// All of these may be deleted, so the cloud's filter is not relied on.
+	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !hasServiceTags(cluster, svc, &lb) })
+	if len(found) == 0 {
+		if found, err = l.findBalancersByID(ctx, cluster, svc); err != nil {
+			return nil, err
+		}
+	}
+	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt = time.Now() })
+	for _, lb := range found {
+		l.rememberBalancer(lb)
+		if !l.isOfThisCluster(&lb) {
+			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
+				"load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
+				lb.ID, svc.Namespace, svc.Name, cluster, contract.TagClusterUID, lb.Tags[contract.TagClusterUID])
+		}
+	}
+	return found, nil
+}
+
+// findBalancersByID asks for each remembered balancer by its ID, after a list that
+// showed none: the list may be of another project, or simply wrong.
+func (l *loadBalancers) findBalancersByID(
+	ctx context.Context, cluster string, svc *corev1.Service,
+) ([]api.LoadBalancer, error) {
+	if err := l.project.check(ctx); err != nil || l.inventory == nil {
+		return nil, err
+	}
+	var found []api.LoadBalancer
+	for _, known := range l.inventory.LoadBalancersOf(string(svc.UID)) {
+		lb, err := l.api.GetLoadBalancer(ctx, known.ID)
+		if err != nil {
+			if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+				return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w",
+					known.ID, svc.Namespace, svc.Name, doubt)
+			}
+			continue
+		}
+		// A balancer that lost our tags is no longer ours.
+		if l.isOwnedBy(cluster, svc, lb) {
+			found = append(found, *lb)
+		}
+	}
+	return found, nil
+}
+
+// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster.
+func (l *loadBalancers) isOwnedBy(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return hasServiceTags(cluster, svc, lb) && l.isOfThisCluster(lb)
+}
+
+func hasServiceTags(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.Tags[contract.TagServiceUID] == string(svc.UID) && lb.Tags[contract.TagCluster] == cluster
+}
+
+// isOfThisCluster is false for a balancer of another cluster of the same name. One
+// without a cluster's UID was made before that was known.
+func (l *loadBalancers) isOfThisCluster(lb *api.LoadBalancer) bool {
+	uid, tagged := lb.Tags[contract.TagClusterUID]
+	return !tagged || l.clusterUID == "" || uid == l.clusterUID
+}
+
+// withoutDeleting leaves out the balancers that the cloud is already deleting.
+func withoutDeleting(found []api.LoadBalancer) []api.LoadBalancer {
+	return slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool {
+		return lb.State == api.LoadBalancerDeleting
+	})
+}
+
+// chooseBalancer returns the only balancer, or the only one that is not being
+// deleted; nil if there is none.
+func chooseBalancer(svc *corev1.Service, found []api.LoadBalancer) (*api.LoadBalancer, error) {
+	if len(found) > 1 {
+		live := withoutDeleting(found)
+		if len(live) > 1 {
+			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
+				"%d load balancers say that they belong to service %s/%s (%s, %s, …); none is chosen by guess",
+				len(live), svc.Namespace, svc.Name, live[0].ID, live[1].ID)
+		}
+		found = append(live, found...)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return &found[0], nil
+}
+
+// resolveAddress looks up the ID of the reserved address that want chooses, unless
+// the balancer has that address. The address must be free before a balancer is
+// given up for it.
+func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalancer, want *balancerSpec) error {
+	if want.scope == targetsOnly || want.address == (addressChoice{}) || have != nil && want.address.isHeldBy(have) {
+		return nil
+	}
+	reserved, err := l.api.ListAddresses(ctx, client.AddressFilter{})
+	if err != nil {
+		return fmt.Errorf("looking for the reserved address %s: %w", want.address, err)
+	}
+	i := slices.IndexFunc(reserved, func(a api.ReservedAddress) bool {
+		return a.IP == want.address.ip || a.Name == want.address.nameOrID
+	})
+	if i < 0 {
+		i = slices.IndexFunc(reserved, func(a api.ReservedAddress) bool { return a.ID == want.address.nameOrID })
+	}
+	if i < 0 {
+		if err := l.project.check(ctx); err != nil {
+			return err
+		}
+		return newReasonError(contract.ReasonAddressNotAvailable,
+			"the project has no reserved address %s: reserve it, or choose another", want.address)
+	}
+	found := reserved[i]
+	want.address.id = found.ID
+	if want.address.nameOrID != "" {
+		l.addressIDs.Store(want.address.nameOrID, found.ID)
+	}
+	if found.Holder != nil && (have == nil || found.Holder.ID != have.ID) {
+		return newReasonError(contract.ReasonAddressNotAvailable,
+			"address %s (%s) is in use by %s %s: choose another, or free it",
+			found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package ccm
+
+// The steps from the balancer that the cloud has to the one that the Service asks
+// for. They can be printed, so that the log says what is about to be done.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// planSteps returns no steps when the cloud already has what is wanted. Names are
+// not compared: nothing is found by them, and the wanted name may be another's now.
+func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
+	if have == nil {
+		return []step{createStep(want)}
+	}
+	u := updateStep{id: have.ID, version: have.Version}
+	u.compareTargets(have, want)
+	if want.scope == targetsOnly {
+		return u.stepsIfChanged()
+	}
+	if why := immutableDifferences(have, want); len(why) > 0 {
+		return []step{replaceStep{
+			id: have.ID, version: have.Version, differences: why, replacement: createStep(want),
+			needsDryRun: want.ipv6 == ipv6Required && have.IPv6Address == nil,
+		}}
+	}
+	u.compareTraffic(have, want)
+	u.compareOptions(have, want)
+	return u.stepsIfChanged()
+}
+
+// immutableDifferences are those that no update can remove. What is merely no longer
+// asked for, such as an address or IPv6, is no difference: a balancer is replaced
+// only where the Service asks for something that it lacks.
+func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
+	var why []string
+	if !want.address.isHeldBy(have) {
+		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
+	}
+	if want.ipv6 == ipv6Required && have.IPv6Address == nil {
+		why = append(why, "it has no IPv6 address")
+	}
+	if want.scheme == api.SchemeInternal && have.AddressID != nil {
+		why = append(why, fmt.Sprintf("address %s is reserved, which an internal one's is not", have.Address))
+	}
+	return why
+}
+
+// step is one change of the cloud.
+type step interface {
+	fmt.Stringer
+	// apply returns the balancer as the change leaves it.
+	apply(context.Context, loadBalancersAPI) (*api.LoadBalancer, error)
+}
+
+// createStep has no idempotency key: a key that stands for the Service would make
+// the cloud answer with a balancer that was deleted since. A second balancer is
+// prevented by the name, which holds the Service's UID.
+type createStep balancerSpec
+
+func (s createStep) String() string {
+	text := fmt.Sprintf("create load balancer %s with listeners %s and %d targets",
+		s.name, listenerList(s.listeners), len(s.targets))
+	if s.address != (addressChoice{}) {
+		text += " at address " + s.address.String()
+	}
+	return text
+}
+
+func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+	return cloud.CreateLoadBalancer(ctx, s.createRequest())
+}
+
+func (s createStep) createRequest() api.LoadBalancerCreate {
+	families := balancerSpec(s).ipFamilies()
+	lb := api.LoadBalancerCreate{
+		Name:                  s.name,
+		IPFamilies:            &families,
+		Scheme:                &s.scheme,
+		Algorithm:             &s.algorithm,
+		Listeners:             s.listeners,
+		Targets:               &s.targets,
+		SourceRanges:          &s.sourceRanges,
+		ClientAffinitySeconds: &s.clientAffinitySeconds,
+		IdleTimeoutSeconds:    &s.idleTimeoutSeconds,
+		DrainSeconds:          &s.drainSeconds,
+		HealthCheck:           &s.healthCheck,
+		Tags:                  &s.tags,
+	}
+	if s.address.id != "" {
+		lb.AddressID = &s.address.id
+	}
+	return lb
+}
+
+// updateStep changes the balancer only if it is still in the version that was
+// compared.
+type updateStep struct {
+	id      string
+	version int64
+	update  api.LoadBalancerUpdate
+	changes []string
+}
+
+func (s updateStep) String() string {
+	return fmt.Sprintf("update load balancer %s: %s", s.id, strings.Join(s.changes, "; "))
+}
+
+func (s updateStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+	return cloud.UpdateLoadBalancer(client.IfMatch(ctx, s.version), s.id, s.update)
+}
+
+func (s *updateStep) addChange(format string, args ...any) {
+	s.changes = append(s.changes, fmt.Sprintf(format, args...))
+}
+
+func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancerSpec) {
+	targets := slices.Clone(have.Targets)
+	sortTargets(targets)
+	if !slices.Equal(targets, want.targets) {
+		s.update.Targets = &want.targets
+		s.addChange("targets %d to %d", len(targets), len(want.targets))
+	}
+}
+
+func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
+	listeners := slices.Clone(have.Listeners)
+	sortListeners(listeners)
+	if !slices.Equal(listeners, want.listeners) {
+		s.update.Listeners = &want.listeners
+		s.addChange("listeners %s to %s", listenerList(listeners), listenerList(want.listeners))
+	}
+	ranges := slices.Sorted(slices.Values(have.SourceRanges))
+	if !slices.Equal(ranges, want.sourceRanges) {
+		s.update.SourceRanges = &want.sourceRanges
+		s.addChange("source ranges %v to %v", ranges, want.sourceRanges)
+	}
+	check := api.HealthCheck{Protocol: api.HealthCheckNone}
+	if have.HealthCheck != nil {
+		check = *have.HealthCheck
+	}
+	if check != want.healthCheck {
+		s.update.HealthCheck = &want.healthCheck
+		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(want.healthCheck))
+	}
+}
+
+func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
+	if scheme := cmp.Or(have.Scheme, api.SchemePublic); scheme != want.scheme {
+		s.update.Scheme = &want.scheme
+		s.addChange("scheme %s to %s", scheme, want.scheme)
+	}
+	if algorithm := cmp.Or(have.Algorithm, api.AlgorithmRoundRobin); algorithm != want.algorithm {
+		s.update.Algorithm = &want.algorithm
+		s.addChange("algorithm %s to %s", algorithm, want.algorithm)
+	}
+	s.compareSeconds("client affinity",
+		have.ClientAffinitySeconds, want.clientAffinitySeconds, &s.update.ClientAffinitySeconds)
+	s.compareSeconds("idle timeout",
+		have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
+	s.compareSeconds("drain",
+		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
+	// Other people's tags on our balancer stay.
+	tags := api.Tags{}
+	maps.Copy(tags, have.Tags)
+	maps.Copy(tags, want.tags)
+	compared := maps.Clone(tags)
+	if _, has := have.Tags[contract.TagClusterUID]; !has {
+		// This tag is written with the next change of tags, and is no change by
+		// itself, so that balancers from before it existed are not all updated.
+		delete(compared, contract.TagClusterUID)
+	}
+	if !maps.Equal(compared, have.Tags) {
+		s.update.Tags = &tags
+		s.addChange("tags")
+	}
+}
+
+func (s *updateStep) compareSeconds(what string, have, want int, to **int) {
+	if have != want {
+		*to = &want
+		s.addChange("%s %d s to %d s", what, have, want)
+	}
+}
+
+func (s *updateStep) stepsIfChanged() []step {
+	if len(s.changes) == 0 {
+		return nil
+	}
+	return []step{*s}
+}
+
+// replaceStep deletes a balancer that cannot be changed into the wanted one, if it
+// is still in the version that was compared. A later sync creates the other, once
+// the name, and maybe the address, are free.
+type replaceStep struct {
+	id          string
+	version     int64
+	differences []string
+	replacement createStep
+	needsDryRun bool
+}
+
+func (s replaceStep) String() string {
+	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
+		s.id, s.replacement.name, strings.Join(s.differences, "; "))
+}
+
+func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
+	if s.needsDryRun {
+		if err := s.dryRunCreate(ctx, cloud); err != nil {
+			return nil, err
+		}
+	}
+	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
+}
+
+// noSuchInstance is the ID of no instance: every cloud refuses it as a target.
+const noSuchInstance = "none"
+
+// dryRunCreate finds out whether the cloud has IPv6 at all, before a balancer is
+// given up for one that the cloud would refuse. The API tells so only when a
+// balancer is created, so one is asked for that cannot be: its target is no instance.
+func (s replaceStep) dryRunCreate(ctx context.Context, cloud loadBalancersAPI) error {
+	lb := s.replacement.createRequest()
+	lb.Targets, lb.AddressID = &api.Targets{{InstanceID: noSuchInstance}}, nil
+	made, err := cloud.CreateLoadBalancer(ctx, lb)
+	switch {
+	case err == nil: // A cloud that accepts it all the same. This would be the Service's second balancer.
+		_, err = cloud.DeleteLoadBalancer(client.IfMatch(ctx, made.Version), made.ID)
+		return err
+	case client.HasCode(err, api.UnknownInstance),
+		client.HasCode(err, api.NameTaken),
+		client.HasCode(err, api.QuotaExceeded):
+		return nil
+	}
+	return err
+}
+
+func listenerList(listeners api.Listeners) string {
+	parts := make([]string, len(listeners))
+	for i, l := range listeners {
+		parts[i] = fmt.Sprintf("%s:%d→%d", l.Protocol, l.Port, l.TargetPort)
+		if l.ProxyProtocol != "" {
+			parts[i] += "+proxy-" + string(l.ProxyProtocol)
+		}
+		if l.ConnectionLimit != 0 {
+			parts[i] += fmt.Sprintf("+limit-%d", l.ConnectionLimit)
+		}
+	}
+	return "[" + strings.Join(parts, " ") + "]"
+}
+
+func healthCheckString(c api.HealthCheck) string {
+	if c.Protocol == api.HealthCheckNone {
+		return "none"
+	}
+	text := fmt.Sprintf("%s:%d%s every %d s within %d s, up after %d, down after %d",
+		c.Protocol, c.Port, c.Path, c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
+	if c.ExpectedCodes != "" {
+		text += ", expecting " + c.ExpectedCodes
+	}
+	return text
+}

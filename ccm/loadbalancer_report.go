@@ -1,0 +1,193 @@
+package ccm
+
+// What people and upstream's controller are told of a call: an Event for each
+// cause, the Service's status, and when to try again.
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// How Events about a call that failed begin.
+const (
+	summaryNotAsAsked = "The load balancer is not as the Service asks"
+	summaryNotDeleted = "The load balancer is not deleted"
+)
+
+// topicServing is whether a balancer that is what the Service asks for serves
+// clients.
+const topicServing = "serving"
+
+// When upstream's controller is told to call again. A plain error would make it
+// wait 5 s, then up to 300 s.
+const (
+	// provisioningRetry is for a balancer that is still being built. It grows while
+	// that takes long, up to maxProvisioningRetry: see slowDownRetry.
+	provisioningRetry    = 300 * time.Millisecond
+	maxProvisioningRetry = 5 * time.Second
+	// failedStateRetry is for a balancer in error: the cloud keeps trying, and
+	// succeeds when, say, the port becomes free.
+	failedStateRetry = 5 * time.Second
+)
+
+// checkActive is nil for a balancer that is active. For another, the error says
+// when to call again.
+func checkActive(lb *api.LoadBalancer) error {
+	switch lb.State {
+	case api.LoadBalancerActive:
+		return nil
+	case api.LoadBalancerError:
+		return &delayedRetryError{failedStateError(lb), failedStateRetry}
+	default:
+		return pendingError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State))
+	}
+}
+
+// portReason is how the cloud begins to say that a listener's address and port
+// could not be bound. It has no code for that.
+const portReason = "cannot listen on "
+
+// failedStateError is the error of a balancer in state error.
+func failedStateError(lb *api.LoadBalancer) error {
+	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
+	if lb.StateReason != nil && *lb.StateReason != "" {
+		why = *lb.StateReason
+	}
+	if strings.HasPrefix(why, portReason) {
+		reason = contract.ReasonPortCannotBeBound
+	}
+	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)
+}
+
+// reportOutcome ends every call: it writes Events on the Service, once per cause,
+// and returns the error for upstream's controller. summary begins the Event of an
+// error. lb is the balancer as it is; without an error, nil means that it is gone.
+func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *api.LoadBalancer, err error) error {
+	if isPending(err) {
+		return l.slowDownRetry(svc, err)
+	}
+	if err != nil {
+		l.records.update(svc.UID, func(r *balancerRecord) { r.pendingSince = time.Time{} })
+		l.explain.explain(svc, topicLoadBalancer, summary, err)
+		return honorRetryAfter(err)
+	}
+	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt, r.pendingSince = time.Time{}, time.Time{} })
+	if lb == nil || lb.State == api.LoadBalancerActive {
+		l.explain.resolved(svc, topicLoadBalancer)
+		l.reportServing(svc, lb)
+	}
+	return nil
+}
+
+// reportServing explains why a balancer that is active refuses clients, if it does.
+func (l *loadBalancers) reportServing(svc *corev1.Service, lb *api.LoadBalancer) {
+	if lb == nil || lb.StateReason == nil || *lb.StateReason == "" {
+		l.explain.resolved(svc, topicServing)
+		return
+	}
+	summary := fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID)
+	l.explain.explain(svc, topicServing, summary,
+		newReasonError(contract.ReasonLoadBalancerDegraded, "%s", *lb.StateReason))
+}
+
+// slowDownRetry makes the retries of what takes long ever rarer, because upstream
+// writes two Events at each. A retry comes late by a quarter of the wait at most.
+// The wait is measured by our own clock, from which the cloud's may differ.
+func (l *loadBalancers) slowDownRetry(svc *corev1.Service, err error) error {
+	var retry *cloudproviderapi.RetryError
+	if !errors.As(err, &retry) {
+		return err
+	}
+	var waited time.Duration
+	l.records.update(svc.UID, func(r *balancerRecord) {
+		if r.pendingSince.IsZero() {
+			r.pendingSince = time.Now()
+		}
+		waited = time.Since(r.pendingSince)
+	})
+	return cloudproviderapi.NewRetryError(err.Error(), max(min(waited/4, maxProvisioningRetry), retry.RetryAfter()))
+}
+
+// honorRetryAfter has the call retried when the cloud asks for it, if it does.
+func honorRetryAfter(err error) error {
+	var refused *client.Error
+	if errors.As(err, &refused) && refused.RetryAfter > 0 {
+		return &delayedRetryError{err, refused.RetryAfter}
+	}
+	return err
+}
+
+// balancerStatus names the balancer's addresses of the families that the Service
+// asks for. The balancer is a proxy, so traffic from inside the cluster must go
+// through it too (KEP-1860).
+func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
+	if lb.IPv6Address != nil {
+		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
+	}
+	families := svc.Spec.IPFamilies
+	if len(families) == 0 {
+		families = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	mode := corev1.LoadBalancerIPModeProxy
+	status := &corev1.LoadBalancerStatus{}
+	for _, family := range families {
+		if ip := addresses[family]; ip != "" {
+			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})
+		}
+	}
+	return status
+}
+
+// reasonError is an error whose reason is known where it is made.
+type reasonError struct {
+	reason string
+	err    error
+}
+
+func newReasonError(reason, format string, args ...any) error {
+	return &reasonError{reason, fmt.Errorf(format, args...)}
+}
+
+func (e *reasonError) Error() string { return e.err.Error() }
+func (e *reasonError) Unwrap() error { return e.err }
+
+// cause leaves out what differs at each retry: the ID of the request.
+func (e *reasonError) cause() cause {
+	var refused *client.Error
+	if errors.As(e.err, &refused) {
+		return cause{reason: e.reason, detail: refused.Problem.Detail}
+	}
+	return cause{reason: e.reason, detail: e.err.Error()}
+}
+
+// delayedRetryError is an error after which upstream's controller calls again at a
+// set time.
+type delayedRetryError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *delayedRetryError) Error() string { return e.err.Error() }
+func (e *delayedRetryError) Unwrap() []error {
+	return []error{e.err, cloudproviderapi.NewRetryError(e.err.Error(), e.after)}
+}
+
+// pendingError says that all is well and not done yet.
+func pendingError(msg string) error { return cloudproviderapi.NewRetryError(msg, provisioningRetry) }
+
+// isPending tells a pendingError from a delayedRetryError, which holds an
+// api.RetryError too.
+func isPending(err error) bool {
+	_, bare := err.(*cloudproviderapi.RetryError) //nolint:errorlint // See above.
+	return bare
+}
