@@ -1,24 +1,23 @@
 package lessons
 
-// This file answers: what may a condition speak of, and does it hold?
-//
-// Conditions are in CEL, as Kubernetes' own validation is. Things are maps by name,
-// objects as `kubectl get -o yaml` and the cloud's API have them:
+// Conditions are written in CEL, as Kubernetes' own validation rules are. The variables
+// are maps by name, and objects are as `kubectl get -o yaml` and the cloud's API print
+// them:
 //
 //	nodes, pods, services, deployments, configmaps, leases
-//	        by name, those outside namespace "default" as namespace/name
+//	        by name, with "NAMESPACE/" before it outside of namespace "default"
 //	instances, routes, faults
-//	        the cloud's, by name, faults by ID
+//	        the cloud's, by name, and faults by ID
 //	balancers
-//	        the cloud's, by the Service they are for, as services has it
+//	        the cloud's, by the key of their Service in services
 //	stats   their counters, likewise
-//	spent   how often a caller made a call: spent.ccm.listInstances
+//	spent   the number of calls by caller and operation: spent.ccm.listInstances
 //	runs    which of the lab's components run: runs.ccm
-//	own     whether that CCM is the lab's own, and no other program
-//	e       the entry of the timeline, in Saw, and the call, in Called
+//	own     whether that CCM is the lab's own program
+//	e       in Saw the entry of the timeline, in Called the call
 //
-// ROLE.nodes, and so on, are those of the lesson's other lab of this role. Beside
-// CEL's own there are tainted(node, key), ready(object) and address(node, type).
+// ROLE.nodes and so on are the variables of the lesson's other lab of this role.
+// Functions beside CEL's own: tainted(node, key), ready(object), address(node, type).
 
 import (
 	"errors"
@@ -31,25 +30,25 @@ import (
 	"github.com/google/cel-go/ext"
 )
 
-// variables are the names of what there is in a lab.
+// variables are the names of what a lab has.
 var variables = []string{
 	"nodes", "pods", "services", "deployments", "configmaps", "leases",
 	"instances", "routes", "faults", "balancers", "stats", "spent", "runs", "own",
 }
 
-// entryName is that of an entry.
+// entryName is the variable with the entry of the timeline.
 const entryName = "e"
 
-// language is what the conditions of one lesson are written in.
-type language struct{ env *cel.Env }
+// celLanguage compiles the conditions of one lesson.
+type celLanguage struct{ env *cel.Env }
 
-func newLanguage(roles []string) (*language, error) {
+func newCELLanguage(roles []string) (*celLanguage, error) {
 	options := []cel.EnvOption{
 		cel.OptionalTypes(), ext.Strings(), ext.Lists(), cel.Variable(entryName, cel.DynType),
-		function("tainted", cel.BoolType, tainted, cel.DynType, cel.StringType),
-		function("address", cel.StringType, address, cel.DynType, cel.StringType),
+		binaryFunction("tainted", cel.BoolType, hasTaint, cel.DynType, cel.StringType),
+		binaryFunction("address", cel.StringType, nodeAddress, cel.DynType, cel.StringType),
 		cel.Function("ready", cel.Overload("ready_dyn", []*cel.Type{cel.DynType}, cel.BoolType,
-			cel.UnaryBinding(ready))),
+			cel.UnaryBinding(isReady))),
 	}
 	for _, v := range variables {
 		options = append(options, cel.Variable(v, cel.DynType))
@@ -58,21 +57,21 @@ func newLanguage(roles []string) (*language, error) {
 		}
 	}
 	env, err := cel.NewEnv(options...)
-	return &language{env}, err
+	return &celLanguage{env}, err
 }
 
-// function is one of two arguments.
-func function(name string, result *cel.Type, f func(a, b ref.Val) ref.Val, args ...*cel.Type) cel.EnvOption {
+// binaryFunction declares a function of two arguments.
+func binaryFunction(name string, result *cel.Type, f func(a, b ref.Val) ref.Val, args ...*cel.Type) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_"+args[0].String()+"_"+args[1].String(), args, result, cel.BinaryBinding(f)))
 }
 
-// expression is one that can be evaluated.
+// expression is a compiled condition or message.
 type expression struct {
 	source  string
 	program cel.Program
 }
 
-func (l *language) expression(source string) (*expression, error) {
+func (l *celLanguage) compileExpression(source string) (*expression, error) {
 	ast, issues := l.env.Compile(source)
 	if issues.Err() != nil {
 		return nil, fmt.Errorf("%q: %w", source, issues.Err())
@@ -81,15 +80,15 @@ func (l *language) expression(source string) (*expression, error) {
 	return &expression{source, program}, err
 }
 
-// holds evaluates a condition. Where something is missing that it speaks of, it does
-// not hold: things come and go.
-func (x *expression) holds(in cel.Activation) (bool, error) {
+// evalBool evaluates a condition. It is false if an object that it uses does not exist:
+// objects come and go.
+func (x *expression) evalBool(in cel.Activation) (bool, error) {
 	out, _, err := x.program.Eval(in)
 	switch {
-	case missing(err):
+	case isMissingKey(err):
 		return false, nil
 	case err != nil:
-		return false, x.failed(err)
+		return false, x.evalError(err)
 	}
 	holds, ok := out.Value().(bool)
 	if !ok {
@@ -98,24 +97,25 @@ func (x *expression) holds(in cel.Activation) (bool, error) {
 	return holds, nil
 }
 
-// text evaluates what is said.
-func (x *expression) text(in cel.Activation) (string, error) {
+// evalString evaluates a message.
+func (x *expression) evalString(in cel.Activation) (string, error) {
 	out, _, err := x.program.Eval(in)
 	if err != nil {
-		return "", x.failed(err)
+		return "", x.evalError(err)
 	}
 	return fmt.Sprint(out.Value()), nil
 }
 
-// missing tells whether an expression failed because what it names is not there.
-// CEL has no error of a kind of its own for that.
-func missing(err error) bool {
+// isMissingKey tells whether an evaluation failed because an object or field does not
+// exist. CEL has no typed error for that.
+func isMissingKey(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "no such key") || strings.Contains(err.Error(), "index out of bounds"))
 }
 
-// failed says why an expression has no value. Where something did not answer, its
-// source is left out: the learner has no use for it, and may guess the task's solution.
-func (x *expression) failed(err error) error {
+// evalError describes why an evaluation failed. The expression's source is left out
+// where a query failed: it does not help the learner, and may give the task's solution
+// away.
+func (x *expression) evalError(err error) error {
 	var failed *fetchError
 	if errors.As(err, &failed) {
 		return failed
@@ -123,42 +123,42 @@ func (x *expression) failed(err error) error {
 	return fmt.Errorf("%s: %w", x.source, err)
 }
 
-// tainted tells whether a Node has a taint of this key.
-func tainted(node, key ref.Val) ref.Val {
-	for _, t := range list(native(node), "spec", "taints") {
-		if at(t, "key") == key.Value() {
+// hasTaint tells whether a Node has a taint with this key.
+func hasTaint(node, key ref.Val) ref.Val {
+	for _, t := range listAt(nativeValue(node), "spec", "taints") {
+		if fieldAt(t, "key") == key.Value() {
 			return types.True
 		}
 	}
 	return types.False
 }
 
-// address is the first of a Node's addresses of a type; "" without one.
-func address(node, kind ref.Val) ref.Val {
-	for _, a := range list(native(node), "status", "addresses") {
-		if at(a, "type") == kind.Value() {
-			text, _ := at(a, "address").(string)
+// nodeAddress is the first of a Node's addresses of a type; "" without one.
+func nodeAddress(node, kind ref.Val) ref.Val {
+	for _, a := range listAt(nativeValue(node), "status", "addresses") {
+		if fieldAt(a, "type") == kind.Value() {
+			text, _ := fieldAt(a, "address").(string)
 			return types.String(text)
 		}
 	}
 	return types.String("")
 }
 
-// ready tells whether an object has the condition Ready.
-func ready(object ref.Val) ref.Val {
-	for _, c := range list(native(object), "status", "conditions") {
-		if at(c, "type") == "Ready" {
-			return types.Bool(at(c, "status") == "True")
+// isReady tells whether an object has the condition Ready.
+func isReady(object ref.Val) ref.Val {
+	for _, c := range listAt(nativeValue(object), "status", "conditions") {
+		if fieldAt(c, "type") == "Ready" {
+			return types.Bool(fieldAt(c, "status") == "True")
 		}
 	}
 	return types.False
 }
 
-// native is the JSON that a value was made of.
-func native(v ref.Val) any { return v.Value() }
+// nativeValue is the JSON value behind a CEL value.
+func nativeValue(v ref.Val) any { return v.Value() }
 
-// at is what is there along the keys; nil if nothing is.
-func at(v any, keys ...string) any {
+// fieldAt is the value along a path of keys; nil if there is none.
+func fieldAt(v any, keys ...string) any {
 	for _, k := range keys {
 		object, ok := v.(map[string]any)
 		if !ok {
@@ -169,7 +169,7 @@ func at(v any, keys ...string) any {
 	return v
 }
 
-func list(v any, keys ...string) []any {
-	l, _ := at(v, keys...).([]any)
+func listAt(v any, keys ...string) []any {
+	l, _ := fieldAt(v, keys...).([]any)
 	return l
 }

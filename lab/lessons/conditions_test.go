@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fixed is a world that does not change.
+// fixed is a state that does not change.
 type fixed map[string]any
 
 func (f fixed) Parent() cel.Activation { return nil }
@@ -24,7 +24,7 @@ func (f fixed) ResolveName(name string) (any, bool) {
 
 func TestConditions(t *testing.T) {
 	down := &fetchError{"services", errors.New("connection refused")}
-	world := fixed{
+	activation := fixed{
 		"nodes": map[string]any{"n": map[string]any{
 			"spec": map[string]any{"taints": []any{map[string]any{"key": "a"}}},
 			"status": map[string]any{
@@ -35,7 +35,7 @@ func TestConditions(t *testing.T) {
 		"pods": map[string]any{}, "services": down, "plain.nodes": map[string]any{"m": map[string]any{}},
 		"e": map[string]any{"what": "ready"},
 	}
-	speaks, err := newLanguage([]string{"plain"})
+	speaks, err := newCELLanguage([]string{"plain"})
 	require.NoError(t, err)
 	for source, want := range map[string]bool{
 		"tainted(nodes.n, 'a')": true, "tainted(nodes.n, 'b')": false, "tainted(nodes['n'], 'a') && !tainted(plain.nodes.m, 'a')": true,
@@ -45,20 +45,20 @@ func TestConditions(t *testing.T) {
 		"!has(nodes.n.spec.providerID)": true, "nodes.exists(k, k == 'n')": true, "pods.size() == 0": true,
 		"e.what == 'ready'": true, "nodes[?'x'].?spec.?y.orValue('none') == 'none'": true,
 	} {
-		x, err := speaks.expression(source)
+		x, err := speaks.compileExpression(source)
 		require.NoError(t, err, source)
-		holds, err := x.holds(world)
+		holds, err := x.evalBool(activation)
 		require.NoError(t, err, source)
 		assert.Equal(t, want, holds, source)
 	}
 
-	x, err := speaks.expression("services.size() > 0")
+	x, err := speaks.compileExpression("services.size() > 0")
 	require.NoError(t, err)
-	_, err = x.holds(world)
+	_, err = x.evalBool(activation)
 	require.ErrorIs(t, err, down.err, "what cannot be looked at is neither so nor not so")
 	assert.NotContains(t, err.Error(), x.source, "a learner is not to read the task's answer")
-	x, err = speaks.expression("1 + 1")
+	x, err = speaks.compileExpression("1 + 1")
 	require.NoError(t, err)
-	_, err = x.holds(world)
+	_, err = x.evalBool(activation)
 	assert.ErrorContains(t, err, "neither true nor false")
 }

@@ -1,6 +1,6 @@
-// Package lessons teaches what a cloud controller manager does: lessons that bring
-// a lab into a state, say what to do there, and see for themselves whether it was
-// done.
+// Package lessons teaches what a cloud controller manager does. A lesson brings a lab
+// into a state, says what to do there, and checks by itself whether it was done. Begin
+// with Lesson and Seat; the conditions that tasks are checked by are in conditions.go.
 package lessons
 
 import (
@@ -26,80 +26,81 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 )
 
-// content has a folder for each lesson, with a number for its place and its ID.
+// content has one folder per lesson, NUMBER-ID.
 //
 //go:embed content
 var content embed.FS
 
-// Lesson is one of them.
+// Lesson is one lesson: lesson.yaml, lesson.md and trainer.md of its folder.
 type Lesson struct {
-	// ID is the name of its folder, without the number.
+	// ID is the name of the lesson's folder, without the number.
 	ID string `json:"-"`
-	// Title and Summary are for lists.
+	// Title and Summary are printed in lists.
 	Title   string `json:"title"`
 	Summary string `json:"summary"`
-	// Minutes is how long it takes somebody who reads all of it.
+	// Minutes is how long the lesson takes somebody who reads all of it.
 	Minutes int `json:"minutes"`
 	// Cluster is the kind of cluster; "" is lab.Embedded.
 	Cluster string `json:"cluster,omitempty"`
-	// Lab is where it takes place; Others are labs beside it, by their role, which
-	// is the end of their name.
+	// Lab is the lesson's own lab. Others are further labs by role; the role is the end
+	// of their name.
 	Lab    Setting            `json:"lab"`
 	Others map[string]Setting `json:"others,omitempty"`
-	// Step, unless 0, is that of the CCM that the learner writes in this lesson.
+	// Step is the step of the learner's own CCM that this lesson is about; 0 if it is
+	// about none.
 	Step int `json:"step,omitempty"`
-	// Mutant is the CCM with a mistake that the lab has in place of its own.
+	// Mutant names the CCM with a mistake that runs in place of the lab's own.
 	Mutant string `json:"mutant,omitempty"`
-	// Setup is typed, as Solution is, before the lesson begins.
+	// Setup is a script that runs before the lesson begins, as Solution does.
 	Setup string `json:"setup,omitempty"`
-	// Tasks are done in this order.
+	// Tasks are to be done in this order.
 	Tasks []*Task `json:"tasks"`
-	// Opening is the text before the first task, in Markdown, and Trainer is for
+	// Opening is the text before the first task, in Markdown. Trainer is the text for
 	// whoever teaches.
 	Opening, Trainer string `json:"-"`
 }
 
-// Setting is the lab that a lesson begins with.
+// Setting describes a lab that a lesson begins with.
 type Setting struct {
-	// Nodes is how many; 0 is as many as a lab has.
+	// Nodes is the number of nodes; 0 is a lab's default.
 	Nodes int `json:"nodes,omitempty"`
-	// CCM and Demo say whether they are there.
+	// CCM and Demo say whether the lab has them.
 	CCM  bool `json:"ccm,omitempty"`
 	Demo bool `json:"demo,omitempty"`
-	// Profile and CloudProvider are as lab.Options has them.
+	// Profile and CloudProvider are those of the lab's options.
 	Profile       string `json:"profile,omitempty"`
 	CloudProvider string `json:"cloudProvider,omitempty"`
 }
 
-// Task is something to do. One of Until, Saw, Called and Suite says when it is done.
-// The first three are expressions in CEL: see conditions.go for what they may speak of.
+// Task is something to do. Exactly one of Until, Saw, Called and Suite says when it is
+// done. The first three are expressions in CEL: conditions.go has their variables.
 type Task struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	// Do says what to do, in Markdown.
 	Do string `json:"do"`
-	// Until is of the state of things: it must hold.
+	// Until is a condition on the current state.
 	Until string `json:"until,omitempty"`
-	// Saw is of an entry `e` of the timeline, and Called of a call `e` of the
-	// cloud's API: one for which it holds must have come since the lesson began.
+	// Saw is a condition on an entry `e` of the timeline, Called on a call `e` of the
+	// cloud's API. It must hold for an entry or call since the lesson began.
 	Saw    string `json:"saw,omitempty"`
 	Called string `json:"called,omitempty"`
-	// Suite are tests of the conformance suite that the learner's CCM must pass. A name
-	// that ends with * is that of all that begin so.
+	// Suite names tests of the conformance suite that the learner's CCM must pass. A
+	// name that ends with * stands for all core tests with that prefix.
 	Suite []string `json:"suite,omitempty"`
-	// Fails is one of them which the CCM that the lesson begins with fails, so that the
-	// task is not done then; "" is the first.
+	// Fails is one of those tests, which fails with the CCM that the lesson begins
+	// with; "" is the first.
 	Fails string `json:"fails,omitempty"`
-	// Times is how many of them; 0 is one.
+	// Times is how many entries or calls are needed; 0 is one.
 	Times int `json:"times,omitempty"`
-	// Seen is what is said when it is done, an expression too. Without one an entry
-	// speaks for itself.
+	// Seen is an expression for the message when the task is done. Without it the entry
+	// is printed.
 	Seen string `json:"seen,omitempty"`
-	// Hints tell more and more.
+	// Hints are given one after another, and say more and more.
 	Hints []string `json:"hints"`
-	// Solution does it, typed into bash.
+	// Solution is a bash script that does the task.
 	Solution string `json:"solution"`
-	// After is the text that comes once it is done.
+	// After is the text that follows once the task is done.
 	After string `json:"-"`
 
 	done, seen *expression
@@ -116,10 +117,10 @@ func (l *Lesson) Task(id string) *Task {
 	return nil
 }
 
-// All are the lessons in their order. An error is a mistake in what was compiled in.
-var All = sync.OnceValues(func() ([]*Lesson, error) { return load(content, "content") })
+// All returns the lessons in their order. An error is a mistake in the embedded files.
+var All = sync.OnceValues(func() ([]*Lesson, error) { return loadLessons(content, "content") })
 
-// Find is the lesson of this ID.
+// Find returns the lesson with this ID.
 func Find(id string) (*Lesson, error) {
 	all, err := All()
 	if err != nil {
@@ -135,7 +136,7 @@ func Find(id string) (*Lesson, error) {
 
 var folderRE = regexp.MustCompile(`^(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)$`)
 
-func load(files fs.FS, root string) ([]*Lesson, error) {
+func loadLessons(files fs.FS, root string) ([]*Lesson, error) {
 	folders, err := fs.ReadDir(files, root) // Sorted by name.
 	if err != nil {
 		return nil, err
@@ -150,7 +151,7 @@ func load(files fs.FS, root string) ([]*Lesson, error) {
 			errs = append(errs, fmt.Errorf("%s/%s: want a folder like 03-taints", root, f.Name()))
 			continue
 		}
-		l, err := loadOne(files, path.Join(root, f.Name()))
+		l, err := loadLesson(files, path.Join(root, f.Name()))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -164,7 +165,7 @@ func load(files fs.FS, root string) ([]*Lesson, error) {
 	return all, errors.Join(errs...)
 }
 
-func loadOne(files fs.FS, folder string) (*Lesson, error) {
+func loadLesson(files fs.FS, folder string) (*Lesson, error) {
 	var parts [3]string
 	for i, name := range []string{"lesson.yaml", "lesson.md", "trainer.md"} {
 		data, err := fs.ReadFile(files, path.Join(folder, name))
@@ -178,14 +179,14 @@ func loadOne(files fs.FS, folder string) (*Lesson, error) {
 		return nil, fmt.Errorf("%s/lesson.yaml: %w", folder, err)
 	}
 	l.Trainer = parts[2]
-	if err := errors.Join(l.check(), l.read(parts[1]), l.compile()); err != nil {
+	if err := errors.Join(l.validate(), l.splitText(parts[1]), l.compileExpressions()); err != nil {
 		return nil, fmt.Errorf("%s: %w", folder, err)
 	}
 	return l, nil
 }
 
-// check finds what is missing in what the YAML says.
-func (l *Lesson) check() error {
+// validate reports what is missing or contradictory in lesson.yaml.
+func (l *Lesson) validate() error {
 	var errs []error
 	want := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -200,7 +201,7 @@ func (l *Lesson) check() error {
 		want(err == nil && l.Lab.CCM, "mutant: %v; the lab wants a CCM", err)
 	}
 	for role, s := range l.Others {
-		want(nameRE.MatchString(role), "another lab's role %q: want lower-case letters", role)
+		want(roleRE.MatchString(role), "another lab's role %q: want lower-case letters", role)
 		want(s.CloudProvider == "" || slices.Contains(cluster.Providers, s.CloudProvider), "cloud provider %q: want one of %v", s.CloudProvider, cluster.Providers)
 	}
 	ids := map[string]bool{}
@@ -226,7 +227,7 @@ func (l *Lesson) check() error {
 	return errors.Join(errs...)
 }
 
-// findTests finds those of Suite, and returns the names that none has.
+// findTests resolves Suite to test IDs, and returns the names that match none.
 func (t *Task) findTests() (unknown []string) {
 	t.tests = nil
 	for _, name := range t.Suite {
@@ -245,14 +246,14 @@ func (t *Task) findTests() (unknown []string) {
 	return unknown
 }
 
-var nameRE = regexp.MustCompile(`^[a-z]+$`)
+var roleRE = regexp.MustCompile(`^[a-z]+$`)
 
-// mark is the line of the text where a task has its place.
-var mark = regexp.MustCompile(`(?m)^::task (\S+)\n`)
+// taskMarkRE matches the line of lesson.md that marks a task's place.
+var taskMarkRE = regexp.MustCompile(`(?m)^::task (\S+)\n`)
 
-// read cuts the text where the tasks are.
-func (l *Lesson) read(text string) error {
-	marks := mark.FindAllStringSubmatchIndex(text, -1)
+// splitText splits lesson.md at the tasks' marks.
+func (l *Lesson) splitText(text string) error {
+	marks := taskMarkRE.FindAllStringSubmatchIndex(text, -1)
 	var named []string
 	for _, m := range marks {
 		named = append(named, text[m[2]:m[3]])
@@ -277,13 +278,13 @@ func (l *Lesson) read(text string) error {
 	return nil
 }
 
-// compile reads the expressions.
-func (l *Lesson) compile() error {
+// compileExpressions compiles the tasks' conditions and messages.
+func (l *Lesson) compileExpressions() error {
 	var roles []string
 	for role := range l.Others {
 		roles = append(roles, role)
 	}
-	speaks, err := newLanguage(roles)
+	speaks, err := newCELLanguage(roles)
 	if err != nil {
 		return err
 	}
@@ -293,8 +294,8 @@ func (l *Lesson) compile() error {
 			continue
 		}
 		var err1, err2 error
-		if t.done, err1 = speaks.expression(cmp.Or(t.Until, t.Saw, t.Called)); err1 == nil && t.Seen != "" {
-			t.seen, err2 = speaks.expression(t.Seen)
+		if t.done, err1 = speaks.compileExpression(cmp.Or(t.Until, t.Saw, t.Called)); err1 == nil && t.Seen != "" {
+			t.seen, err2 = speaks.compileExpression(t.Seen)
 		}
 		if err := errors.Join(err1, err2); err != nil {
 			errs = append(errs, fmt.Errorf("task %s: %w", t.ID, err))
@@ -303,7 +304,7 @@ func (l *Lesson) compile() error {
 	return errors.Join(errs...)
 }
 
-// Fits is an error that says what this machine lacks for a lesson.
+// Fits is an error that says what this machine lacks for the lesson.
 func (l *Lesson) Fits(ctx context.Context) error {
 	if l.Cluster != lab.Kind {
 		return nil
@@ -314,8 +315,8 @@ func (l *Lesson) Fits(ctx context.Context) error {
 	return nil
 }
 
-// options are those that bring up a setting.
-func (l *Lesson) options(name string, s Setting) lab.Options {
+// labOptions are the options that bring up a setting.
+func (l *Lesson) labOptions(name string, s Setting) lab.Options {
 	return lab.Options{
 		Name: name, Cluster: cmp.Or(l.Cluster, lab.Embedded), CloudProvider: s.CloudProvider,
 		Nodes: s.Nodes, Profile: s.Profile, WithoutCCM: !s.CCM, WithoutDemo: !s.Demo, Fleeting: true,

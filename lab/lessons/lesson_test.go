@@ -45,7 +45,7 @@ func lessonIn(yaml, text string) fstest.MapFS {
 }
 
 func TestTextIsCutAtItsTasks(t *testing.T) {
-	all, err := load(lessonIn(soundYAML, soundText), "content")
+	all, err := loadLessons(lessonIn(soundYAML, soundText), "content")
 	require.NoError(t, err)
 	l := all[0]
 	assert.Equal(t, "a", l.ID)
@@ -71,7 +71,7 @@ func TestMistakesInALesson(t *testing.T) {
 		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
 		"of two in one":        {soundYAML + "  - {id: two, title: T, do: D, saw: 'true', hints: [h], solution: x}\n", soundText + "::task two\n", "no other has"},
 	} {
-		_, err := load(lessonIn(c.yaml, c.text), "content")
+		_, err := loadLessons(lessonIn(c.yaml, c.text), "content")
 		assert.ErrorContains(t, err, c.want, name)
 	}
 }

@@ -1,8 +1,5 @@
 package lessons
 
-// This file answers: what does a bundle hold beside the programs, so that every lesson
-// can be taken from it? The CCMs with a mistake, and what compiles a learner's own.
-
 import (
 	"context"
 	"encoding/json"
@@ -19,21 +16,23 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
-// Pack is what is to be packed beside the programs of a clone: files, by their name in
-// the bundle. Those that it makes are in scratch, a folder that goes once they are packed.
+// Pack returns the files that a bundle needs beside the programs of a clone, so that
+// every lesson can be taken from it: the lessons' mutants, and the toolchain for a
+// learner's CCM. Keys are names in the bundle. Files that Pack writes are in scratch, a
+// folder that is removed once they are packed.
 func Pack(ctx context.Context, scratch string, note func(string)) (map[string]string, error) {
-	root, err := cloneOf()
+	root, err := findClone()
 	if err != nil {
 		return nil, fmt.Errorf("%w, and a bundle is packed from one: `make bundle` there", err)
 	}
 	files := map[string]string{}
-	if err := packSuspects(ctx, files, note); err != nil {
+	if err := packMutants(ctx, files, note); err != nil {
 		return nil, err
 	}
-	return files, packWorkshop(ctx, root, scratch, files, note)
+	return files, packToolchain(ctx, root, scratch, files, note)
 }
 
-func packSuspects(ctx context.Context, files map[string]string, note func(string)) error {
+func packMutants(ctx context.Context, files map[string]string, note func(string)) error {
 	all, err := All()
 	if err != nil {
 		return err
@@ -42,19 +41,19 @@ func packSuspects(ctx context.Context, files map[string]string, note func(string
 		if l.Mutant == "" {
 			continue
 		}
-		program, err := suspect(ctx, l.Mutant, func(how string) { note("the CCM of lesson " + l.ID + ": " + how) })
+		program, err := mutantBinary(ctx, l.Mutant, func(how string) { note("the CCM of lesson " + l.ID + ": " + how) })
 		if err != nil {
 			return fmt.Errorf("the CCM of lesson %s: %w", l.ID, err)
 		}
-		files[path.Join(suspects, l.Mutant, "ccm")] = program
+		files[path.Join(mutantsDir, l.Mutant, "ccm")] = program
 	}
 	return nil
 }
 
-// packWorkshop has what workshopIn finds.
-func packWorkshop(ctx context.Context, root, scratch string, files map[string]string, note func(string)) error {
+// packToolchain packs what bundledToolchain expects.
+func packToolchain(ctx context.Context, root, scratch string, files map[string]string, note func(string)) error {
 	note("collecting the modules of a learner's CCM")
-	if err := vendor(ctx, root, scratch); err != nil {
+	if err := vendorModules(ctx, root, scratch); err != nil {
 		return err
 	}
 	note("collecting what the go command needs")
@@ -68,15 +67,15 @@ func packWorkshop(ctx context.Context, root, scratch string, files map[string]st
 	if err := os.WriteFile(goEnv, []byte(env), 0o644); err != nil {
 		return remedy.With(err)
 	}
-	files[path.Join(workshopFolder, "go", "go.env")] = goEnv
-	files[path.Join(workshopFolder, "go.mod")] = filepath.Join(scratch, "go.mod")
-	return packTree(files, workshopFolder, scratch, "vendor", func(string) bool { return true })
+	files[path.Join(bundledToolchainDir, "go", "go.env")] = goEnv
+	files[path.Join(bundledToolchainDir, "go.mod")] = filepath.Join(scratch, "go.mod")
+	return packTree(files, bundledToolchainDir, scratch, "vendor", func(string) bool { return true })
 }
 
-// vendor makes a module like the learner's, with a package for each step, and in its
-// folder vendor all that these import. What is from the clone is there, too: nothing
-// says where that was.
-func vendor(ctx context.Context, root, folder string) error {
+// vendorModules writes a module like the learner's, with one package per step, and
+// vendors all that these import. The project's own packages are vendored too, and no
+// path of the clone remains.
+func vendorModules(ctx context.Context, root, folder string) error {
 	all, err := All()
 	if err != nil {
 		return err
@@ -86,32 +85,32 @@ func vendor(ctx context.Context, root, folder string) error {
 		last = max(last, l.Step)
 	}
 	for step := range last + 1 {
-		files, err := written(step)
+		files, err := sourcesUpToStep(step)
 		if err == nil {
-			err = writeAll(filepath.Join(folder, fmt.Sprintf("step%d", step)), files)
+			err = writeFiles(filepath.Join(folder, fmt.Sprintf("step%d", step)), files)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	w, err := workshopOf(root)
+	w, err := cloneToolchain(root)
 	if err == nil {
-		err = w.equip(folder)
+		err = w.writeModule(folder)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := goSays(ctx, folder, "mod", "vendor"); err != nil {
+	if _, err := runGo(ctx, folder, "mod", "vendor"); err != nil {
 		return err
 	}
 	return errors.Join(
-		withoutLines(filepath.Join(folder, "go.mod"), "replace "+ownModule+" => "+root, ""),
-		withoutLines(filepath.Join(folder, "vendor", "modules.txt"), "# "+ownModule+" => "+root, " => "+root),
+		dropFromLines(filepath.Join(folder, "go.mod"), "replace "+modulePath+" => "+root, ""),
+		dropFromLines(filepath.Join(folder, "vendor", "modules.txt"), "# "+modulePath+" => "+root, " => "+root),
 	)
 }
 
-// withoutLines takes a line out of a file, and from the other lines what they end with.
-func withoutLines(file, line, end string) error {
+// dropFromLines deletes a line from a file, and a suffix from all other lines.
+func dropFromLines(file, line, end string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -125,14 +124,14 @@ func withoutLines(file, line, end string) error {
 	return os.WriteFile(file, []byte(kept.String()), 0o644)
 }
 
-// goTools are the programs that go build and go vet start. Those that are left out are
-// for C, for coverage and for profiles.
+// goTools are the programs that go build and go vet start, without those for C,
+// coverage and profiles.
 var goTools = []string{"asm", "compile", "link", "vet"}
 
-// packGo packs the Go that the clone is built with, but for what no learner needs: its
-// commands' own sources, tests, race detectors, documentation.
+// packGo packs the Go distribution that the clone is built with, without what no
+// learner needs: the sources of its commands, tests, race detectors, documentation.
 func packGo(ctx context.Context, root string, files map[string]string) error {
-	said, err := goSays(ctx, root, "env", "-json", "GOROOT", "GOTOOLDIR")
+	said, err := runGo(ctx, root, "env", "-json", "GOROOT", "GOTOOLDIR")
 	if err != nil {
 		return err
 	}
@@ -148,21 +147,22 @@ func packGo(ctx context.Context, root string, files map[string]string) error {
 	for _, tool := range goTools {
 		single = append(single, filepath.ToSlash(filepath.Join(tools, tool)))
 	}
-	to := path.Join(workshopFolder, "go")
+	to := path.Join(bundledToolchainDir, "go")
 	for _, name := range append(single, "pkg/include", "src") {
-		if err := packTree(files, to, env.GOROOT, name, ofGo); err != nil {
+		if err := packTree(files, to, env.GOROOT, name, isNeededOfGo); err != nil {
 			return fmt.Errorf("the Go in %s cannot be packed, as a distribution of the Go project could: %w", env.GOROOT, err)
 		}
 	}
 	return nil
 }
 
-// ofGo tells whether a file or folder of Go's is needed to compile for this machine.
-func ofGo(name string) bool {
+// isNeededOfGo tells whether a file or folder of the Go distribution is needed to
+// compile for this machine.
+func isNeededOfGo(name string) bool {
 	return name != "src/cmd" && path.Base(name) != "testdata" && !strings.HasSuffix(name, "_test.go") && path.Ext(name) != ".syso"
 }
 
-// packTree packs a file, or what is wanted below a folder.
+// packTree packs a file, or the wanted files below a folder.
 func packTree(files map[string]string, to, from, name string, wanted func(name string) bool) error {
 	return fs.WalkDir(os.DirFS(from), name, func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -177,8 +177,8 @@ func packTree(files map[string]string, to, from, name string, wanted func(name s
 	})
 }
 
-// goSays is what the go command prints.
-func goSays(ctx context.Context, dir string, args ...string) ([]byte, error) {
+// runGo runs the go command and returns its output.
+func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	said, err := cmd.Output()

@@ -25,9 +25,9 @@ func TestAWorkshopOfABundle(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	files := map[string]string{}
-	require.NoError(t, packWorkshop(ctx, root, t.TempDir(), files, func(string) {}))
+	require.NoError(t, packToolchain(ctx, root, t.TempDir(), files, func(string) {}))
 	bundle := unpacked(t, files)
-	w, err := workshopIn(filepath.Join(bundle, workshopFolder))
+	w, err := bundledToolchain(filepath.Join(bundle, bundledToolchainDir))
 	require.NoError(t, err)
 	for name, data := range w.files {
 		assert.NotContains(t, string(data), root, name)
@@ -46,7 +46,7 @@ func TestAWorkshopOfABundle(t *testing.T) {
 		}
 		assert.NotEmpty(t, licenses, "%s is passed on without its licence", name)
 	}
-	require.FileExists(t, filepath.Join(bundle, workshopFolder, "go", "LICENSE"))
+	require.FileExists(t, filepath.Join(bundle, bundledToolchainDir, "go", "LICENSE"))
 
 	alone := []string{"PATH=/nowhere", "HOME=" + t.TempDir(), "GOCACHE=" + cacheOfGo(ctx, t), "GOFLAGS=", "GOPROXY="}
 	goRun := func(folder string, args ...string) (string, error) {
@@ -56,23 +56,23 @@ func TestAWorkshopOfABundle(t *testing.T) {
 		return string(out), err
 	}
 	for step := range lastStep + 1 {
-		folder := filepath.Join(t.TempDir(), ownFolder)
-		_, err := w.begin(folder, step+1)
+		folder := filepath.Join(t.TempDir(), ownCCMDir)
+		_, err := w.writeStartingPoint(folder, step+1)
 		require.NoError(t, err)
-		assert.True(t, w.equipped(folder))
+		assert.True(t, w.isModuleWritten(folder))
 		out, err := goRun(folder, "list", "-deps", ".")
 		require.NoError(t, err, out)
 		assert.Contains(t, out, "k8s.io/cloud-provider/app")
-		assert.Contains(t, out, ownModule+"/fakecloud/client")
+		assert.Contains(t, out, modulePath+"/fakecloud/client")
 	}
 	folder := t.TempDir()
-	require.NoError(t, w.equip(folder))
+	require.NoError(t, w.writeModule(folder))
 	write := func(text string) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(text), 0o644))
 	}
 	write("package main\n\nfunc main() { undefined() }\n")
-	_, err = w.build(ctx, folder)
+	_, err = w.buildCCM(ctx, folder)
 	require.ErrorContains(t, err, "main.go:3:15: undefined: undefined")
 	write("package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Printf(\"%d\\n\", 1) }\n")
 	out, err := goRun(folder, "build")
@@ -125,7 +125,7 @@ func unpacked(t *testing.T, files map[string]string) string {
 // cacheOfGo has what was compiled before: the flags are the same.
 func cacheOfGo(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	out, err := goSays(ctx, "", "env", "GOCACHE")
+	out, err := runGo(ctx, "", "env", "GOCACHE")
 	require.NoError(t, err)
 	return string(out[:len(out)-1])
 }
@@ -134,20 +134,20 @@ func cacheOfGo(ctx context.Context, t *testing.T) string {
 // one that was begun here keeps the go.mod that the learner has changed.
 func TestAFolderGoesOnElsewhere(t *testing.T) {
 	bundle := t.TempDir()
-	require.NoError(t, writeAll(bundle, map[string][]byte{"go.mod": []byte("module of-the-bundle")}))
-	w, err := workshopIn(bundle)
+	require.NoError(t, writeFiles(bundle, map[string][]byte{"go.mod": []byte("module of-the-bundle")}))
+	w, err := bundledToolchain(bundle)
 	require.NoError(t, err)
-	clone, err := workshopOf(filepath.Join("..", ".."))
+	clone, err := cloneToolchain(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	assert.NotContains(t, string(clone.files["go.mod"]), " => ./", "the clone's folders are not beside the learner's")
-	folder := filepath.Join(t.TempDir(), ownFolder)
-	_, err = clone.begin(folder, 1)
+	folder := filepath.Join(t.TempDir(), ownCCMDir)
+	_, err = clone.writeStartingPoint(folder, 1)
 	require.NoError(t, err)
-	assert.True(t, clone.equipped(folder))
-	for _, now := range []*workshop{w, clone, w} {
-		assert.False(t, now.equipped(folder))
-		require.NoError(t, now.equip(folder))
-		assert.True(t, now.equipped(folder))
+	assert.True(t, clone.isModuleWritten(folder))
+	for _, now := range []*toolchain{w, clone, w} {
+		assert.False(t, now.isModuleWritten(folder))
+		require.NoError(t, now.writeModule(folder))
+		assert.True(t, now.isModuleWritten(folder))
 		data, err := os.ReadFile(filepath.Join(folder, "go.mod"))
 		require.NoError(t, err)
 		assert.Equal(t, now.files["go.mod"], data)
@@ -155,15 +155,15 @@ func TestAFolderGoesOnElsewhere(t *testing.T) {
 	}
 	require.NoError(t, os.Remove(filepath.Join(folder, "vendor")))
 	require.NoError(t, os.MkdirAll(filepath.Join(folder, "vendor", "learners-own"), 0o755))
-	require.ErrorContains(t, w.equip(folder), "move it away")
+	require.ErrorContains(t, w.writeModule(folder), "move it away")
 }
 
 // Beside a test's program there is neither a clone nor a bundle.
 func TestWithoutAWorkshop(t *testing.T) {
-	_, err := workshopHere()
+	_, err := findToolchain()
 	require.ErrorContains(t, err, "lab lesson --bundle FILE")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = suspect(t.Context(), "removed-ports-stay", nil)
+	_, err = mutantBinary(t.Context(), "removed-ports-stay", nil)
 	require.ErrorContains(t, err, "`make bundle` packs it")
 	_, err = Pack(t.Context(), t.TempDir(), nil)
 	require.ErrorContains(t, err, "is no clone of CCM Lab")

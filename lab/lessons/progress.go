@@ -1,8 +1,5 @@
 package lessons
 
-// This file answers: what has somebody done, and when? It is kept beside the labs,
-// which come and go.
-
 import (
 	"encoding/json"
 	"errors"
@@ -18,47 +15,48 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// Progress is somebody's, in all lessons.
+// Progress is what one learner has done in all lessons. It is stored beside the labs,
+// which come and go.
 type Progress struct {
-	// Current is the lesson that the lab was brought up for; "" is none.
+	// Current is the lesson that the labs were brought up for; "" is none.
 	Current string `json:"current,omitempty"`
-	// Labs are those of the current lesson, by role; its own is "".
+	// Labs are the names of the current lesson's labs, by role.
 	Labs map[string]string `json:"labs,omitempty"`
-	// Folder is where the learner writes a CCM of their own; "" until they do.
+	// Folder is where the learner writes a CCM; "" before they do.
 	Folder string `json:"folder,omitempty"`
-	// Lessons are those that were ever started.
+	// Lessons are those that were ever started, by ID.
 	Lessons map[string]*LessonProgress `json:"lessons"`
 }
 
-// LessonProgress is that in one lesson.
+// LessonProgress is what one learner has done in one lesson.
 type LessonProgress struct {
-	// Started is when it was last, with everything as it should be; zero while it
-	// is being brought up.
+	// Started is when the lesson was last started and its labs were ready; zero while
+	// they are being brought up.
 	Started time.Time `json:"started,omitzero"`
-	// Finished is when all was done for the first time; zero is never.
+	// Finished is when all tasks were done for the first time; zero if never.
 	Finished time.Time `json:"finished,omitzero"`
-	// Done are the tasks, by ID, since it was started.
+	// Done are the tasks done since the start, by ID.
 	Done map[string]Done `json:"done,omitempty"`
-	// Hints is how many were asked for, by task.
+	// Hints is how many hints were given, by task.
 	Hints map[string]int `json:"hints,omitempty"`
-	// Begun is the fingerprint of the CCM that the lesson put there; "" where it begins
-	// with what the learner had written.
+	// Begun is the hash of the starting point that the lesson wrote; "" where the
+	// learner continues with their own sources.
 	Begun string `json:"begun,omitempty"`
-	// Verdicts are the suite's last, by task.
+	// Verdicts are the suite's latest, by task.
 	Verdicts map[string]Verdict `json:"verdicts,omitempty"`
 }
 
-// Done says of a task that it is.
+// Done records that a task was done.
 type Done struct {
 	At time.Time `json:"at"`
-	// Seen is what was seen.
+	// Seen is the message that describes it.
 	Seen string `json:"seen"`
-	// Told says that the learner knows: somebody else may have looked first.
+	// Told says that the learner was shown it: another command may have noticed first.
 	Told bool `json:"told,omitempty"`
 }
 
-// of is the progress in a lesson.
-func (p *Progress) of(lesson string) *LessonProgress {
+// lessonProgress returns the progress in a lesson, empty if there is none.
+func (p *Progress) lessonProgress(lesson string) *LessonProgress {
 	if p.Lessons == nil {
 		p.Lessons = map[string]*LessonProgress{}
 	}
@@ -70,21 +68,23 @@ func (p *Progress) of(lesson string) *LessonProgress {
 	return lp
 }
 
-// begin forgets what was done in a lesson, but not that it was finished once.
-func (p *LessonProgress) begin(begun string) {
+// reset forgets all but when the lesson was first finished.
+func (p *LessonProgress) reset(begun string) {
 	*p = LessonProgress{Finished: p.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}}
 }
 
-// dir is where progress is kept: no lab can have this name.
-const dir = ".lessons"
+// progressDir is the folder of the progress files. No lab can have this name.
+const progressDir = ".lessons"
 
-// record is somebody's progress on disk.
-type record struct{ file string }
+// progressFile stores the Progress of one seat.
+type progressFile struct{ file string }
 
-func recordOf(root, name string) record { return record{filepath.Join(root, dir, name+".json")} }
+func progressFileOf(root, name string) progressFile {
+	return progressFile{filepath.Join(root, progressDir, name+".json")}
+}
 
-// read is what is recorded; nothing is no progress.
-func (r record) read() (*Progress, error) {
+// load reads the progress. A missing file is no progress.
+func (r progressFile) load() (*Progress, error) {
 	p := &Progress{}
 	data, err := os.ReadFile(r.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,9 +99,8 @@ func (r record) read() (*Progress, error) {
 	return p, nil
 }
 
-// change has do change what is recorded, while no other command does. Nothing is
-// written if do fails.
-func (r record) change(do func(*Progress) error) error {
+// update changes the progress under a file lock. Nothing is written if change fails.
+func (r progressFile) update(do func(*Progress) error) error {
 	if err := os.MkdirAll(filepath.Dir(r.file), 0o700); err != nil {
 		return remedy.With(err)
 	}
@@ -113,7 +112,7 @@ func (r record) change(do func(*Progress) error) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	p, err := r.read()
+	p, err := r.load()
 	if err != nil {
 		return err
 	}
@@ -127,7 +126,7 @@ func (r record) change(do func(*Progress) error) error {
 	return state.WriteFile(r.file, append(data, '\n'))
 }
 
-func (r record) remove() error {
+func (r progressFile) remove() error {
 	var errs []error
 	for _, file := range []string{r.file, r.file + ".lock"} {
 		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {

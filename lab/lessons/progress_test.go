@@ -33,24 +33,24 @@ func TestProgressIsKept(t *testing.T) {
 	var tellers sync.WaitGroup
 	for range 20 {
 		tellers.Go(func() {
-			assert.NoError(t, s.record.change(func(p *Progress) error {
-				if p.of("a").Hints == nil {
-					p.of("a").Hints = map[string]int{}
+			assert.NoError(t, s.progress.update(func(p *Progress) error {
+				if p.lessonProgress("a").Hints == nil {
+					p.lessonProgress("a").Hints = map[string]int{}
 				}
-				p.of("a").Hints["task"]++
+				p.lessonProgress("a").Hints["task"]++
 				return nil
 			}))
 		})
 	}
 	tellers.Wait()
 	refused := errors.New("no")
-	require.ErrorIs(t, s.record.change(func(p *Progress) error { p.Current = "a"; return refused }), refused)
+	require.ErrorIs(t, s.progress.update(func(p *Progress) error { p.Current = "a"; return refused }), refused)
 	p, err = s.Progress()
 	require.NoError(t, err)
 	assert.Equal(t, 20, p.Lessons["a"].Hints["task"], "each change saw the one before")
 	assert.Empty(t, p.Current, "what failed is not written")
 
-	require.NoError(t, os.WriteFile(s.record.file, []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(s.progress.file, []byte("{"), 0o600))
 	_, err = s.Progress()
 	require.ErrorContains(t, err, "damaged")
 	require.NoError(t, s.Forget())
@@ -63,26 +63,26 @@ func TestWhatIsNoted(t *testing.T) {
 	l := &Lesson{ID: "l", Tasks: []*Task{{ID: "one"}, {ID: "two"}}}
 	now := time.Now()
 	p := &Progress{Current: "l"}
-	p.of("l").Started = now
+	p.lessonProgress("l").Started = now
 	note := func(started time.Time, told bool, seen map[string]Done) {
-		require.NoError(t, p.note(statusOf(l, p.of("l"), seen, nil), started, told))
+		require.NoError(t, p.recordDone(statusOf(l, p.lessonProgress("l"), seen, nil), started, told))
 	}
 	note(now.Add(-time.Hour), true, map[string]Done{"one": {Seen: "old"}})
-	assert.Empty(t, p.of("l").Done, "what was seen before the lesson was started again is not of this run")
+	assert.Empty(t, p.lessonProgress("l").Done, "what was seen before the lesson was started again is not of this run")
 	note(now, false, map[string]Done{"one": {Seen: "first"}})
 	note(now, false, map[string]Done{"one": {Seen: "again"}})
-	assert.Equal(t, Done{Seen: "first"}, p.of("l").Done["one"])
-	assert.Len(t, statusOf(l, p.of("l"), nil, nil).Fresh, 1, "somebody else has seen it: the learner was not told")
+	assert.Equal(t, Done{Seen: "first"}, p.lessonProgress("l").Done["one"])
+	assert.Len(t, statusOf(l, p.lessonProgress("l"), nil, nil).Fresh, 1, "somebody else has seen it: the learner was not told")
 	note(now, true, nil)
-	assert.Equal(t, Done{Seen: "first", Told: true}, p.of("l").Done["one"])
-	assert.Empty(t, statusOf(l, p.of("l"), nil, nil).Fresh)
-	assert.Zero(t, p.of("l").Finished)
+	assert.Equal(t, Done{Seen: "first", Told: true}, p.lessonProgress("l").Done["one"])
+	assert.Empty(t, statusOf(l, p.lessonProgress("l"), nil, nil).Fresh)
+	assert.Zero(t, p.lessonProgress("l").Finished)
 	note(now, true, map[string]Done{"two": {Seen: "x"}})
-	finished := p.of("l").Finished
+	finished := p.lessonProgress("l").Finished
 	assert.NotZero(t, finished)
-	p.of("l").begin("")
-	assert.Empty(t, p.of("l").Done)
-	assert.Equal(t, finished, p.of("l").Finished, "it was finished once")
+	p.lessonProgress("l").reset("")
+	assert.Empty(t, p.lessonProgress("l").Done)
+	assert.Equal(t, finished, p.lessonProgress("l").Finished, "it was finished once")
 }
 
 // Where there is no container engine, a lesson that needs one says so before it takes
@@ -97,7 +97,7 @@ func TestWithoutAnEngine(t *testing.T) {
 	require.Positive(t, at, "a lesson on kind, and not the first")
 	s, err := Take("someone")
 	require.NoError(t, err)
-	require.NoError(t, s.record.change(func(p *Progress) error {
+	require.NoError(t, s.progress.update(func(p *Progress) error {
 		p.Current = all[at-1].ID
 		return nil
 	}))

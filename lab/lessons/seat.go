@@ -1,8 +1,5 @@
 package lessons
 
-// This file answers: how does somebody take a lesson? Each step looks at what there
-// is, so that it can be interrupted, and the next command goes on.
-
 import (
 	"context"
 	"errors"
@@ -21,23 +18,24 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// DefaultName is that of the lab that lessons take place in.
+// DefaultName is the name of the lab that lessons take place in.
 const DefaultName = "lesson"
 
-// Seat is where somebody takes lessons, one at a time.
+// Seat is where one learner takes lessons, one at a time. Each method observes what
+// exists and completes it, so that a command may be interrupted and the next one goes
+// on.
 type Seat struct {
-	// Tell is told what takes long. It may be replaced.
+	// Tell is called with the progress of what takes long. It may be replaced.
 	Tell func(string)
-	// SuiteLabs is how many labs the suite judges a CCM on; 0 is as many as its tests
-	// are worth.
+	// SuiteLabs is how many labs the suite runs on; 0 lets the number of tests decide.
 	SuiteLabs int
 
-	name   string
-	root   string // The folder of its labs.
-	record record
+	name     string
+	root     string // The folder of its labs.
+	progress progressFile
 }
 
-// Take takes the seat of a name, which its lab has.
+// Take returns the seat with this name, which is also its lab's.
 func Take(name string) (*Seat, error) {
 	if _, err := state.Dir(name); err != nil {
 		return nil, err
@@ -50,28 +48,28 @@ func Take(name string) (*Seat, error) {
 	return s, err
 }
 
-// At is the seat of a name whose labs are in this folder. If that is not this process's
-// own, only Progress and Glance may be asked of it.
+// At returns the seat of a name whose labs are in root. Unless root is this process's
+// own, only Progress and Glance may be called.
 func At(root, name string) *Seat {
-	return &Seat{Tell: func(string) {}, name: name, root: root, record: recordOf(root, name)}
+	return &Seat{Tell: func(string) {}, name: name, root: root, progress: progressFileOf(root, name)}
 }
 
-// Progress is what was done so far.
-func (s *Seat) Progress() (*Progress, error) { return s.record.read() }
+// Progress returns what was done so far.
+func (s *Seat) Progress() (*Progress, error) { return s.progress.load() }
 
 // ErrNone means that no lesson was started.
 var ErrNone = errors.New("no lesson was started; `lab lesson list` prints all, `lab lesson start ID` begins one, `lab lesson next` the first that is not finished")
 
-// Current is the lesson that was started, and what was done in it.
+// Current returns the lesson that was started, and what was done in it.
 func (s *Seat) Current() (*Lesson, *LessonProgress, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.current(p)
+	return s.currentLesson(p)
 }
 
-func (s *Seat) current(p *Progress) (*Lesson, *LessonProgress, error) {
+func (s *Seat) currentLesson(p *Progress) (*Lesson, *LessonProgress, error) {
 	if p.Current == "" {
 		return nil, nil, ErrNone
 	}
@@ -79,16 +77,16 @@ func (s *Seat) current(p *Progress) (*Lesson, *LessonProgress, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	lp := p.of(l.ID)
+	lp := p.lessonProgress(l.ID)
 	if lp.Started.IsZero() {
 		return nil, nil, fmt.Errorf("lesson %s was not started to the end; `lab lesson start %[1]s` does it again", l.ID)
 	}
 	return l, lp, nil
 }
 
-// Next is the first lesson after the current one that is not finished, from the
-// beginning again after the last; nil if all are. One that this machine does not fit
-// is passed over: unfit has why.
+// Next returns the first unfinished lesson after the current one, wrapping around after
+// the last; nil if all are finished. Lessons that this machine cannot run are skipped,
+// and unfit says why.
 func (s *Seat) Next(ctx context.Context) (next *Lesson, unfit []error, err error) {
 	all, err := All()
 	if err != nil {
@@ -112,8 +110,8 @@ func (s *Seat) Next(ctx context.Context) (next *Lesson, unfit []error, err error
 	return nil, unfit, nil
 }
 
-// labs are the names of a lesson's labs, by role.
-func (s *Seat) labs(l *Lesson) map[string]string {
+// labNames returns the names of a lesson's labs, by role.
+func (s *Seat) labNames(l *Lesson) map[string]string {
 	names := map[string]string{"": s.name}
 	for role := range l.Others {
 		names[role] = s.name + "-" + role
@@ -121,9 +119,8 @@ func (s *Seat) labs(l *Lesson) map[string]string {
 	return names
 }
 
-// Start brings everything into the state that the lesson begins with. What another
-// lesson, or an earlier run of this one, has left is taken down first, unless the
-// lesson cannot be taken on this machine.
+// Start brings up everything that the lesson begins with. If the machine can run the
+// lesson, the labs of an earlier one are taken down first.
 func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := l.Fits(ctx); err != nil {
 		return err
@@ -131,60 +128,60 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := s.Stop(ctx, steps); err != nil {
 		return err
 	}
-	wrong, err := suspectOf(ctx, l, steps)
+	wrong, err := mutantBinaryOf(ctx, l, steps)
 	if err != nil {
 		return err
 	}
-	begun, err := s.prepare(l, steps)
+	begun, err := s.prepareOwnCCM(l, steps)
 	if err != nil {
 		return err
 	}
-	names := s.labs(l)
-	if err := s.record.change(func(p *Progress) error {
+	names := s.labNames(l)
+	if err := s.progress.update(func(p *Progress) error {
 		p.Current, p.Labs = l.ID, names
-		p.of(l.ID).begin(begun)
+		p.lessonProgress(l.ID).reset(begun)
 		return nil
 	}); err != nil {
 		return err
 	}
-	if _, err := lab.Up(ctx, l.options(s.name, l.Lab), steps); err != nil {
+	if _, err := lab.Up(ctx, l.labOptions(s.name, l.Lab), steps); err != nil {
 		return err
 	}
 	for role, setting := range l.Others {
-		if _, err := lab.Up(ctx, l.options(names[role], setting), steps); err != nil {
+		if _, err := lab.Up(ctx, l.labOptions(names[role], setting), steps); err != nil {
 			return err
 		}
 	}
-	if err := s.accuse(ctx, wrong, steps); err != nil {
+	if err := s.installMutantCCM(ctx, wrong, steps); err != nil {
 		return err
 	}
-	if err := s.settle(ctx, names); err != nil {
+	if err := s.waitForNodesToSettle(ctx, names); err != nil {
 		return err
 	}
 	if l.Setup != "" {
-		if err := steps.Do("setting", func(func(string)) (string, error) { return "", s.run(ctx, l, l.Setup, nil) }); err != nil {
+		if err := steps.Do("setting", func(func(string)) (string, error) { return "", s.runScript(ctx, l, l.Setup, nil) }); err != nil {
 			return err
 		}
 	}
-	return s.record.change(func(p *Progress) error {
-		p.of(l.ID).Started = time.Now()
+	return s.progress.update(func(p *Progress) error {
+		p.lessonProgress(l.ID).Started = time.Now()
 		return nil
 	})
 }
 
-// settle returns when what Kubernetes takes for granted of Nodes that are Ready is
-// true of them: the taint of those that were not is taken away a little later. By then
-// the timeline has told of them too: what it tells later counts as the learner's doing.
-func (s *Seat) settle(ctx context.Context, names map[string]string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
+// waitForNodesToSettle waits until Ready Nodes have lost the not-ready taint, which
+// kube-controller-manager removes a little later, and until the timeline has recorded
+// it: what it records after that counts as the learner's doing.
+func (s *Seat) waitForNodesToSettle(ctx context.Context, names map[string]string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
 	defer cancel()
-	return cluster.PollEvery(ctx, lookEvery, "the Nodes to settle", func(ctx context.Context) error {
-		w, err := look(ctx, s.root, names)
+	return cluster.PollEvery(ctx, pollInterval, "the Nodes to settle", func(ctx context.Context) error {
+		w, err := openLabs(ctx, s.root, names)
 		if err != nil {
 			return err
 		}
 		for role := range names {
-			nodes, err := w.all(role, "nodes")
+			nodes, err := w.objectsOf(role, "nodes")
 			if err != nil {
 				return err
 			}
@@ -193,7 +190,7 @@ func (s *Seat) settle(ctx context.Context, names map[string]string) error {
 					return fmt.Errorf("%s has the taint %s", name, corev1.TaintNodeNotReady)
 				}
 			}
-			if err := quiet(w.labs[role].Timeline()); err != nil {
+			if err := checkNodesQuiet(w.labs[role].Timeline()); err != nil {
 				return err
 			}
 		}
@@ -201,16 +198,16 @@ func (s *Seat) settle(ctx context.Context, names map[string]string) error {
 	})
 }
 
-// quietFor is how long a timeline that has told of all tells of no Node.
-const quietFor = time.Second
+// quietPeriod is how long the timeline must have no entry about a Node.
+const quietPeriod = time.Second
 
-func quiet(log timeline.Log) error {
+func checkNodesQuiet(log timeline.Log) error {
 	entries, err := log.Read()
 	for _, e := range slices.Backward(entries) {
 		if e.Source != timeline.SourceCluster || !strings.HasPrefix(e.Subject, "node/") {
 			continue
 		}
-		if age := time.Since(e.Time); age >= 0 && age < quietFor {
+		if age := time.Since(e.Time); age >= 0 && age < quietPeriod {
 			return fmt.Errorf("the timeline tells of %s: %s", e.Subject, e.What)
 		}
 		break
@@ -218,8 +215,8 @@ func quiet(log timeline.Log) error {
 	return err
 }
 
-// Stop takes the labs of the current lesson down. A lab of such a name that is no
-// lesson's is left alone.
+// Stop takes the labs of the current lesson down. A lab of that name that no lesson
+// brought up is left alone.
 func (s *Seat) Stop(ctx context.Context, steps *ui.Steps) error {
 	p, err := s.Progress()
 	if err != nil {
@@ -250,13 +247,13 @@ func (s *Seat) Stop(ctx context.Context, steps *ui.Steps) error {
 			return err
 		}
 	}
-	return s.record.change(func(p *Progress) error {
+	return s.progress.update(func(p *Progress) error {
 		p.Current, p.Labs = "", nil
 		return nil
 	})
 }
 
-// TaskStatus is a task, and whether it was done.
+// TaskStatus is a task and whether it was done.
 type TaskStatus struct {
 	*Task
 	Done *Done
@@ -264,19 +261,20 @@ type TaskStatus struct {
 	Current bool
 }
 
-// Status is a lesson, and how far somebody is.
+// Status is a lesson and the learner's progress in it.
 type Status struct {
 	Lesson *Lesson
 	Tasks  []TaskStatus
-	// Fresh are the tasks that are done, and the learner was not told before.
+	// Fresh are the tasks that are done and that the learner was not shown as done
+	// before.
 	Fresh []*Task
-	// Problem is why it cannot be told whether the current task is done, or why it is
-	// NotYet.
+	// Problem is why the current task could not be checked, or a NotYet that says why
+	// it is not done.
 	Problem error
 }
 
-// NotYet is a problem only for the learner: it can be told that a task is not done, and
-// why.
+// NotYet says why a task is not done. It is a problem for the learner to solve, not a
+// failure of the check.
 type NotYet string
 
 // Error implements error.
@@ -287,7 +285,7 @@ func (s *Status) Finished() bool {
 	return !slices.ContainsFunc(s.Tasks, func(t TaskStatus) bool { return t.Done == nil })
 }
 
-// Current is the task to do; nil if all are done.
+// Current returns the task to do next; nil if all are done.
 func (s *Status) Current() *Task {
 	for _, t := range s.Tasks {
 		if t.Current {
@@ -297,59 +295,60 @@ func (s *Status) Current() *Task {
 	return nil
 }
 
-// Look sees which tasks of the current lesson are done, in their order, and takes
-// note of it, and of that the learner is told. It has the suite judge the learner's CCM,
-// if that has changed: that takes minutes.
+// Look checks which tasks of the current lesson are done, in their order, and records
+// it, and that the learner was shown it. The suite runs if the learner's CCM has
+// changed, which takes minutes.
 func (s *Seat) Look(ctx context.Context) (*Status, error) {
-	return s.look(ctx, func(*Task) bool { return true }, true)
+	return s.updateStatus(ctx, func(*Task) bool { return true }, true)
 }
 
-// Glance is Look for a learner who is told nothing of it, and without the suite: it goes
-// by what that said last.
+// Glance is Look without the suite, whose last verdict counts, and for a learner who is
+// not shown the result.
 func (s *Seat) Glance(ctx context.Context) (*Status, error) {
-	return s.look(ctx, func(*Task) bool { return false }, false)
+	return s.updateStatus(ctx, func(*Task) bool { return false }, false)
 }
 
-// News is Glance for a learner who is told.
+// News is Glance for a learner who is shown the result.
 func (s *Seat) News(ctx context.Context) (*Status, error) {
-	return s.look(ctx, func(*Task) bool { return false }, true)
+	return s.updateStatus(ctx, func(*Task) bool { return false }, true)
 }
 
-// look has the suite judge the tasks that judging says.
-func (s *Seat) look(ctx context.Context, judging func(*Task) bool, telling bool) (*Status, error) {
+// updateStatus checks the tasks and records what is done. The suite runs for the tasks
+// that judging selects.
+func (s *Seat) updateStatus(ctx context.Context, judging func(*Task) bool, telling bool) (*Status, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, err
 	}
-	l, lp, err := s.current(p)
+	l, lp, err := s.currentLesson(p)
 	if err != nil {
 		return nil, err
 	}
-	seen, problem := s.seen(ctx, l, p, judging)
+	seen, problem := s.findDoneTasks(ctx, l, p, judging)
 	st := statusOf(l, lp, seen, problem)
 	if len(seen) > 0 || telling && len(st.Fresh) > 0 {
-		if err := s.record.change(func(now *Progress) error { return now.note(st, lp.Started, telling) }); err != nil {
+		if err := s.progress.update(func(now *Progress) error { return now.recordDone(st, lp.Started, telling) }); err != nil {
 			return nil, err
 		}
 	}
 	return st, nil
 }
 
-// seen are the tasks that are done now and were not before.
-func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging func(*Task) bool) (map[string]Done, error) {
-	seen, lp := map[string]Done{}, p.of(l.ID)
-	var w *world
+// findDoneTasks returns the tasks that are done now and were not before.
+func (s *Seat) findDoneTasks(ctx context.Context, l *Lesson, p *Progress, judging func(*Task) bool) (map[string]Done, error) {
+	seen, lp := map[string]Done{}, p.lessonProgress(l.ID)
+	var w *labsActivation
 	for _, t := range l.Tasks {
 		if _, done := lp.Done[t.ID]; done {
 			continue
 		}
 		if w == nil {
 			var err error
-			if w, err = look(ctx, s.root, p.Labs); err != nil {
+			if w, err = openLabs(ctx, s.root, p.Labs); err != nil {
 				return nil, err
 			}
 		}
-		what, done, err := s.looks(ctx, w, l, t, p, judging(t))
+		what, done, err := s.checkTask(ctx, w, l, t, p, judging(t))
 		if err != nil || !done {
 			return seen, err
 		}
@@ -358,12 +357,12 @@ func (s *Seat) seen(ctx context.Context, l *Lesson, p *Progress, judging func(*T
 	return seen, nil
 }
 
-// looks sees whether a task is done, by what there is in the labs, or by the suite.
-func (s *Seat) looks(ctx context.Context, w *world, l *Lesson, t *Task, p *Progress, judging bool) (seen string, done bool, err error) {
+// checkTask tells whether a task is done, by the state of the labs or by the suite.
+func (s *Seat) checkTask(ctx context.Context, w *labsActivation, l *Lesson, t *Task, p *Progress, judging bool) (seen string, done bool, err error) {
 	if len(t.tests) == 0 {
-		return t.look(w, p.of(l.ID).Started)
+		return t.evaluate(w, p.lessonProgress(l.ID).Started)
 	}
-	v, err := s.verdict(ctx, l, t, p, judging)
+	v, err := s.suiteVerdict(ctx, l, t, p, judging)
 	if err != nil {
 		return "", false, err
 	}
@@ -373,9 +372,10 @@ func (s *Seat) looks(ctx context.Context, w *world, l *Lesson, t *Task, p *Progr
 	return v.Said, true, nil
 }
 
-// note takes down what is done of a lesson, unless it was started again meanwhile.
-func (p *Progress) note(st *Status, started time.Time, told bool) error {
-	l, lp := st.Lesson, p.of(st.Lesson.ID)
+// recordDone records the tasks that are done, unless the lesson was started again
+// meanwhile.
+func (p *Progress) recordDone(st *Status, started time.Time, told bool) error {
+	l, lp := st.Lesson, p.lessonProgress(st.Lesson.ID)
 	if p.Current != l.ID || !lp.Started.Equal(started) {
 		return nil
 	}
@@ -385,7 +385,7 @@ func (p *Progress) note(st *Status, started time.Time, told bool) error {
 	for _, t := range st.Fresh {
 		d, already := lp.Done[t.ID]
 		if !already {
-			d = *st.done(t)
+			d = *st.doneOf(t)
 		}
 		d.Told = d.Told || told
 		lp.Done[t.ID] = d
@@ -396,8 +396,8 @@ func (p *Progress) note(st *Status, started time.Time, told bool) error {
 	return nil
 }
 
-// done is what was seen of a task; nil if it is not done.
-func (s *Status) done(t *Task) *Done {
+// doneOf returns the record of a task that is done; nil if it is not.
+func (s *Status) doneOf(t *Task) *Done {
 	i := slices.IndexFunc(s.Tasks, func(ts TaskStatus) bool { return ts.Task == t })
 	return s.Tasks[i].Done
 }
@@ -424,26 +424,26 @@ func statusOf(l *Lesson, lp *LessonProgress, seen map[string]Done, problem error
 	return st
 }
 
-// look sees whether a task is done, and says what was seen.
-func (t *Task) look(w *world, since time.Time) (seen string, done bool, err error) {
+// evaluate tells whether a task's condition holds, and returns the message for it.
+func (t *Task) evaluate(w *labsActivation, since time.Time) (seen string, done bool, err error) {
 	if t.Until != "" {
-		if done, err = t.done.holds(w); err != nil || !done {
+		if done, err = t.done.evalBool(w); err != nil || !done {
 			return "", false, err
 		}
-		seen, err = t.seen.text(w)
+		seen, err = t.seen.evalString(w)
 		return seen, err == nil, err
 	}
-	entries, err := w.entries(t.Called != "", since)
+	entries, err := w.timelineEntries(t.Called != "", since)
 	if err != nil {
 		return "", false, err
 	}
 	left := max(1, t.Times)
 	for _, e := range entries {
-		of, err := w.of(e)
+		of, err := w.withEntry(e)
 		if err != nil {
 			return "", false, err
 		}
-		if done, err = t.done.holds(of); err != nil {
+		if done, err = t.done.evalBool(of); err != nil {
 			return "", false, err
 		}
 		if !done {
@@ -453,16 +453,16 @@ func (t *Task) look(w *world, since time.Time) (seen string, done bool, err erro
 			continue
 		}
 		if t.seen == nil {
-			return told(e), true, nil
+			return formatEntry(e), true, nil
 		}
-		seen, err = t.seen.text(of)
+		seen, err = t.seen.evalString(of)
 		return seen, err == nil, err
 	}
 	return "", false, nil
 }
 
-// told is an entry in a line.
-func told(e timeline.Entry) string {
+// formatEntry prints an entry of the timeline on one line.
+func formatEntry(e timeline.Entry) string {
 	line := fmt.Sprintf("%.1f s: %s %s", e.Seconds, e.Subject, e.What)
 	if e.Detail != "" {
 		line += ": " + e.Detail
@@ -470,7 +470,8 @@ func told(e timeline.Entry) string {
 	return line
 }
 
-// Hint gives the next hint for the current task, from the last on always that.
+// Hint returns the next hint for the current task, and after the last one that one
+// again.
 func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err error) {
 	st, err := s.Glance(ctx)
 	if err != nil {
@@ -479,8 +480,8 @@ func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err 
 	if t = st.Current(); t == nil {
 		return nil, "", 0, nil
 	}
-	err = s.record.change(func(p *Progress) error {
-		lp := p.of(st.Lesson.ID)
+	err = s.progress.update(func(p *Progress) error {
+		lp := p.lessonProgress(st.Lesson.ID)
 		if lp.Hints == nil {
 			lp.Hints = map[string]int{}
 		}
@@ -494,18 +495,18 @@ func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err 
 	return t, t.Hints[number-1], number, nil
 }
 
-// lookEvery is how long to wait before looking again: a look asks for much.
-const lookEvery = 300 * time.Millisecond
+// pollInterval is the time between two checks: each queries a lot.
+const pollInterval = 300 * time.Millisecond
 
-// solveBound is how long a solution may take to show; suiteBound, where the suite has
-// to see it.
+// solveTimeout bounds the time until a solution shows its effect, suiteTimeout where
+// the suite has to run.
 const (
-	solveBound = 4 * time.Minute
-	suiteBound = buildBound + 15*time.Minute
+	solveTimeout = 4 * time.Minute
+	suiteTimeout = buildTimeout + 15*time.Minute
 )
 
-// Solve types the solution of the current task, and waits until it is seen to be
-// done. say is told what the solution prints.
+// Solve runs the solution of the current task, and waits until the task is done. say is
+// called with each line that the solution prints.
 func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error) {
 	st, err := s.Glance(ctx)
 	if err != nil {
@@ -515,17 +516,17 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 	if t == nil {
 		return st, nil
 	}
-	bound := solveBound
+	bound := solveTimeout
 	if st.Lesson.Step > 0 {
-		bound = suiteBound
+		bound = suiteTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
-	if err := s.run(ctx, st.Lesson, t.Solution, say); err != nil {
+	if err := s.runScript(ctx, st.Lesson, t.Solution, say); err != nil {
 		return nil, fmt.Errorf("the solution of task %s: %w", t.ID, err)
 	}
 	seen := func(ctx context.Context) error {
-		if st, err = s.look(ctx, func(other *Task) bool { return other == t }, true); err != nil {
+		if st, err = s.updateStatus(ctx, func(other *Task) bool { return other == t }, true); err != nil {
 			return err
 		}
 		if !slices.Contains(st.Fresh, t) && st.Current() == t {
@@ -539,12 +540,12 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 		}
 		return st, err
 	}
-	err = cluster.PollEvery(ctx, lookEvery, "task "+t.ID+" to be seen done", seen)
+	err = cluster.PollEvery(ctx, pollInterval, "task "+t.ID+" to be seen done", seen)
 	return st, err
 }
 
-// Name is that of the seat, and of its lab.
+// Name is the name of the seat and of its lab.
 func (s *Seat) Name() string { return s.name }
 
-// Forget deletes what was recorded.
-func (s *Seat) Forget() error { return s.record.remove() }
+// Forget deletes the recorded progress.
+func (s *Seat) Forget() error { return s.progress.remove() }

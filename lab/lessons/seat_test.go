@@ -21,23 +21,23 @@ func TestQuiet(t *testing.T) {
 		tell := func(source timeline.Source, subject, what string) {
 			require.NoError(t, log.Add(timeline.Change{Source: source, Subject: subject, What: what}))
 		}
-		require.NoError(t, quiet(log), "nothing is told yet")
+		require.NoError(t, checkNodesQuiet(log), "nothing is told yet")
 		tell(timeline.SourceCluster, "node/node-1", "registered")
 		tell(timeline.SourceCluster, "node/node-1", "initialized")
 		tell(timeline.SourceCluster, "service/web", "created")
-		require.EqualError(t, quiet(log), "the timeline tells of node/node-1: initialized")
-		time.Sleep(quietFor)
-		require.NoError(t, quiet(log))
+		require.EqualError(t, checkNodesQuiet(log), "the timeline tells of node/node-1: initialized")
+		time.Sleep(quietPeriod)
+		require.NoError(t, checkNodesQuiet(log))
 		tell(timeline.SourceLab, "machine/node-1", "booted")
 		tell(timeline.SourceCluster, "service/web", "address")
-		require.NoError(t, quiet(log), "others may be told of")
+		require.NoError(t, checkNodesQuiet(log), "others may be told of")
 	})
 }
 
 func TestDifferences(t *testing.T) {
 	before := map[string]string{"runs": "true", "pods": "3", "faults": "0"}
-	assert.NoError(t, differences(before, map[string]string{"runs": "true", "pods": "3", "faults": "0"}))
-	assert.EqualError(t, differences(before, map[string]string{"runs": "true", "pods": "2", "routes": "1"}),
+	assert.NoError(t, compareOutlines(before, map[string]string{"runs": "true", "pods": "3", "faults": "0"}))
+	assert.EqualError(t, compareOutlines(before, map[string]string{"runs": "true", "pods": "2", "routes": "1"}),
 		`faults was "0" and is ""; pods was "3" and is "2"; routes was "" and is "1"`)
-	assert.Error(t, differences(nil, before), "what was not looked at yet")
+	assert.Error(t, compareOutlines(nil, before), "what was not looked at yet")
 }

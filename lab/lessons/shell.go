@@ -18,14 +18,15 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
-// endBound is how long what a script started may go on after it was told to end.
-const endBound = 5 * time.Second
+// interruptGracePeriod is how long the processes of a script may go on after they were
+// interrupted.
+const interruptGracePeriod = 5 * time.Second
 
-// run types a script into bash, as somebody would whose shell speaks to the
-// lesson's lab; $ROLE is the name of the lab of that role. Where the learner writes a
-// CCM, $MY_CCM is its folder, and $SOLUTION one with this step done. say may be nil.
-func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line string)) error {
-	env, err := s.env(l)
+// runScript runs a script in bash with the environment of the lesson's lab. $ROLE is
+// the name of the lab of that role. In lessons about the learner's own CCM, $MY_CCM is
+// its folder and $SOLUTION one with this step done. say may be nil.
+func (s *Seat) runScript(ctx context.Context, l *Lesson, script string, say func(line string)) error {
+	env, err := s.scriptEnviron(l)
 	if err != nil {
 		return err
 	}
@@ -35,9 +36,9 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 			return remedy.With(err)
 		}
 		defer func() { _ = os.RemoveAll(solution) }()
-		files, err := written(l.Step)
+		files, err := sourcesUpToStep(l.Step)
 		if err == nil {
-			err = writeAll(solution, files)
+			err = writeFiles(solution, files)
 		}
 		if err != nil {
 			return err
@@ -45,7 +46,7 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 		env = append(env, "SOLUTION="+solution)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
-	cmd.Env, cmd.WaitDelay = env, endBound
+	cmd.Env, cmd.WaitDelay = env, interruptGracePeriod
 	interruptAll(cmd)
 	var last bytes.Buffer
 	lines, writer := io.Pipe()
@@ -70,16 +71,17 @@ func (s *Seat) run(ctx context.Context, l *Lesson, script string, say func(line 
 	return nil
 }
 
-// interruptAll has a command whose context ends be interrupted with all that it has
-// started: a `lab ccm start` that went on would hold the lab, which is to go down.
+// interruptAll makes the end of the command's context interrupt its whole process
+// group: a `lab ccm start` that went on would keep the lab locked, which is to be taken
+// down.
 func interruptAll(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 }
 
-func (s *Seat) env(l *Lesson) ([]string, error) {
+func (s *Seat) scriptEnviron(l *Lesson) ([]string, error) {
 	env := os.Environ()
-	for role, name := range s.labs(l) {
+	for role, name := range s.labNames(l) {
 		if role != "" {
 			env = append(env, strings.ToUpper(role)+"="+name)
 		}

@@ -1,8 +1,5 @@
 package lessons
 
-// This file answers: does a lesson work? Its solutions are typed, as a learner would
-// who knew them.
-
 import (
 	"cmp"
 	"context"
@@ -22,11 +19,12 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// Verify starts a lesson, sees that no task is done, types each solution, sees that
-// it was done, and sees that a reset brings back what the lesson began with.
+// Verify proves that a lesson works. It starts the lesson, checks that no task is done,
+// runs each solution, checks that its task is done then, and that a reset restores what
+// the lesson began with.
 func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if l.Step > 0 {
-		forget, err := s.elsewhere()
+		forget, err := s.useTemporaryFolder()
 		if err != nil {
 			return err
 		}
@@ -35,17 +33,17 @@ func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	if err := s.Start(ctx, l, steps); err != nil {
 		return err
 	}
-	began, err := s.begun(ctx, l)
+	began, err := s.startingOutline(ctx, l)
 	if err != nil {
 		return err
 	}
-	if err := s.fails(ctx, l, steps); err != nil {
+	if err := s.checkStartingPointFails(ctx, l, steps); err != nil {
 		return err
 	}
 	for _, t := range l.Tasks {
 		if err := steps.Do("task", func(note func(string)) (string, error) {
 			note(t.ID)
-			return s.verify(ctx, t, note)
+			return s.verifyTask(ctx, t, note)
 		}); err != nil {
 			return fmt.Errorf("lesson %s: %w", l.ID, err)
 		}
@@ -54,33 +52,34 @@ func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 		return fmt.Errorf("lesson %s: reset: %w", l.ID, err)
 	}
 	return steps.Do("reset", func(func(string)) (string, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
+		ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
 		defer cancel()
-		err := cluster.PollEvery(ctx, lookEvery, "lesson "+l.ID+" to be reset", func(ctx context.Context) error { return s.isAgain(ctx, l, began) })
+		err := cluster.PollEvery(ctx, pollInterval, "lesson "+l.ID+" to be reset", func(ctx context.Context) error { return s.checkOutline(ctx, l, began) })
 		return "all is as it was", err
 	})
 }
 
-// elsewhere has a CCM written in a folder that goes when all is done.
-func (s *Seat) elsewhere() (forget func(), err error) {
+// useTemporaryFolder makes the learner's CCM be written in a temporary folder, which
+// forget removes.
+func (s *Seat) useTemporaryFolder() (forget func(), err error) {
 	temporary, err := os.MkdirTemp("", "lesson")
 	if err != nil {
 		return nil, remedy.With(err)
 	}
-	return func() { _ = os.RemoveAll(temporary) }, s.record.change(func(p *Progress) error {
-		p.Folder = filepath.Join(temporary, ownFolder)
+	return func() { _ = os.RemoveAll(temporary) }, s.progress.update(func(p *Progress) error {
+		p.Folder = filepath.Join(temporary, ownCCMDir)
 		return nil
 	})
 }
 
-// begun is what a lesson begins with, once no task's condition holds. Each is asked,
-// not only that of the first.
-func (s *Seat) begun(ctx context.Context, l *Lesson) (map[string]string, error) {
+// startingOutline returns the outline that a lesson begins with. It is an error if any
+// task's condition holds already.
+func (s *Seat) startingOutline(ctx context.Context, l *Lesson) (map[string]string, error) {
 	p, err := s.Progress()
 	if err != nil {
 		return nil, err
 	}
-	w, err := look(ctx, s.root, p.Labs)
+	w, err := openLabs(ctx, s.root, p.Labs)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +88,7 @@ func (s *Seat) begun(ctx context.Context, l *Lesson) (map[string]string, error) 
 		if len(t.tests) > 0 {
 			continue // See fails.
 		}
-		what, done, err := t.look(w, p.of(l.ID).Started)
+		what, done, err := t.evaluate(w, p.lessonProgress(l.ID).Started)
 		if done {
 			err = fmt.Errorf("task %s is done before anything was: %s", t.ID, what)
 		}
@@ -98,30 +97,30 @@ func (s *Seat) begun(ctx context.Context, l *Lesson) (map[string]string, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("lesson %s: %w", l.ID, err)
 	}
-	return s.atRest(ctx, l)
+	return s.waitForStableOutline(ctx, l)
 }
 
-// restFor is how long a lesson's labs stay as they are before that is what the lesson
-// begins with: a pod may just be made, or its probe be late once.
-const restFor = 2 * time.Second
+// restPeriod is how long the outline must not change before it counts as what the
+// lesson begins with: a pod may be about to be created, or a probe be late once.
+const restPeriod = 2 * time.Second
 
-func (s *Seat) atRest(ctx context.Context, l *Lesson) (was map[string]string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, solveBound, fmt.Errorf("gave up after %s", solveBound))
+func (s *Seat) waitForStableOutline(ctx context.Context, l *Lesson) (was map[string]string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
 	defer cancel()
-	err = cluster.PollEvery(ctx, restFor, "lesson "+l.ID+" to come to rest", func(ctx context.Context) error {
-		is, err := s.outline(ctx, l)
+	err = cluster.PollEvery(ctx, restPeriod, "lesson "+l.ID+" to come to rest", func(ctx context.Context) error {
+		is, err := s.outlineLabs(ctx, l)
 		if err != nil {
 			return err
 		}
-		err = differences(was, is)
+		err = compareOutlines(was, is)
 		was = is
 		return err
 	})
 	return was, err
 }
 
-// verify sees one task through.
-func (s *Seat) verify(ctx context.Context, t *Task, note func(string)) (string, error) {
+// verifyTask runs the solution of one task.
+func (s *Seat) verifyTask(ctx context.Context, t *Task, note func(string)) (string, error) {
 	st, err := s.Glance(ctx)
 	if err != nil {
 		return "", err
@@ -140,13 +139,14 @@ func (s *Seat) verify(ctx context.Context, t *Task, note func(string)) (string, 
 	return "", fmt.Errorf("task %s is not done by its solution", t.ID)
 }
 
-// failsBound is how long a test waits for what a CCM that is not written does not do.
-const failsBound = 30 * time.Second
+// failingTestTimeout bounds how long a test waits for what an unwritten CCM does not
+// do.
+const failingTestTimeout = 30 * time.Second
 
-// fails is an error if the suite finds nothing wrong with the CCM that a lesson begins
-// with. One test of each task is enough to see that, and they wait long for what does not
-// come.
-func (s *Seat) fails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
+// checkStartingPointFails is an error if the suite passes the CCM that the lesson
+// begins with. One test per task is enough, since each waits long for what does not
+// happen.
+func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	p, err := s.Progress()
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (s *Seat) fails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 		}
 		tried[test] = true
 		if err := steps.Do("nothing written", func(note func(string)) (string, error) {
-			passed, said, err := s.judge(ctx, p.Folder, []string{test}, failsBound, note)
+			passed, said, err := s.runSuite(ctx, p.Folder, []string{test}, failingTestTimeout, note)
 			if err == nil && passed {
 				err = fmt.Errorf("lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, said, test)
 			}
@@ -174,19 +174,19 @@ func (s *Seat) fails(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	return nil
 }
 
-// isAgain is an error while things are other than they were.
-func (s *Seat) isAgain(ctx context.Context, l *Lesson, before map[string]string) error {
-	now, err := s.outline(ctx, l)
+// checkOutline is an error if the labs' outline differs from before.
+func (s *Seat) checkOutline(ctx context.Context, l *Lesson, before map[string]string) error {
+	now, err := s.outlineLabs(ctx, l)
 	if err != nil {
 		return err
 	}
-	return differences(before, now)
+	return compareOutlines(before, now)
 }
 
-// differences is an error that names them; nil if there are none.
-func differences(before, now map[string]string) error {
+// compareOutlines is an error that names the differences; nil if there are none.
+func compareOutlines(before, now map[string]string) error {
 	var differ []string
-	for _, what := range slices.Sorted(maps.Keys(merged(before, now))) {
+	for _, what := range slices.Sorted(maps.Keys(mergeMaps(before, now))) {
 		if before[what] != now[what] {
 			differ = append(differ, fmt.Sprintf("%s was %q and is %q", what, before[what], now[what]))
 		}
@@ -197,24 +197,24 @@ func differences(before, now map[string]string) error {
 	return nil
 }
 
-func merged(a, b map[string]string) map[string]string {
+func mergeMaps(a, b map[string]string) map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, a)
 	maps.Copy(all, b)
 	return all
 }
 
-// outline is what a lesson's labs are like, without what differs each time: IDs,
-// times, ports that were chosen.
-func (s *Seat) outline(ctx context.Context, l *Lesson) (map[string]string, error) {
-	w, err := look(ctx, s.root, s.labs(l))
+// outlineLabs describes a lesson's labs without what differs each time: IDs, times,
+// ports.
+func (s *Seat) outlineLabs(ctx context.Context, l *Lesson) (map[string]string, error) {
+	w, err := openLabs(ctx, s.root, s.labNames(l))
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]string{}
 	for role := range w.labs {
-		for variable, describe := range outlines {
-			found, err := w.all(role, variable)
+		for variable, describe := range outlineFields {
+			found, err := w.objectsOf(role, variable)
 			if err != nil {
 				return nil, err
 			}
@@ -230,33 +230,33 @@ func (s *Seat) outline(ctx context.Context, l *Lesson) (map[string]string, error
 	return out, nil
 }
 
-// outlines are what is compared, by variable; nil counts them.
-var outlines = map[string]func(any) string{
+// outlineFields describe the objects of a variable; nil only counts them.
+var outlineFields = map[string]func(any) string{
 	"nodes": func(o any) string {
 		// How its kubelet feels changes by itself on a busy machine.
 		taints := slices.DeleteFunc(taintKeys(o), func(key string) bool {
 			return key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable
 		})
-		return fmt.Sprintf("labels %v, taints %v, provider ID %t", at(o, "metadata", "labels"), taints, at(o, "spec", "providerID") != nil)
+		return fmt.Sprintf("labels %v, taints %v, provider ID %t", fieldAt(o, "metadata", "labels"), taints, fieldAt(o, "spec", "providerID") != nil)
 	},
 	"services": func(o any) string {
-		return fmt.Sprintf("type %v, finalizers %v, %d addresses", at(o, "spec", "type"), at(o, "metadata", "finalizers"), len(list(o, "status", "loadBalancer", "ingress")))
+		return fmt.Sprintf("type %v, finalizers %v, %d addresses", fieldAt(o, "spec", "type"), fieldAt(o, "metadata", "finalizers"), len(listAt(o, "status", "loadBalancer", "ingress")))
 	},
 	"deployments": func(o any) string {
-		return fmt.Sprintf("%v replicas, %v ready", at(o, "spec", "replicas"), at(o, "status", "readyReplicas"))
+		return fmt.Sprintf("%v replicas, %v ready", fieldAt(o, "spec", "replicas"), fieldAt(o, "status", "readyReplicas"))
 	},
 	"instances": func(o any) string {
-		return fmt.Sprintf("%v, type %v, in %v", at(o, "state"), at(o, "type"), at(o, "zone"))
+		return fmt.Sprintf("%v, type %v, in %v", fieldAt(o, "state"), fieldAt(o, "type"), fieldAt(o, "zone"))
 	},
-	"balancers": func(o any) string { return fmt.Sprint(at(o, "state")) },
+	"balancers": func(o any) string { return fmt.Sprint(fieldAt(o, "state")) },
 	"runs":      func(o any) string { return fmt.Sprint(o) },
 	"pods":      nil, "faults": nil, "routes": nil,
 }
 
 func taintKeys(node any) []string {
 	var keys []string
-	for _, t := range list(node, "spec", "taints") {
-		key, _ := at(t, "key").(string)
+	for _, t := range listAt(node, "spec", "taints") {
+		key, _ := fieldAt(t, "key").(string)
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)

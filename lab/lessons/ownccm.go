@@ -1,8 +1,8 @@
 package lessons
 
-// This file answers: what does a learner who writes a CCM begin with, and what is one
-// way to go on? The CCM is one program, in ownccm; its sources say which lines belong
-// to which step.
+// The CCM that learners write is one program, in folder ownccm. Marks in its sources
+// say which lines belong to which step, so that the sources of each step, and its
+// solution, are derived from the one program.
 
 import (
 	"context"
@@ -31,17 +31,17 @@ import (
 //go:embed ownccm/*.go
 var ownCCM embed.FS
 
-// ownFolder is where a learner's CCM is written, and what its program is called.
-const ownFolder = "my-ccm"
+// ownCCMDir is the folder in which a learner writes a CCM, and the name of its program.
+const ownCCMDir = "my-ccm"
 
-// stepRE marks where the lines of a step begin. Before that step there are, in their
-// place, those between "// before" and "// end", without their slashes.
+// stepRE matches the line that begins the lines of a step. Sources of an earlier step
+// have in their place the lines between "// before" and "// end", uncommented.
 var stepRE = regexp.MustCompile(`^\s*// step (\d+)$`)
 
 const beforeMark, endMark = "// before", "// end"
 
-// written are the CCM's sources with all steps up to this one, by file.
-func written(step int) (map[string][]byte, error) {
+// sourcesUpToStep returns the CCM's sources with all steps up to this one, by file.
+func sourcesUpToStep(step int) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	names, err := fs.Glob(ownCCM, "ownccm/*.go")
 	if err != nil {
@@ -52,7 +52,7 @@ func written(step int) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := upTo(string(data), step)
+		text, err := textUpToStep(string(data), step)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -63,16 +63,16 @@ func written(step int) (map[string][]byte, error) {
 	return files, nil
 }
 
-// block is one that has begun: of which step, and whether it is past its beforeMark.
-type block struct {
+// stepBlock is an open block of a step. before tells whether its beforeMark was passed.
+type stepBlock struct {
 	step   int
 	before bool
 }
 
-func upTo(text string, step int) (string, error) {
+func textUpToStep(text string, step int) (string, error) {
 	var (
 		out  strings.Builder
-		open []block
+		open []stepBlock
 	)
 	for line := range strings.Lines(text) {
 		mark := strings.TrimSpace(line)
@@ -80,14 +80,14 @@ func upTo(text string, step int) (string, error) {
 		switch {
 		case m != nil:
 			n, _ := strconv.Atoi(m[1])
-			open = append(open, block{step: n})
+			open = append(open, stepBlock{step: n})
 		case mark == beforeMark && len(open) > 0:
 			open[len(open)-1].before = true
 		case mark == endMark && len(open) > 0:
 			open = open[:len(open)-1]
 		case mark == beforeMark, mark == endMark:
 			return "", fmt.Errorf("%s without a step", mark)
-		case slices.ContainsFunc(open, func(b block) bool { return b.before == (b.step <= step) }):
+		case slices.ContainsFunc(open, func(b stepBlock) bool { return b.before == (b.step <= step) }):
 		case len(open) > 0 && open[len(open)-1].before:
 			out.WriteString(strings.Replace(line, "// ", "", 1))
 		default:
@@ -100,20 +100,20 @@ func upTo(text string, step int) (string, error) {
 	return out.String(), nil
 }
 
-// begin writes a folder that has everything up to the step before this one, and
-// compiles. What is there is kept beside it, and its new name returned.
-func (w *workshop) begin(folder string, step int) (kept string, err error) {
-	files, err := written(step - 1)
+// writeStartingPoint writes a module with all steps before this one, which compiles. A
+// folder that exists is renamed, and its new name returned.
+func (w *toolchain) writeStartingPoint(folder string, step int) (kept string, err error) {
+	files, err := sourcesUpToStep(step - 1)
 	if err != nil {
 		return "", err
 	}
-	if kept, err = setAside(folder); err != nil {
+	if kept, err = moveAside(folder); err != nil {
 		return "", remedy.With(err)
 	}
-	return kept, errors.Join(writeAll(folder, files), w.equip(folder))
+	return kept, errors.Join(writeFiles(folder, files), w.writeModule(folder))
 }
 
-func writeAll(folder string, files map[string][]byte) error {
+func writeFiles(folder string, files map[string][]byte) error {
 	errs := []error{os.MkdirAll(folder, 0o755)}
 	for name, data := range files {
 		errs = append(errs, os.WriteFile(filepath.Join(folder, name), data, 0o644))
@@ -121,8 +121,8 @@ func writeAll(folder string, files map[string][]byte) error {
 	return remedy.With(errors.Join(errs...))
 }
 
-// setAside gives a folder the first free name like its own.
-func setAside(folder string) (name string, err error) {
+// moveAside renames a folder to the first free name of the form FOLDER.N.
+func moveAside(folder string) (name string, err error) {
 	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -134,8 +134,8 @@ func setAside(folder string) (name string, err error) {
 	}
 }
 
-// fingerprint is another whenever a source in the folder is.
-func fingerprint(folder string) (string, error) {
+// hashSources returns a hash of the Go sources and go.mod in a folder.
+func hashSources(folder string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
 		return "", err
@@ -154,29 +154,29 @@ func fingerprint(folder string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// ownArgs are what a learner's CCM is given in the suite: flags of
-// k8s.io/cloud-provider.
-var ownArgs = []string{
+// ownCCMArgs are the flags, all of k8s.io/cloud-provider, that the suite starts a
+// learner's CCM with.
+var ownCCMArgs = []string{
 	"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--configure-cloud-routes=false",
 	"--node-monitor-period=1s", // Upstream's is 5 s: there is less to wait for.
 	"--leader-elect=false",     // There is one: nobody waits for the last one's lease.
 }
 
-// Verdict is the suite's on a learner's CCM, for one task.
+// Verdict is the suite's result for a learner's CCM and one task.
 type Verdict struct {
-	// Sources is their fingerprint: other ones are judged anew.
+	// Sources is the hash of the sources that were tested. Others are tested anew.
 	Sources string `json:"sources"`
 	Passed  bool   `json:"passed"`
-	// Said is what it came to.
+	// Said sums the result up.
 	Said string `json:"said"`
 }
 
-// prepare sees to the folder of a lesson's CCM. What a learner has written in the
-// steps before is what they go on with, if it was finished; else what is there is kept
-// beside it, and the folder has what this step begins with: then begun is the
-// fingerprint of that.
-func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
+// prepareOwnCCM prepares the folder of the learner's CCM. A learner who has finished
+// the step before goes on with what they wrote. Otherwise the folder gets the starting
+// point of this step, what was there is renamed, and begun is the hash of the starting
+// point.
+func (s *Seat) prepareOwnCCM(l *Lesson, steps *ui.Steps) (begun string, err error) {
 	if l.Step == 0 {
 		return "", nil
 	}
@@ -186,21 +186,21 @@ func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
 	}
 	folder := p.Folder
 	if folder == "" {
-		if folder, err = filepath.Abs(ownFolder); err != nil {
+		if folder, err = filepath.Abs(ownCCMDir); err != nil {
 			return "", err
 		}
 	}
-	w, err := workshopHere()
+	w, err := findToolchain()
 	if err != nil {
 		return "", err
 	}
-	if goesOn, err := p.goesOn(l, folder); err != nil || goesOn {
-		if err == nil && !w.equipped(folder) {
-			err = w.equip(folder)
+	if goesOn, err := p.continuesOwnCCM(l, folder); err != nil || goesOn {
+		if err == nil && !w.isModuleWritten(folder) {
+			err = w.writeModule(folder)
 		}
 		return "", err
 	}
-	kept, err := w.begin(folder, l.Step)
+	kept, err := w.writeStartingPoint(folder, l.Step)
 	if err != nil {
 		return "", err
 	}
@@ -208,19 +208,19 @@ func (s *Seat) prepare(l *Lesson, steps *ui.Steps) (begun string, err error) {
 	if kept != "" {
 		steps.Say("   What was there is in %s.", kept)
 	}
-	if begun, err = fingerprint(folder); err != nil {
+	if begun, err = hashSources(folder); err != nil {
 		return "", err
 	}
-	return begun, s.record.change(func(p *Progress) error {
+	return begun, s.progress.update(func(p *Progress) error {
 		p.Folder = folder
 		return nil
 	})
 }
 
-// goesOn tells whether a lesson begins with what the learner has written: they have
-// finished the step before, and nothing of this one was begun.
-func (p *Progress) goesOn(l *Lesson, folder string) (bool, error) {
-	if _, err := fingerprint(folder); err != nil || p.Current == l.ID {
+// continuesOwnCCM tells whether the lesson continues with the learner's sources: the
+// step before is finished, and this one was not begun.
+func (p *Progress) continuesOwnCCM(l *Lesson, folder string) (bool, error) {
+	if _, err := hashSources(folder); err != nil || p.Current == l.ID {
 		return false, nil //nolint:nilerr // Where there is no CCM, there is none to go on with.
 	}
 	all, err := All()
@@ -236,29 +236,29 @@ func (p *Progress) goesOn(l *Lesson, folder string) (bool, error) {
 	return false, nil
 }
 
-// verdict is the suite's on the CCM as it is now; it is asked once for each change,
-// and not at all unless judging.
-func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, judging bool) (Verdict, error) {
-	sources, err := fingerprint(p.Folder)
+// suiteVerdict returns the suite's verdict on the CCM as it is now. The suite runs once
+// for each change of the sources, and only if judging is set.
+func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress, judging bool) (Verdict, error) {
+	sources, err := hashSources(p.Folder)
 	if err != nil {
 		return Verdict{}, err
 	}
-	if v, ok := p.of(l.ID).Verdicts[t.ID]; ok && v.Sources == sources {
+	if v, ok := p.lessonProgress(l.ID).Verdicts[t.ID]; ok && v.Sources == sources {
 		return v, nil
 	}
-	if sources == p.of(l.ID).Begun && len(p.of(l.ID).Verdicts) == 0 {
+	if sources == p.lessonProgress(l.ID).Begun && len(p.lessonProgress(l.ID).Verdicts) == 0 {
 		return Verdict{Said: "nothing was written yet in " + p.Folder}, nil
 	}
 	if !judging {
 		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil
 	}
-	passed, said, err := s.judge(ctx, p.Folder, t.tests, 0, s.Tell)
+	passed, said, err := s.runSuite(ctx, p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
 		return Verdict{}, err
 	}
 	v := Verdict{Sources: sources, Passed: passed, Said: said}
-	return v, s.record.change(func(p *Progress) error {
-		lp := p.of(l.ID)
+	return v, s.progress.update(func(p *Progress) error {
+		lp := p.lessonProgress(l.ID)
 		if lp.Verdicts == nil {
 			lp.Verdicts = map[string]Verdict{}
 		}
@@ -267,14 +267,14 @@ func (s *Seat) verdict(ctx context.Context, l *Lesson, t *Task, p *Progress, jud
 	})
 }
 
-// judge has the suite run a task's tests on the CCM in a folder.
-func (s *Seat) judge(ctx context.Context, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
+// runSuite compiles the CCM in a folder and runs some tests of the suite on it.
+func (s *Seat) runSuite(ctx context.Context, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
 	tell("compiling " + folder)
-	w, err := workshopHere()
+	w, err := findToolchain()
 	if err != nil {
 		return false, "", err
 	}
-	program, err := w.build(ctx, folder)
+	program, err := w.buildCCM(ctx, folder)
 	if err != nil && ctx.Err() == nil {
 		return false, err.Error(), nil
 	}
@@ -283,6 +283,6 @@ func (s *Seat) judge(ctx context.Context, folder string, tests []string, bound t
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
 	return suite.Trial{
-		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &conformance.Program{Path: program, Args: ownArgs}, Tests: tests, Bound: bound, Tell: tell,
+		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &conformance.Program{Path: program, Args: ownCCMArgs}, Tests: tests, Bound: bound, Tell: tell,
 	}.Run(ctx)
 }

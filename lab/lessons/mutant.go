@@ -12,18 +12,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// suspects is a folder beside the programs, with those that were built before: of a
-// bundle, all that lessons are about.
-const suspects = "suspects"
+// mutantsDir is a folder beside the programs. It holds the mutants that were compiled
+// before, and in a bundle those of all lessons.
+const mutantsDir = "suspects"
 
-// suspect is the program of a mutant: made from the clone, or packed in the bundle.
-func suspect(ctx context.Context, mutant string, note func(string)) (string, error) {
+// mutantBinary returns the program of a mutant. A clone compiles it; a bundle has it.
+func mutantBinary(ctx context.Context, mutant string, note func(string)) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	ready := filepath.Join(filepath.Dir(self), suspects, mutant)
-	root, notClone := cloneOf()
+	ready := filepath.Join(filepath.Dir(self), mutantsDir, mutant)
+	root, notClone := findClone()
 	if notClone != nil {
 		program := filepath.Join(ready, "ccm")
 		if _, err := os.Stat(program); err != nil {
@@ -38,19 +38,19 @@ func suspect(ctx context.Context, mutant string, note func(string)) (string, err
 	return chosen[0].Build(ctx, root, ready, note) // Quick when nothing has changed.
 }
 
-// suspectOf is the program of a lesson's mutant; "" where it has none.
-func suspectOf(ctx context.Context, l *Lesson, steps *ui.Steps) (program string, err error) {
+// mutantBinaryOf returns the program of a lesson's mutant; "" if the lesson has none.
+func mutantBinaryOf(ctx context.Context, l *Lesson, steps *ui.Steps) (program string, err error) {
 	if l.Mutant == "" {
 		return "", nil
 	}
 	return program, steps.Do("suspect", func(note func(string)) (string, error) {
-		program, err = suspect(ctx, l.Mutant, func(string) { note("it is being compiled") })
+		program, err = mutantBinary(ctx, l.Mutant, func(string) { note("it is being compiled") })
 		return "a CCM with a mistake is there", err
 	})
 }
 
-// accuse has the lab's CCM be the one with the mistake, if there is one.
-func (s *Seat) accuse(ctx context.Context, program string, steps *ui.Steps) error {
+// installMutantCCM replaces the lab's CCM by the mutant, if the lesson has one.
+func (s *Seat) installMutantCCM(ctx context.Context, program string, steps *ui.Steps) error {
 	if program == "" {
 		return nil
 	}

@@ -18,12 +18,12 @@ const lastStep = 5
 func TestStepsOfASource(t *testing.T) {
 	const text = "a\n// step 1\nb\n// step 3\nc\n// end\n// before\n// d\n// end\ne\n"
 	for step, want := range map[int]string{0: "a\nd\ne\n", 1: "a\nb\ne\n", 2: "a\nb\ne\n", 3: "a\nb\nc\ne\n"} {
-		got, err := upTo(text, step)
+		got, err := textUpToStep(text, step)
 		require.NoError(t, err)
 		assert.Equal(t, want, got, step)
 	}
 	for _, wrong := range []string{"// end\n", "// before\n", "// step 1\na\n"} {
-		_, err := upTo(wrong, 1)
+		_, err := textUpToStep(wrong, 1)
 		require.Error(t, err, wrong)
 	}
 }
@@ -33,7 +33,7 @@ func TestStepsOfASource(t *testing.T) {
 func TestStepsOfTheCCM(t *testing.T) {
 	unwritten := map[string]bool{}
 	for step := range lastStep + 1 {
-		files, err := written(step)
+		files, err := sourcesUpToStep(step)
 		require.NoError(t, err)
 		require.Len(t, files, 4)
 		left := 0
@@ -57,26 +57,26 @@ func TestStepsOfTheCCM(t *testing.T) {
 }
 
 func TestWhatIsThereIsKept(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), ownFolder)
-	kept, err := setAside(folder)
+	folder := filepath.Join(t.TempDir(), ownCCMDir)
+	kept, err := moveAside(folder)
 	require.NoError(t, err)
 	assert.Empty(t, kept)
 	for _, want := range []string{".1", ".2"} {
-		require.NoError(t, writeAll(folder, map[string][]byte{"a.go": []byte(want)}))
-		kept, err = setAside(folder)
+		require.NoError(t, writeFiles(folder, map[string][]byte{"a.go": []byte(want)}))
+		kept, err = moveAside(folder)
 		require.NoError(t, err)
 		assert.Equal(t, folder+want, kept)
 		data, err := os.ReadFile(filepath.Join(kept, "a.go"))
 		require.NoError(t, err)
 		assert.Equal(t, want, string(data))
 	}
-	_, err = fingerprint(folder)
+	_, err = hashSources(folder)
 	require.ErrorContains(t, err, "lab lesson reset")
-	require.NoError(t, writeAll(folder, map[string][]byte{"a.go": []byte("x"), "go.mod": []byte("module m")}))
-	one, err := fingerprint(folder)
+	require.NoError(t, writeFiles(folder, map[string][]byte{"a.go": []byte("x"), "go.mod": []byte("module m")}))
+	one, err := hashSources(folder)
 	require.NoError(t, err)
-	require.NoError(t, writeAll(folder, map[string][]byte{"a.go": []byte("y")}))
-	other, err := fingerprint(folder)
+	require.NoError(t, writeFiles(folder, map[string][]byte{"a.go": []byte("y")}))
+	other, err := hashSources(folder)
 	require.NoError(t, err)
 	assert.NotEqual(t, one, other)
 	assert.Len(t, strings.TrimSpace(one), 64)

@@ -21,16 +21,16 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// objects are what the API server is asked for, by variable.
+// objects are the API server's paths, by variable.
 var objects = map[string]string{
 	"nodes": "/api/v1/nodes", "pods": "/api/v1/pods", "services": "/api/v1/services", "configmaps": "/api/v1/configmaps",
 	"deployments": "/apis/apps/v1/deployments", "leases": "/apis/coordination.k8s.io/v1/leases",
 }
 
-// fetchBound is how long something may take to answer.
-const fetchBound = 10 * time.Second
+// fetchTimeout bounds the query for one variable.
+const fetchTimeout = 10 * time.Second
 
-// fetchError says what could not be looked at.
+// fetchError says which variable could not be queried, and why.
 type fetchError struct {
 	what string
 	err  error
@@ -39,17 +39,17 @@ type fetchError struct {
 func (e *fetchError) Error() string { return fmt.Sprintf("cannot look at %s: %v", e.what, e.err) }
 func (e *fetchError) Unwrap() error { return e.err }
 
-// world is what there is now. What a condition does not speak of is not asked for,
-// and nothing is twice.
-type world struct {
+// labsActivation gives the conditions of a lesson the current state of its labs. A
+// variable is queried when a condition first uses it, and then kept.
+type labsActivation struct {
 	ctx  context.Context //nolint:containedctx // CEL asks for variables without one.
 	labs map[string]*lab.Lab
 	have map[string]any
 }
 
-// look opens the labs of a folder, by role; that of the lesson itself is "".
-func look(ctx context.Context, root string, names map[string]string) (*world, error) {
-	w := &world{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}}
+// openLabs opens the labs of a folder, by role. The role of the lesson's own lab is "".
+func openLabs(ctx context.Context, root string, names map[string]string) (*labsActivation, error) {
+	w := &labsActivation{ctx: ctx, labs: map[string]*lab.Lab{}, have: map[string]any{}}
 	for role, name := range names {
 		l, err := lab.OpenDir(filepath.Join(root, name))
 		if err != nil {
@@ -60,13 +60,13 @@ func look(ctx context.Context, root string, names map[string]string) (*world, er
 	return w, nil
 }
 
-var _ cel.Activation = (*world)(nil)
+var _ cel.Activation = (*labsActivation)(nil)
 
 // Parent implements cel.Activation.
-func (w *world) Parent() cel.Activation { return nil }
+func (w *labsActivation) Parent() cel.Activation { return nil }
 
 // ResolveName implements cel.Activation.
-func (w *world) ResolveName(name string) (any, bool) {
+func (w *labsActivation) ResolveName(name string) (any, bool) {
 	if v, ok := w.have[name]; ok {
 		return v, true
 	}
@@ -78,7 +78,7 @@ func (w *world) ResolveName(name string) (any, bool) {
 	if l == nil || !slices.Contains(variables, variable) {
 		return nil, false
 	}
-	v, err := w.fetch(l, variable)
+	v, err := w.fetchVariable(l, variable)
 	if err != nil {
 		return types.WrapErr(&fetchError{name, err}), true
 	}
@@ -86,8 +86,8 @@ func (w *world) ResolveName(name string) (any, bool) {
 	return v, true
 }
 
-// all are the things of a variable in the lab of a role, by name.
-func (w *world) all(role, variable string) (map[string]any, error) {
+// objectsOf returns the objects of a variable, by name, in the lab of a role.
+func (w *labsActivation) objectsOf(role, variable string) (map[string]any, error) {
 	name := variable
 	if role != "" {
 		name = role + "." + variable
@@ -100,19 +100,19 @@ func (w *world) all(role, variable string) (map[string]any, error) {
 	return found, nil
 }
 
-func (w *world) fetch(l *lab.Lab, variable string) (any, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, fetchBound)
+func (w *labsActivation) fetchVariable(l *lab.Lab, variable string) (any, error) {
+	ctx, cancel := context.WithTimeout(w.ctx, fetchTimeout)
 	defer cancel()
 	if path := objects[variable]; path != "" {
 		kube, err := l.Cluster.Operator()
 		if err != nil {
 			return nil, err
 		}
-		return listed(ctx, kube, path)
+		return listObjects(ctx, kube, path)
 	}
 	switch variable {
 	case "runs":
-		return running(ctx, l)
+		return componentsRunning(ctx, l)
 	case "own":
 		return l.OwnCCM()
 	}
@@ -124,11 +124,11 @@ func (w *world) fetch(l *lab.Lab, variable string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ofCloud(ctx, cloud, variable)
+	return fetchFromCloud(ctx, cloud, variable)
 }
 
-// listed are objects by their names.
-func listed(ctx context.Context, kube kubernetes.Interface, path string) (map[string]any, error) {
+// listObjects lists the objects of an API path by key.
+func listObjects(ctx context.Context, kube kubernetes.Interface, path string) (map[string]any, error) {
 	data, err := kube.CoreV1().RESTClient().Get().AbsPath(path).Do(ctx).Raw()
 	if err != nil {
 		return nil, err
@@ -141,14 +141,14 @@ func listed(ctx context.Context, kube kubernetes.Interface, path string) (map[st
 	}
 	out := map[string]any{}
 	for _, o := range found.Items {
-		namespace, _ := at(o, "metadata", "namespace").(string)
-		name, _ := at(o, "metadata", "name").(string)
+		namespace, _ := fieldAt(o, "metadata", "namespace").(string)
+		name, _ := fieldAt(o, "metadata", "name").(string)
 		out[keyOf(namespace, name)] = o
 	}
 	return out, nil
 }
 
-// keyOf leaves out the namespace that everybody works in.
+// keyOf leaves out the namespace "default".
 func keyOf(namespace, name string) string {
 	if namespace == "" || namespace == "default" {
 		return name
@@ -156,7 +156,7 @@ func keyOf(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-func running(ctx context.Context, l *lab.Lab) (map[string]any, error) {
+func componentsRunning(ctx context.Context, l *lab.Lab) (map[string]any, error) {
 	st, err := l.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -168,29 +168,29 @@ func running(ctx context.Context, l *lab.Lab) (map[string]any, error) {
 	return out, nil
 }
 
-func ofCloud(ctx context.Context, cloud *client.Client, variable string) (any, error) {
+func fetchFromCloud(ctx context.Context, cloud *client.Client, variable string) (any, error) {
 	switch variable {
 	case "instances":
 		all, err := cloud.ListInstances(ctx, client.InstanceFilter{})
-		return byKey(all, err, func(i api.Instance) string { return i.Name })
+		return mapByKey(all, err, func(i api.Instance) string { return i.Name })
 	case "routes":
 		all, err := cloud.ListRoutes(ctx, client.RouteFilter{})
-		return byKey(all, err, func(r api.Route) string { return r.Name })
+		return mapByKey(all, err, func(r api.Route) string { return r.Name })
 	case "faults":
 		all, err := cloud.ListFaults(ctx)
-		return byKey(all, err, func(f api.Fault) string { return f.ID })
+		return mapByKey(all, err, func(f api.Fault) string { return f.ID })
 	case "balancers":
 		all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-		return byKey(all, err, balancerKey)
+		return mapByKey(all, err, balancerKey)
 	case "stats":
-		all, err := statsOf(ctx, cloud)
-		return byKey(all, err, func(s balancerStats) string { return s.key })
+		all, err := listStats(ctx, cloud)
+		return mapByKey(all, err, func(s balancerStats) string { return s.key })
 	default:
-		return spentOn(ctx, cloud)
+		return countCalls(ctx, cloud)
 	}
 }
 
-// balancerKey is the Service's, as services has it.
+// balancerKey is the key of the balancer's Service in the variable services.
 func balancerKey(lb api.LoadBalancer) string {
 	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
 	if !ok {
@@ -204,7 +204,7 @@ type balancerStats struct {
 	key string
 }
 
-func statsOf(ctx context.Context, cloud *client.Client) ([]balancerStats, error) {
+func listStats(ctx context.Context, cloud *client.Client) ([]balancerStats, error) {
 	all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	if err != nil {
 		return nil, err
@@ -223,8 +223,8 @@ func statsOf(ctx context.Context, cloud *client.Client) ([]balancerStats, error)
 	return out, nil
 }
 
-// spentOn counts calls by who made them, and by operation.
-func spentOn(ctx context.Context, cloud *client.Client) (map[string]any, error) {
+// countCalls counts the cloud's calls by caller and operation.
+func countCalls(ctx context.Context, cloud *client.Client) (map[string]any, error) {
 	sums, err := cloud.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken, api.AuditByOperation)
 	if err != nil {
 		return nil, err
@@ -242,8 +242,8 @@ func spentOn(ctx context.Context, cloud *client.Client) (map[string]any, error) 
 	return out, nil
 }
 
-// byKey are things as their JSON has them, by what they are called.
-func byKey[T any](all []T, err error, key func(T) string) (map[string]any, error) {
+// mapByKey returns the JSON of each object, by key.
+func mapByKey[T any](all []T, err error, key func(T) string) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -265,15 +265,16 @@ func asJSON(v any) (any, error) {
 	return out, json.Unmarshal(data, &out)
 }
 
-// newestCalls is how many calls are looked through for one that was waited for.
-const newestCalls = 2000
+// maxCalls is how many of the latest calls a task's condition is evaluated on.
+const maxCalls = 2000
 
-// entries are those of the timeline since a time, or the calls.
-func (w *world) entries(calls bool, since time.Time) ([]timeline.Entry, error) {
+// timelineEntries returns the timeline's entries since a time, or the calls of the
+// cloud's API.
+func (w *labsActivation) timelineEntries(calls bool, since time.Time) ([]timeline.Entry, error) {
 	l := w.labs[""]
 	all, err := l.Timeline().Read()
 	if err == nil && calls {
-		all, err = w.calls(l, all)
+		all, err = w.listCalls(l, all)
 	}
 	if err != nil {
 		return nil, &fetchError{"the timeline", err}
@@ -281,16 +282,16 @@ func (w *world) entries(calls bool, since time.Time) ([]timeline.Entry, error) {
 	return slices.DeleteFunc(all, func(e timeline.Entry) bool { return e.Time.Before(since) }), nil
 }
 
-// calls have their subjects by name, as `lab watch` prints them: what is recorded tells
-// the names.
-func (w *world) calls(l *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, fetchBound)
+// listCalls returns the latest calls as entries, with subjects by name as in `lab
+// watch`. The names come from the entries recorded.
+func (w *labsActivation) listCalls(l *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
+	ctx, cancel := context.WithTimeout(w.ctx, fetchTimeout)
 	defer cancel()
 	cloud, err := l.Cloud()
 	if err != nil {
 		return nil, err
 	}
-	newest, err := cloud.ListAudit(ctx, client.AuditFilter{}, newestCalls)
+	newest, err := cloud.ListAudit(ctx, client.AuditFilter{}, maxCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -302,24 +303,24 @@ func (w *world) calls(l *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, 
 	return slices.DeleteFunc(merge.All(), func(e timeline.Entry) bool { return e.Source != timeline.SourceCall }), nil
 }
 
-// of is the world with an entry to speak of.
-func (w *world) of(e timeline.Entry) (cel.Activation, error) {
+// withEntry adds an entry as the variable e.
+func (w *labsActivation) withEntry(e timeline.Entry) (cel.Activation, error) {
 	v, err := asJSON(e)
 	if err != nil {
 		return nil, err
 	}
-	return entryOf{w, v}, nil
+	return entryActivation{w, v}, nil
 }
 
-type entryOf struct {
-	*world
+type entryActivation struct {
+	*labsActivation
 	entry any
 }
 
 // ResolveName implements cel.Activation.
-func (e entryOf) ResolveName(name string) (any, bool) {
+func (e entryActivation) ResolveName(name string) (any, bool) {
 	if name == entryName {
 		return e.entry, true
 	}
-	return e.world.ResolveName(name)
+	return e.labsActivation.ResolveName(name)
 }
