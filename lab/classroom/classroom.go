@@ -1,6 +1,6 @@
-// Package classroom gives each learner of a room a seat on one machine: a folder of
-// labs and a way in that are theirs alone, and for all a page that shows how far each
-// is.
+// Package classroom gives each learner in a room a seat on one machine: a folder with
+// labs of their own, an SSH login, and a page for all that shows how far each learner
+// is. Room is where to begin; the server is in server.go.
 package classroom
 
 import (
@@ -28,54 +28,54 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// folder is the room's, in the folder of all labs: no lab can have this name. It is
-// short, because the paths of the kubelets' sockets may be.
-const folder = ".class"
+// classroomDir is the classroom's folder within the folder of all labs. No lab can have
+// this name. It is short because the paths of the kubelets' sockets are limited.
+const classroomDir = ".class"
 
-// Room is the classroom of this user.
+// Room is this user's classroom.
 type Room struct {
 	dir  string
 	lock *os.File
 
-	// Listen is the address at which the page and the seats are reached.
+	// Listen is the address of the page and of the SSH server.
 	Listen string `json:"listen"`
-	// PagePort is the port of the page, SSHPort that of the seats.
+	// PagePort and SSHPort are the ports of the page and of the SSH server.
 	PagePort int `json:"pagePort"`
 	SSHPort  int `json:"sshPort"`
-	// PageURL is where learners have the page, if not here.
+	// PageURL is the page's URL for learners, if it is not this room's own.
 	PageURL string `json:"pageURL,omitempty"`
-	// Seats are in the order of their names.
+	// Seats are in the order in which they were added.
 	Seats []Seat `json:"seats"`
 }
 
-// Seat is a learner's.
+// Seat is a learner's place.
 type Seat struct {
 	Name string `json:"name"`
-	// Hash is that of its password (bcrypt).
+	// Hash is the bcrypt hash of its password.
 	Hash string `json:"hash"`
 }
 
 // ErrNone means that there is no classroom.
 var ErrNone = errors.New("there is no classroom; `lab classroom up` makes one")
 
-// Open is the room as it is now.
+// Open returns the room as it is recorded now.
 func Open() (*Room, error) {
 	root, err := state.Root()
 	if err != nil {
 		return nil, err
 	}
-	r := &Room{dir: filepath.Join(root, folder)}
-	return r, r.read()
+	r := &Room{dir: filepath.Join(root, classroomDir)}
+	return r, r.load()
 }
 
-// Enter is Open for who changes the room, which nobody else does until Leave. Where
-// there is none it is one without seats.
+// Enter is Open for a command that changes the room. It holds the room's lock until
+// Leave. A room that does not exist is returned without seats.
 func Enter() (*Room, error) {
 	root, err := state.Root()
 	if err != nil {
 		return nil, err
 	}
-	r := &Room{dir: filepath.Join(root, folder)}
+	r := &Room{dir: filepath.Join(root, classroomDir)}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return nil, remedy.With(err)
 	}
@@ -86,20 +86,20 @@ func Enter() (*Room, error) {
 		r.Leave()
 		return nil, errors.New("another command changes the classroom just now; wait for it, or end it with Ctrl-C")
 	}
-	if err := r.read(); err != nil && !errors.Is(err, ErrNone) {
+	if err := r.load(); err != nil && !errors.Is(err, ErrNone) {
 		r.Leave()
 		return nil, err
 	}
 	return r, nil
 }
 
-// Leave lets others change the room.
+// Leave releases the lock of Enter.
 func (r *Room) Leave() { _ = r.lock.Close() }
 
-func (r *Room) file() string { return filepath.Join(r.dir, "classroom.json") }
+func (r *Room) configFile() string { return filepath.Join(r.dir, "classroom.json") }
 
-func (r *Room) read() error {
-	data, err := os.ReadFile(r.file())
+func (r *Room) load() error {
+	data, err := os.ReadFile(r.configFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrNone
 	}
@@ -107,7 +107,7 @@ func (r *Room) read() error {
 		return remedy.With(err)
 	}
 	if err := json.Unmarshal(data, r); err != nil {
-		return fmt.Errorf("%s is damaged: %w; delete it, and `lab classroom up` makes new passwords for the seats as they are", r.file(), err)
+		return fmt.Errorf("%s is damaged: %w; delete it, and `lab classroom up` makes new passwords for the seats as they are", r.configFile(), err)
 	}
 	return nil
 }
@@ -117,11 +117,11 @@ func (r *Room) save() error {
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(r.file(), append(data, '\n'))
+	return state.WriteFile(r.configFile(), append(data, '\n'))
 }
 
-// MaxSeats is how many a room may have: some lessons have two labs at a time, and a lab
-// has a network of its own.
+// MaxSeats is how many seats a room may have: each lab takes a slot of addresses, and
+// some lessons have two labs at a time.
 func MaxSeats() int {
 	first, last := local.Slots()
 	return (last - first + 1) / 2
@@ -133,8 +133,8 @@ type Card struct {
 	Password string `json:"password"`
 }
 
-// Grow sees to it that there are so many seats, and returns the cards of those that
-// are new. There are never fewer than before: somebody may sit there.
+// Grow adds seats until there are that many, and returns the cards of the new ones. It
+// removes none: somebody may sit there.
 func (r *Room) Grow(seats int) ([]Card, error) {
 	names := r.Names()
 	for n := 1; len(names) < seats; n++ {
@@ -145,11 +145,11 @@ func (r *Room) Grow(seats int) ([]Card, error) {
 	return r.Add(names...)
 }
 
-// seatName is a name that nothing else in the room's folder has, and short, as the paths
-// of the kubelets' sockets are to be.
+// seatName matches a name that nothing else in the room's folder has. It is short
+// because the paths of the kubelets' sockets are limited.
 var seatName = regexp.MustCompile(`^[a-z][-a-z0-9]{0,19}-[0-9]{1,4}$`)
 
-// CheckName is an error for what no seat can be called.
+// CheckName is an error for a name that no seat can have.
 func CheckName(name string) error {
 	if !seatName.MatchString(name) {
 		return fmt.Errorf("%.40q: want small letters, digits and hyphens, 20 at most, then a hyphen and a number, such as seat-3", name)
@@ -157,8 +157,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Add sees to it that there are seats of these names, and returns the cards of those
-// that are new.
+// Add creates the seats that do not exist yet, and returns their cards.
 func (r *Room) Add(names ...string) ([]Card, error) {
 	var cards []Card
 	for _, name := range names {
@@ -169,11 +168,11 @@ func (r *Room) Add(names ...string) ([]Card, error) {
 			continue
 		}
 		s := Seat{Name: name}
-		card, err := s.renew()
+		card, err := s.generatePassword()
 		if err != nil {
 			return nil, err
 		}
-		if err := os.MkdirAll(r.work(s.Name), 0o700); err != nil {
+		if err := os.MkdirAll(r.workDir(s.Name), 0o700); err != nil {
 			return nil, remedy.With(err)
 		}
 		r.Seats, cards = append(r.Seats, s), append(cards, card)
@@ -181,10 +180,11 @@ func (r *Room) Add(names ...string) ([]Card, error) {
 	return cards, r.save()
 }
 
-// MinPassword is how many characters a password has to have that a person chooses.
+// MinPassword is the least number of characters of a password that a person chooses.
 const MinPassword = 8
 
-// CheckPassword is an error for one that is too short, or longer than is looked at.
+// CheckPassword is an error for a password that is too short, or longer than bcrypt
+// reads.
 func CheckPassword(password string) error {
 	switch {
 	case len(password) < MinPassword:
@@ -195,30 +195,30 @@ func CheckPassword(password string) error {
 	return nil
 }
 
-// maxPassword is bcrypt's.
+// maxPassword is the number of bytes that bcrypt reads.
 const maxPassword = 72
 
-// Admit gives a seat a password that is known elsewhere: no card says it.
+// Admit sets a seat's password to one that the caller knows, so there is no card.
 func (r *Room) Admit(name, password string) error {
-	s, err := r.seat(name)
+	s, err := r.findSeat(name)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(CheckPassword(password), s.set(password)); err != nil {
+	if err := errors.Join(CheckPassword(password), s.setPassword(password)); err != nil {
 		return err
 	}
 	return r.save()
 }
 
-// Renew gives seats new passwords. Who is in stays in.
+// Renew gives seats new passwords. Sessions that are open stay open.
 func (r *Room) Renew(names ...string) ([]Card, error) {
 	var cards []Card
 	for _, name := range names {
-		s, err := r.seat(name)
+		s, err := r.findSeat(name)
 		if err != nil {
 			return nil, err
 		}
-		card, err := s.renew()
+		card, err := s.generatePassword()
 		if err != nil {
 			return nil, err
 		}
@@ -227,26 +227,26 @@ func (r *Room) Renew(names ...string) ([]Card, error) {
 	return cards, r.save()
 }
 
-// renew makes a password of 60 bits, in letters and digits that are not mistaken for
-// one another on paper.
-func (s *Seat) renew() (Card, error) {
+// generatePassword sets a random password of 60 bits. It uses letters and digits that
+// are not mistaken for one another on paper.
+func (s *Seat) generatePassword() (Card, error) {
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return Card{}, err
 	}
 	text := base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding).EncodeToString(random[:])
 	password := strings.Join([]string{text[:4], text[4:8], text[8:12]}, "-")
-	return Card{Seat: s.Name, Password: password}, s.set(password)
+	return Card{Seat: s.Name, Password: password}, s.setPassword(password)
 }
 
-// set keeps a password as a hash.
-func (s *Seat) set(password string) error {
+// setPassword stores the password's hash.
+func (s *Seat) setPassword(password string) error {
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
 	s.Hash = string(hash)
 	return err
 }
 
-func (r *Room) seat(name string) (*Seat, error) {
+func (r *Room) findSeat(name string) (*Seat, error) {
 	i := slices.IndexFunc(r.Seats, func(s Seat) bool { return s.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("there is no %s; the seats are %s", name, strings.Join(r.Names(), ", "))
@@ -254,7 +254,7 @@ func (r *Room) seat(name string) (*Seat, error) {
 	return &r.Seats[i], nil
 }
 
-// Names are those of the seats.
+// Names returns the names of the seats.
 func (r *Room) Names() []string {
 	var names []string
 	for _, s := range r.Seats {
@@ -266,16 +266,15 @@ func (r *Room) Names() []string {
 // Home is the folder of a seat's labs.
 func (r *Room) Home(seat string) string { return filepath.Join(r.dir, seat) }
 
-// work is where somebody is who comes to a seat: what they write is there. No lab can
-// have this name.
-func (r *Room) work(seat string) string { return filepath.Join(r.Home(seat), ".work") }
+// workDir is the working directory of a learner's shell. No lab can have this name.
+func (r *Room) workDir(seat string) string { return filepath.Join(r.Home(seat), ".work") }
 
-// lessons is how far a learner is.
-func (r *Room) lessons(seat string) *lessons.Seat {
+// lessonsSeat gives access to a learner's progress.
+func (r *Room) lessonsSeat(seat string) *lessons.Seat {
 	return lessons.At(r.Home(seat), lessons.DefaultName)
 }
 
-// Host is by which name others reach this machine.
+// Host is the name or address by which others reach this machine.
 func (r *Room) Host() string {
 	if ip := net.ParseIP(r.Listen); ip == nil || !ip.IsUnspecified() {
 		return r.Listen
@@ -289,10 +288,10 @@ func (r *Room) Host() string {
 	return "localhost"
 }
 
-// Page is where learners have the page.
-func (r *Room) Page() string { return cmp.Or(r.PageURL, r.page()) }
+// Page is the URL of the page for learners.
+func (r *Room) Page() string { return cmp.Or(r.PageURL, r.ownPageURL()) }
 
-// page is where the room's own is.
-func (r *Room) page() string {
+// ownPageURL is the URL of this room's own page.
+func (r *Room) ownPageURL() string {
 	return "http://" + net.JoinHostPort(r.Host(), strconv.Itoa(r.PagePort)) + "/"
 }

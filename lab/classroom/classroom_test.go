@@ -56,13 +56,13 @@ func TestSeats(t *testing.T) {
 	_, err = r.Renew("seat-04")
 	require.ErrorContains(t, err, "the seats are seat-01, seat-02, seat-03")
 
-	data, err := os.ReadFile(r.file())
+	data, err := os.ReadFile(r.configFile())
 	require.NoError(t, err)
 	for _, c := range append(cards, more...) {
 		assert.Len(t, c.Password, 14)
 		assert.NotContains(t, string(data), c.Password, "a password is kept as a hash")
 	}
-	require.NoError(t, os.WriteFile(r.file(), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(r.configFile(), []byte("{"), 0o600))
 	_, err = Open()
 	assert.ErrorContains(t, err, "is damaged")
 }
@@ -94,7 +94,7 @@ func TestPasswordThatIsKnown(t *testing.T) {
 	enter(t, r, Card{"seat-01", "of the Secret"})
 	_, err := come(r, "seat-01", cards[0].Password)
 	require.ErrorContains(t, err, "unable to authenticate")
-	data, err := os.ReadFile(r.file())
+	data, err := os.ReadFile(r.configFile())
 	require.NoError(t, err)
 	assert.NotContains(t, string(data), "of the Secret")
 }
@@ -108,7 +108,7 @@ func TestPageElsewhere(t *testing.T) {
 	out, err := session(t, enter(t, r, cards[0])).Output(`echo "$CCMLAB_PAGE"`)
 	require.NoError(t, err)
 	assert.Equal(t, r.PageURL+"\n", string(out))
-	code, _ := get(t, r.page())
+	code, _ := get(t, r.ownPageURL())
 	assert.Equal(t, http.StatusOK, code)
 }
 
@@ -142,7 +142,7 @@ func serve(t *testing.T, r *Room) {
 		cancel()
 		assert.NoError(t, <-ended)
 	})
-	require.Eventually(t, func() bool { return r.answers(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.checkServer(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -165,12 +165,12 @@ func TestWhoseServer(t *testing.T) {
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer stranger.Close()
 	serve(t, r)
-	require.NoError(t, r.answers(t.Context()))
+	require.NoError(t, r.checkServer(t.Context()))
 	strangers, elsewhere := *r, *r
 	strangers.PagePort = stranger.Listener.Addr().(*net.TCPAddr).Port
-	require.ErrorContains(t, strangers.answers(t.Context()), "not this classroom's")
+	require.ErrorContains(t, strangers.checkServer(t.Context()), "not this classroom's")
 	elsewhere.Listen = "localhost"
-	assert.ErrorContains(t, elsewhere.answers(t.Context()), "not this classroom's")
+	assert.ErrorContains(t, elsewhere.checkServer(t.Context()), "not this classroom's")
 }
 
 func TestPage(t *testing.T) {
@@ -254,7 +254,7 @@ func TestDoor(t *testing.T) {
 	c := enter(t, r, cards[0])
 	out, err := session(t, c).Output(`echo "$CCMLAB_SEAT $PWD $HOME $CCMLAB_HOME ${LAB_NAME-none}"`)
 	require.NoError(t, err)
-	work := r.work("seat-01")
+	work := r.workDir("seat-01")
 	assert.Equal(t, strings.Join([]string{"seat-01", work, work, r.Home("seat-01"), "none"}, " ")+"\n", string(out))
 
 	var exit *gossh.ExitError
@@ -313,7 +313,7 @@ func TestTooMany(t *testing.T) {
 	r, cards := newRoom(t, 1)
 	serve(t, r)
 	c := enter(t, r, cards[0])
-	for range maxHere {
+	for range maxSessionsPerSeat {
 		s := session(t, c)
 		out, err := s.StdoutPipe()
 		require.NoError(t, err)

@@ -1,6 +1,6 @@
 package classroom
 
-// This file answers: how does a view become a page? The text of the lessons is beside it.
+// The page shows a View. The lessons' text is served beside it.
 
 import (
 	"context"
@@ -25,39 +25,40 @@ import (
 )
 
 //go:embed page.html
-var pages string
+var pageTemplate string
 
 //go:embed page.css page.js
 var assets embed.FS
 
-// page is made when it is first asked for: few commands do.
-var page = sync.OnceValue(func() *template.Template {
+// parsePageTemplate parses the page's template once, when it is first served: few
+// commands need it.
+var parsePageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Funcs(template.FuncMap{
 		"gigabytes": func(bytes uint64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<30)) },
 		"ago":       func(since, now time.Time) string { return duration.HumanDuration(now.Sub(since)) },
 		"late":      func(l *LessonView, now time.Time) bool { return l.Current() != nil && now.Sub(l.Since) >= lateAfter },
 		"lateAfter": func() string { return duration.HumanDuration(lateAfter) },
-	}).Parse(pages))
+	}).Parse(pageTemplate))
 })
 
-// lateAfter is how long somebody may be on a task before a trainer might ask: a lesson
-// of fifteen minutes has some five.
+// lateAfter is how long somebody may be on a task before a trainer might ask. A lesson
+// of fifteen minutes has about five tasks.
 const lateAfter = 10 * time.Minute
 
 const (
-	lookEvery = 2 * time.Second
-	// headerBound and writeBound are how long a browser may take.
-	headerBound = 5 * time.Second
-	writeBound  = 30 * time.Second
-	endBound    = 5 * time.Second
+	pollInterval = 2 * time.Second
+	// readHeaderTimeout and writeBound are how long a browser may take.
+	readHeaderTimeout = 5 * time.Second
+	writeTimeout      = 30 * time.Second
+	shutdownTimeout   = 5 * time.Second
 )
 
-func listen(address string, port int) (net.Listener, error) {
+func listenTCP(address string, port int) (net.Listener, error) {
 	return net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 }
 
-// writeText writes the lessons' site into a folder of its own.
-func writeText(dir string) (string, error) {
+// writeLessonsSite writes the lessons' site into an empty folder dir.
+func writeLessonsSite(dir string) (string, error) {
 	all, err := lessons.All()
 	if err != nil {
 		return "", err
@@ -68,9 +69,9 @@ func writeText(dir string) (string, error) {
 	return dir, site.Write(dir, "lab", all)
 }
 
-// keepLooking looks every other second, until ctx ends.
-func keepLooking(ctx context.Context, look func(context.Context) error) error {
-	tick := time.NewTicker(lookEvery)
+// pollUntilDone calls look every pollInterval until ctx ends.
+func pollUntilDone(ctx context.Context, look func(context.Context) error) error {
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -84,34 +85,35 @@ func keepLooking(ctx context.Context, look func(context.Context) error) error {
 	}
 }
 
-// servePage has the page be there until ctx ends.
+// servePage serves the page until ctx ends.
 func servePage(ctx context.Context, on net.Listener, page http.Handler) error {
-	web := &http.Server{Handler: page, ReadHeaderTimeout: headerBound, WriteTimeout: writeBound}
+	web := &http.Server{Handler: page, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout}
 	ended := make(chan error, 1)
 	defer context.AfterFunc(ctx, func() {
-		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
+		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		ended <- unless(web.Shutdown(bound), context.DeadlineExceeded)
+		ended <- ignoreError(web.Shutdown(bound), context.DeadlineExceeded)
 	})()
-	if err := unless(web.Serve(on), http.ErrServerClosed); err != nil {
+	if err := ignoreError(web.Serve(on), http.ErrServerClosed); err != nil {
 		return err
 	}
 	return <-ended
 }
 
-func unless(err, expected error) error {
+func ignoreError(err, expected error) error {
 	if errors.Is(err, expected) {
 		return nil
 	}
 	return err
 }
 
-// routes are those of a page and of the lessons' text. Each answer says whose it is.
-func routes(now func() *View, text, identity string) http.Handler {
+// newPageHandler serves the page, its JSON and the lessons' text. Each answer carries
+// the server's identity.
+func newPageHandler(now func() *View, text, identity string) http.Handler {
 	router := mux.NewRouter()
 	router.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if err := page().Execute(w, now()); err != nil {
+		if err := parsePageTemplate().Execute(w, now()); err != nil {
 			slog.Error("writing the page", "error", err)
 		}
 	}).Methods(http.MethodGet, http.MethodHead)
@@ -126,7 +128,7 @@ func routes(now func() *View, text, identity string) http.Handler {
 	for _, name := range []string{"page.css", "page.js"} {
 		router.Path("/" + name).Handler(http.FileServerFS(assets))
 	}
-	router.Use(guarded, func(next http.Handler) http.Handler {
+	router.Use(withSecurityHeaders, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(roomHeader, identity)
 			next.ServeHTTP(w, r)
@@ -135,8 +137,9 @@ func routes(now func() *View, text, identity string) http.Handler {
 	return router
 }
 
-// guarded has a browser load nothing from elsewhere, and no other site have it in a frame.
-func guarded(next http.Handler) http.Handler {
+// withSecurityHeaders keeps a browser from loading anything from elsewhere, and other
+// sites from framing the page.
+func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -1,8 +1,5 @@
 package classroom
 
-// This file answers: how does a room come up, and go? Each step looks at what there is,
-// so that the next command completes what was interrupted.
-
 import (
 	"bytes"
 	"cmp"
@@ -28,29 +25,30 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// component is the server's name among the room's processes.
-const component = "classroom"
+// serverComponent is the server's name among the room's processes.
+const serverComponent = "classroom"
 
-// host marks the room's processes. Its folder is not one of labs, where a folder that is
-// no lab's would be taken for what is left of one.
-func (r *Room) host() process.Host { return process.Host{Lab: filepath.Join(r.dir, ".server")} }
+// processHost marks the room's processes. Its folder is not among those of labs, where
+// a folder without a record counts as the remains of a lab.
+func (r *Room) processHost() process.Host { return process.Host{Lab: filepath.Join(r.dir, ".server")} }
 
-// Log is the server's.
-func (r *Room) Log() string { return filepath.Join(r.host().Lab, "server.log") }
+// Log is the path of the server's log.
+func (r *Room) Log() string { return filepath.Join(r.processHost().Lab, "server.log") }
 
 // Serving tells whether the server runs.
 func (r *Room) Serving() (bool, error) {
-	running, err := r.host().Running()
-	return running[component] != nil, err
+	running, err := r.processHost().Running()
+	return running[serverComponent] != nil, err
 }
 
-// StartServer has a server run that knows how the room is to be reached.
+// StartServer starts a server for the room as it is recorded, unless one runs already,
+// and returns when the page answers.
 func (r *Room) StartServer(ctx context.Context) error {
-	running, err := r.host().Running()
+	running, err := r.processHost().Running()
 	if err != nil {
 		return err
 	}
-	if p := running[component]; p != nil && r.answers(ctx) == nil {
+	if p := running[serverComponent]; p != nil && r.checkServer(ctx) == nil {
 		return nil
 	}
 	if err := r.StopServer(ctx); err != nil {
@@ -60,42 +58,42 @@ func (r *Room) StartServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(r.host().Lab, 0o700); err != nil {
+	if err := os.MkdirAll(r.processHost().Lab, 0o700); err != nil {
 		return err
 	}
-	p, err := r.host().Start(process.Spec{
-		Component: component, Path: self, Args: []string{"classroom", "serve"},
+	p, err := r.processHost().Start(process.Spec{
+		Component: serverComponent, Path: self, Args: []string{"classroom", "serve"},
 		Env: append(process.Unmarked(), "CCMLAB_HOME="+filepath.Dir(r.dir)), LogFile: r.Log(),
 	})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, serveBound, fmt.Errorf("gave up after %s", serveBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, serverStartTimeout, fmt.Errorf("gave up after %s", serverStartTimeout))
 	defer cancel()
-	if err := p.Await(ctx, "the classroom's server", r.answers); err != nil {
+	if err := p.Await(ctx, "the classroom's server", r.checkServer); err != nil {
 		return errors.Join(err, r.StopServer(context.WithoutCancel(ctx)))
 	}
 	return nil
 }
 
 const (
-	serveBound = 30 * time.Second
-	stopGrace  = 10 * time.Second
+	serverStartTimeout = 30 * time.Second
+	stopGrace          = 10 * time.Second
 )
 
-// roomHeader says in an answer whose server it is from.
+// roomHeader carries the server's identity in each answer.
 const roomHeader = "Ccmlab-Classroom"
 
-// identity tells servers apart: this room's, at these addresses, from any other that
-// may be where it is looked for.
-func (r *Room) identity() string {
+// serverIdentity tells this room's server, with these addresses, from any other at the
+// same address.
+func (r *Room) serverIdentity() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d", r.dir, r.Listen, r.PagePort, r.SSHPort))
 	return hex.EncodeToString(sum[:8])
 }
 
-// answers is an error unless the page is there, and this room's.
-func (r *Room) answers(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.page(), nil)
+// checkServer is an error unless this room's server answers.
+func (r *Room) checkServer(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.ownPageURL(), nil)
 	if err != nil {
 		return err
 	}
@@ -104,28 +102,28 @@ func (r *Room) answers(ctx context.Context) error {
 		return err
 	}
 	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK || res.Header.Get(roomHeader) != r.identity() {
+	if res.StatusCode != http.StatusOK || res.Header.Get(roomHeader) != r.serverIdentity() {
 		return fmt.Errorf("%s answers with %s, and is not this classroom's", r.Page(), res.Status)
 	}
 	return nil
 }
 
-// StopServer ends it, and with it everybody's shells.
+// StopServer ends the server and with it all sessions.
 func (r *Room) StopServer(ctx context.Context) error {
-	running, err := r.host().Running()
-	if err != nil || running[component] == nil {
+	running, err := r.processHost().Running()
+	if err != nil || running[serverComponent] == nil {
 		return err
 	}
-	return process.Stop(ctx, stopGrace, running[component])
+	return process.Stop(ctx, stopGrace, running[serverComponent])
 }
 
-// Stay returns when ctx ends, or with an error when the server does.
+// Stay waits until ctx ends, or returns an error when the server ends.
 func (r *Room) Stay(ctx context.Context) error {
-	running, err := r.host().Running()
+	running, err := r.processHost().Running()
 	if err != nil {
 		return err
 	}
-	if p := running[component]; p != nil {
+	if p := running[serverComponent]; p != nil {
 		err = p.Wait(ctx)
 	}
 	if ctx.Err() != nil {
@@ -134,17 +132,17 @@ func (r *Room) Stay(ctx context.Context) error {
 	return errors.Join(err, errors.New("the classroom's server has ended; `lab classroom up` starts another, `lab classroom down` ends the labs\n"+process.LogHint(r.Log())))
 }
 
-// Did is what came of something at a seat.
+// Did is the result of a program at a seat.
 type Did struct {
 	Seat string `json:"seat"`
-	// Output is what was said, Err why it failed.
+	// Output is what the program printed, Err why it failed.
 	Output string `json:"output"`
 	Err    error  `json:"-"`
 	Error  string `json:"error,omitempty"`
 }
 
-// Each runs a program at each of these seats, some at a time, and tells of each when it
-// has ended.
+// Each runs a program at each of these seats, several at a time, and calls tell with
+// each result.
 func (r *Room) Each(ctx context.Context, seats []string, args []string, tell func(Did)) error {
 	var (
 		mu     sync.Mutex
@@ -154,7 +152,7 @@ func (r *Room) Each(ctx context.Context, seats []string, args []string, tell fun
 	runs.SetLimit(max(2, runtime.NumCPU()))
 	for _, seat := range seats {
 		runs.Go(func() error {
-			did := r.run(ctx, seat, args)
+			did := r.runAtSeat(ctx, seat, args)
 			mu.Lock()
 			defer mu.Unlock()
 			if did.Err != nil {
@@ -172,7 +170,7 @@ func (r *Room) Each(ctx context.Context, seats []string, args []string, tell fun
 	return nil
 }
 
-func (r *Room) run(ctx context.Context, seat string, args []string) Did {
+func (r *Room) runAtSeat(ctx context.Context, seat string, args []string) Did {
 	if ctx.Err() != nil {
 		return Did{Seat: seat, Err: ctx.Err(), Error: "interrupted"}
 	}
@@ -189,12 +187,12 @@ func (r *Room) run(ctx context.Context, seat string, args []string) Did {
 	return did
 }
 
-// Begin has every seat be in a lesson: the one that was begun there or, where none was,
-// this one. Where its labs are up nothing is done.
+// Begin starts a lesson at every seat where none is up: the one that was started there
+// before, or else this one.
 func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error {
 	todo := map[string][]string{}
 	for _, seat := range r.Names() {
-		begun, there, err := r.begun(seat)
+		begun, there, err := r.currentLesson(seat)
 		if err != nil {
 			return fmt.Errorf("%s: %w", seat, err)
 		}
@@ -222,11 +220,11 @@ func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error 
 	return errors.Join(errs...)
 }
 
-// Missing is at how many seats no lesson is under way.
+// Missing counts the seats at which no lesson is up.
 func (r *Room) Missing() (int, error) {
 	missing := 0
 	for _, seat := range r.Names() {
-		_, there, err := r.begun(seat)
+		_, there, err := r.currentLesson(seat)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", seat, err)
 		}
@@ -237,9 +235,9 @@ func (r *Room) Missing() (int, error) {
 	return missing, nil
 }
 
-// begun is the lesson of a seat, and whether its labs are there.
-func (r *Room) begun(seat string) (lesson string, there bool, err error) {
-	p, err := r.lessons(seat).Progress()
+// currentLesson is the lesson of a seat, and whether its labs run.
+func (r *Room) currentLesson(seat string) (lesson string, there bool, err error) {
+	p, err := r.lessonsSeat(seat).Progress()
 	if err != nil || p.Current == "" {
 		return "", false, err
 	}
@@ -272,13 +270,13 @@ func Labs(lesson string) (int, error) {
 	return 1 + len(l.Others), nil
 }
 
-// Down ends every lab of every seat, and the server. How far learners are, and what they
-// wrote, stays unless deleting.
+// Down takes down all labs of all seats, and the server. What learners have done and
+// written stays unless deleting is set.
 func (r *Room) Down(ctx context.Context, deleting bool, steps *ui.Steps) error {
 	if err := steps.Do("door", func(func(string)) (string, error) { return "closed", r.StopServer(ctx) }); err != nil {
 		return err
 	}
-	seats, err := filepath.Glob(r.work("*")) // Also of a record that is gone.
+	seats, err := filepath.Glob(r.workDir("*")) // Also of a record that is gone.
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,7 @@
 package classroom
 
-// This file answers: how do many rooms come on one page? Each has a page of its own, and
-// what that shows is asked for. What a room says is a stranger's: its learner may have
-// put another program in the place of ours.
+// Many rooms on one page: each room serves its own page, and this one polls them. A
+// room's answer is untrusted input, since its learner may have replaced our program.
 
 import (
 	"cmp"
@@ -27,57 +26,60 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
-// Rooms are those on the page.
+// Rooms are the rooms on one page.
 type Rooms struct {
 	// From are the URLs of the rooms' pages.
 	From []*url.URL
-	// Service is the HOST:PORT of more: one at each address that the name has just then.
+	// Service is the HOST:PORT of further rooms: one at each address that the name
+	// currently resolves to.
 	Service string
-	// Listen and Port are where the page is reached.
+	// Listen and Port are the page's address.
 	Listen string
 	Port   int
 
-	// last is what was last seen of each.
-	last map[string]seen
-	view atomic.Pointer[View]
+	// snapshots are the last known state of each room, by URL.
+	snapshots map[string]roomSnapshot
+	view      atomic.Pointer[View]
 }
 
-// seen is what was seen of a room, and when.
-type seen struct {
+// roomSnapshot is what a room answered, and when.
+type roomSnapshot struct {
 	at    time.Time
 	seats []SeatView
 }
 
 const (
-	// askBound is how long a room may take to answer, asksAtOnce how many are asked.
-	askBound   = 3 * time.Second
-	asksAtOnce = 16
-	// maxAnswer is far above what a room of as many seats as a machine can have says.
-	maxAnswer = 1 << 20
+	// roomTimeout bounds a room's answer, maxParallelRooms the rooms that are polled at
+	// once.
+	roomTimeout      = 3 * time.Second
+	maxParallelRooms = 16
+	// maxResponseBytes is far above the answer of the largest room that a machine can
+	// hold.
+	maxResponseBytes = 1 << 20
 )
 
-// asker follows nobody elsewhere: a room must not have us ask others.
-var asker = &http.Client{
-	Timeout:       askBound,
+// roomClient follows no redirects: a room must not direct our requests to others.
+var roomClient = &http.Client{
+	Timeout:       roomTimeout,
 	Transport:     &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// Serve has the page be reached until ctx ends.
+// Serve serves the page until ctx ends.
 func (r *Rooms) Serve(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "classroom-*")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	text, err := writeText(filepath.Join(dir, "site"))
+	text, err := writeLessonsSite(filepath.Join(dir, "site"))
 	if err != nil {
 		return err
 	}
-	if err := r.look(ctx); err != nil {
+	if err := r.pollRooms(ctx); err != nil {
 		return err
 	}
-	on, err := listen(r.Listen, r.Port)
+	on, err := listenTCP(r.Listen, r.Port)
 	if err != nil {
 		return err
 	}
@@ -86,25 +88,25 @@ func (r *Rooms) Serve(ctx context.Context) error {
 	var parts errgroup.Group
 	parts.Go(func() error {
 		defer stop()
-		return servePage(ctx, on, routes(r.view.Load, text, ""))
+		return servePage(ctx, on, newPageHandler(r.view.Load, text, ""))
 	})
-	parts.Go(func() error { return keepLooking(ctx, r.look) })
+	parts.Go(func() error { return pollUntilDone(ctx, r.pollRooms) })
 	return parts.Wait()
 }
 
-// look asks all rooms that there are by now.
-func (r *Rooms) look(ctx context.Context) error {
+// pollRooms updates the view from all rooms that there are now.
+func (r *Rooms) pollRooms(ctx context.Context) error {
 	all, err := lessons.All()
 	if err != nil {
 		return err
 	}
-	where := r.where(ctx)
-	now := make([]seen, len(where))
+	where := r.pageURLs(ctx)
+	now := make([]roomSnapshot, len(where))
 	var asking errgroup.Group
-	asking.SetLimit(asksAtOnce)
+	asking.SetLimit(maxParallelRooms)
 	for i, u := range where {
 		asking.Go(func() error {
-			now[i] = r.see(ctx, u)
+			now[i] = r.snapshotRoom(ctx, u)
 			return nil
 		})
 	}
@@ -113,10 +115,10 @@ func (r *Rooms) look(ctx context.Context) error {
 		return ctx.Err()
 	}
 	v := &View{At: time.Now(), Lessons: len(all), Seats: []SeatView{}}
-	r.last = map[string]seen{}
+	r.snapshots = map[string]roomSnapshot{}
 	names := map[string]int{}
 	for i, u := range where {
-		r.last[u.String()] = now[i]
+		r.snapshots[u.String()] = now[i]
 		for _, s := range now[i].seats {
 			names[s.Name]++
 		}
@@ -129,19 +131,19 @@ func (r *Rooms) look(ctx context.Context) error {
 			v.Seats = append(v.Seats, s)
 		}
 	}
-	slices.SortStableFunc(v.Seats, func(a, b SeatView) int { return compareNames(a.Name, b.Name) })
+	slices.SortStableFunc(v.Seats, func(a, b SeatView) int { return compareSeatNames(a.Name, b.Name) })
 	r.view.Store(v)
 	return nil
 }
 
-// compareNames has seat-2 come before seat-10.
-func compareNames(a, b string) int {
-	nameA, numberA := numbered(a)
-	nameB, numberB := numbered(b)
+// compareSeatNames sorts seat-2 before seat-10.
+func compareSeatNames(a, b string) int {
+	nameA, numberA := splitNumber(a)
+	nameB, numberB := splitNumber(b)
 	return cmp.Or(strings.Compare(nameA, nameB), cmp.Compare(numberA, numberB))
 }
 
-func numbered(name string) (string, int) {
+func splitNumber(name string) (string, int) {
 	i := strings.LastIndex(name, "-")
 	n, err := strconv.Atoi(name[i+1:])
 	if err != nil {
@@ -150,20 +152,20 @@ func numbered(name string) (string, int) {
 	return name[:i+1], n
 }
 
-// where are the rooms' pages, each once.
-func (r *Rooms) where(ctx context.Context) []*url.URL {
+// pageURLs returns the URL of each room's page, once each.
+func (r *Rooms) pageURLs(ctx context.Context) []*url.URL {
 	where := slices.Clone(r.From)
 	if r.Service == "" {
 		return where
 	}
 	host, port, _ := net.SplitHostPort(r.Service) // Who has set it has looked.
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
 	var none *net.DNSError
 	if err != nil && (!errors.As(err, &none) || !none.IsNotFound) {
 		slog.Error("asking for the rooms' addresses; those known are asked", "name", host, "error", err)
-		for known := range r.last {
+		for known := range r.snapshots {
 			if u, err := url.Parse(known); err == nil && !slices.ContainsFunc(r.From, func(o *url.URL) bool { return o.String() == known }) {
 				where = append(where, u)
 			}
@@ -177,15 +179,16 @@ func (r *Rooms) where(ctx context.Context) []*url.URL {
 	return where
 }
 
-// see is a room now or, where it does not answer, as it was when it last did.
-func (r *Rooms) see(ctx context.Context, where *url.URL) seen {
-	seats, err := ask(ctx, where)
+// snapshotRoom returns a room's current state or, if it does not answer, the last known
+// one with the problem.
+func (r *Rooms) snapshotRoom(ctx context.Context, where *url.URL) roomSnapshot {
+	seats, err := fetchSeats(ctx, where)
 	if err == nil {
-		return seen{time.Now(), seats}
+		return roomSnapshot{time.Now(), seats}
 	}
-	last, known := r.last[where.String()]
+	last, known := r.snapshots[where.String()]
 	if !known {
-		return seen{seats: []SeatView{{Name: where.Host, Finished: []string{}, Problem: "it is not reached: " + err.Error()}}}
+		return roomSnapshot{seats: []SeatView{{Name: where.Host, Finished: []string{}, Problem: "it is not reached: " + err.Error()}}}
 	}
 	last.seats = slices.Clone(last.seats)
 	for i := range last.seats {
@@ -198,13 +201,13 @@ func (r *Rooms) see(ctx context.Context, where *url.URL) seen {
 	return last
 }
 
-// ask is what a room says of its seats.
-func ask(ctx context.Context, where *url.URL) ([]SeatView, error) {
+// fetchSeats asks a room for the state of its seats.
+func fetchSeats(ctx context.Context, where *url.URL) ([]SeatView, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.JoinPath("progress.json").String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	res, err := asker.Do(req)
+	res, err := roomClient.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +216,7 @@ func ask(ctx context.Context, where *url.URL) ([]SeatView, error) {
 		return nil, fmt.Errorf("%s answers %s", req.URL, res.Status)
 	}
 	var v View
-	if err := json.NewDecoder(http.MaxBytesReader(nil, res.Body, maxAnswer)).Decode(&v); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(nil, res.Body, maxResponseBytes)).Decode(&v); err != nil {
 		return nil, fmt.Errorf("what %s says is no classroom: %w", req.URL, err)
 	}
 	for _, s := range v.Seats {

@@ -49,7 +49,7 @@ func TestRoomsOnOnePage(t *testing.T) {
 	require.NoError(t, err)
 	serve(t, first)
 	second := says(t, `{"seats": [{"name": "seat-2", "here": 1, "finished": [], "lesson": {"id": "x", "title": "<script>", "tasks": null}}]}`)
-	u, err := url.Parse(first.page())
+	u, err := url.Parse(first.ownPageURL())
 	require.NoError(t, err)
 	rooms := &Rooms{From: []*url.URL{u, second}, Listen: "127.0.0.1", Port: local.FreePort("127.0.0.1", 0)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,11 +90,11 @@ func TestRoomThatGoes(t *testing.T) {
 		_, _ = w.Write([]byte(`{"seats": [{"name": "seat-1", "here": 1, "finished": ["taint"]}]}`))
 	})
 	rooms := &Rooms{From: []*url.URL{room}}
-	require.NoError(t, rooms.look(t.Context()))
+	require.NoError(t, rooms.pollRooms(t.Context()))
 	assert.Equal(t, []SeatView{{Name: "seat-1", Here: 1, Finished: []string{"taint"}}}, rooms.view.Load().Seats)
 	gone = true
 	for range 2 {
-		require.NoError(t, rooms.look(t.Context()))
+		require.NoError(t, rooms.pollRooms(t.Context()))
 		require.Len(t, rooms.view.Load().Seats, 1)
 		s := rooms.view.Load().Seats[0]
 		assert.Equal(t, "seat-1", s.Name)
@@ -103,7 +103,7 @@ func TestRoomThatGoes(t *testing.T) {
 		assert.Regexp(t, `not reached since \d\d:\d\d:\d\d: .* answers 418`, s.Problem)
 	}
 	gone = false
-	require.NoError(t, rooms.look(t.Context()))
+	require.NoError(t, rooms.pollRooms(t.Context()))
 	assert.Empty(t, rooms.view.Load().Seats[0].Problem)
 }
 
@@ -112,7 +112,7 @@ func TestRoomsThatSayNonsense(t *testing.T) {
 	elsewhere := says(t, `{"seats": [{"name": "seat-7"}]}`)
 	for what, room := range map[string]*url.URL{
 		"is no classroom":                   says(t, "[1]"),
-		"request body too large":            says(t, `{"seats": [{"name": "`+strings.Repeat("x", maxAnswer)+`"}]}`),
+		"request body too large":            says(t, `{"seats": [{"name": "`+strings.Repeat("x", maxResponseBytes)+`"}]}`),
 		`a seat is called "../../etc/hosts`: says(t, `{"seats": [{"name": "../../etc/hosts"}]}`),
 		"answers 302": answers(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.JoinPath("progress.json").String(), http.StatusFound)
@@ -120,7 +120,7 @@ func TestRoomsThatSayNonsense(t *testing.T) {
 		"refused": {Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(local.FreePort("127.0.0.1", 0)))},
 	} {
 		rooms := &Rooms{From: []*url.URL{room, elsewhere}}
-		require.NoError(t, rooms.look(t.Context()))
+		require.NoError(t, rooms.pollRooms(t.Context()))
 		assert.Equal(t, []string{room.Host, "seat-7"}, names(rooms.view.Load()), what)
 		assert.Contains(t, rooms.view.Load().Seats[0].Problem, what)
 	}
@@ -130,7 +130,7 @@ func TestRoomsThatSayNonsense(t *testing.T) {
 func TestSeatsOfOneName(t *testing.T) {
 	a, b := says(t, `{"seats": [{"name": "seat-01"}]}`), says(t, `{"seats": [{"name": "seat-01"}, {"name": "seat-02"}]}`)
 	rooms := &Rooms{From: []*url.URL{a, b}}
-	require.NoError(t, rooms.look(t.Context()))
+	require.NoError(t, rooms.pollRooms(t.Context()))
 	assert.ElementsMatch(t, []string{a.Host + "/seat-01", b.Host + "/seat-01", "seat-02"}, names(rooms.view.Load()))
 }
 
@@ -138,14 +138,14 @@ func TestSeatsOfOneName(t *testing.T) {
 func TestRoomsOfAService(t *testing.T) {
 	room := says(t, `{"seats": [{"name": "seat-1"}]}`)
 	rooms := &Rooms{Service: net.JoinHostPort("localhost", room.Port())}
-	require.NoError(t, rooms.look(t.Context()))
+	require.NoError(t, rooms.pollRooms(t.Context()))
 	assert.Contains(t, names(rooms.view.Load()), "seat-1") // At 127.0.0.1; nobody may be at ::1.
 	rooms.Service = net.JoinHostPort("nobody.invalid", room.Port())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	where := rooms.where(ctx)
+	where := rooms.pageURLs(ctx)
 	for _, u := range where { // A machine without a name server keeps those that are known.
-		assert.Contains(t, rooms.last, u.String())
+		assert.Contains(t, rooms.snapshots, u.String())
 	}
 }
 
@@ -153,7 +153,7 @@ func TestOrderOfSeats(t *testing.T) {
 	for _, tc := range []struct{ first, second string }{
 		{"seat-2", "seat-10"}, {"a-9", "b-1"}, {"10.0.0.1:8400", "seat-0"}, {"seat", "seat-0"},
 	} {
-		assert.Negative(t, compareNames(tc.first, tc.second), tc)
-		assert.Positive(t, compareNames(tc.second, tc.first), tc)
+		assert.Negative(t, compareSeatNames(tc.first, tc.second), tc)
+		assert.Positive(t, compareSeatNames(tc.second, tc.first), tc)
 	}
 }

@@ -16,56 +16,57 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// bashrc is what a shell at a seat begins with.
+// bashrc is the rc file of a shell at a seat.
 //
 //go:embed bashrc
 var bashrc []byte
 
-func (r *Room) bashrc() string { return filepath.Join(r.dir, "bashrc") }
+func (r *Room) bashrcFile() string { return filepath.Join(r.dir, "bashrc") }
 
-// Shell is a shell at a seat, for a person.
+// Shell returns an interactive shell at a seat.
 func (r *Room) Shell(ctx context.Context, seat string) (*exec.Cmd, error) {
-	return r.command(ctx, seat, "bash", "--rcfile", r.bashrc(), "-i")
+	return r.newCommand(ctx, seat, "bash", "--rcfile", r.bashrcFile(), "-i")
 }
 
-// Command is a command line at a seat, as somebody would type it there.
+// Command returns a command line at a seat, interpreted as if typed there.
 func (r *Room) Command(ctx context.Context, seat, line string) (*exec.Cmd, error) {
-	return r.command(ctx, seat, "bash", "-c", `. "$0"; eval "$1"`, r.bashrc(), line)
+	return r.newCommand(ctx, seat, "bash", "-c", `. "$0"; eval "$1"`, r.bashrcFile(), line)
 }
 
-// Program is a program at a seat. Nothing in its arguments is the shell's.
+// Program returns a program at a seat. The shell interprets nothing in its arguments.
 func (r *Room) Program(ctx context.Context, seat string, args ...string) (*exec.Cmd, error) {
-	return r.command(ctx, seat, append([]string{"bash", "-c", `. "$0"; "$@"`, r.bashrc()}, args...)...)
+	return r.newCommand(ctx, seat, append([]string{"bash", "-c", `. "$0"; "$@"`, r.bashrcFile()}, args...)...)
 }
 
-func (r *Room) command(ctx context.Context, seat string, args ...string) (*exec.Cmd, error) {
-	if _, err := r.seat(seat); err != nil {
+func (r *Room) newCommand(ctx context.Context, seat string, args ...string) (*exec.Cmd, error) {
+	if _, err := r.findSeat(seat); err != nil {
 		return nil, err
 	}
-	env, err := r.env(seat)
+	env, err := r.seatEnviron(seat)
 	if err != nil {
 		return nil, err
 	}
-	if have, err := os.ReadFile(r.bashrc()); err != nil || string(have) != string(bashrc) {
-		if err := state.WriteFile(r.bashrc(), bashrc); err != nil {
+	if have, err := os.ReadFile(r.bashrcFile()); err != nil || string(have) != string(bashrc) {
+		if err := state.WriteFile(r.bashrcFile(), bashrc); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(r.work(seat), 0o700); err != nil {
+	if err := os.MkdirAll(r.workDir(seat), 0o700); err != nil {
 		return nil, remedy.With(err)
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Env = r.work(seat), env
+	cmd.Dir, cmd.Env = r.workDir(seat), env
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	return cmd, nil
 }
 
-// others are variables with which the trainer's shell speaks to a lab of theirs.
-var others = []string{"LAB_NAME", "KUBECONFIG", "FAKECLOUD_", "CCMLAB_HOME", "XDG_STATE_HOME", "HOME", "PATH", "BASH_ENV", "PROMPT_COMMAND", "OLDPWD", "SSH_"}
+// trainerVariables are variables with which the trainer's shell refers to a lab of
+// theirs. A name that ends with _ is a prefix.
+var trainerVariables = []string{"LAB_NAME", "KUBECONFIG", "FAKECLOUD_", "CCMLAB_HOME", "XDG_STATE_HOME", "HOME", "PATH", "BASH_ENV", "PROMPT_COMMAND", "OLDPWD", "SSH_"}
 
-// env has lab and kubectl of a seat be about that seat's labs. What was compiled or
-// unpacked is shared by all: only the first waits for it.
-func (r *Room) env(seat string) ([]string, error) {
+// seatEnviron makes lab and kubectl refer to the seat's labs. Caches of compiled and
+// unpacked files are shared, so that only the first learner waits for them.
+func (r *Room) seatEnviron(seat string) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (r *Room) env(seat string) ([]string, error) {
 		return nil, err
 	}
 	env := slices.DeleteFunc(process.Unmarked(), func(kv string) bool {
-		return slices.ContainsFunc(others, func(name string) bool {
+		return slices.ContainsFunc(trainerVariables, func(name string) bool {
 			if strings.HasSuffix(name, "_") {
 				return strings.HasPrefix(kv, name)
 			}
@@ -87,7 +88,7 @@ func (r *Room) env(seat string) ([]string, error) {
 	keep("GOPATH", filepath.Join(home, "go"))
 	keep("DOCKER_CONFIG", filepath.Join(home, ".docker"))
 	return append(env,
-		"HOME="+r.work(seat), "CCMLAB_HOME="+r.Home(seat), "CCMLAB_SEAT="+seat, "CCMLAB_PAGE="+r.Page(),
+		"HOME="+r.workDir(seat), "CCMLAB_HOME="+r.Home(seat), "CCMLAB_SEAT="+seat, "CCMLAB_PAGE="+r.Page(),
 		"PATH="+filepath.Dir(self)+":"+filepath.Join(filepath.Dir(self), "kube")+":"+os.Getenv("PATH"),
 	), nil
 }

@@ -1,8 +1,5 @@
 package classroom
 
-// This file answers: how far is each seat? It is looked at here, so that what somebody
-// has done shows whether or not they ask.
-
 import (
 	"context"
 	"errors"
@@ -16,28 +13,29 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// View is the room at a moment.
+// View is the state of the room at a moment. It is polled here, so that a learner's
+// progress shows whether or not they ask for it.
 type View struct {
 	At    time.Time  `json:"at"`
 	Seats []SeatView `json:"seats"`
-	// Lessons are how many there are.
+	// Lessons is the number of all lessons.
 	Lessons int      `json:"lessons"`
 	Machine *Machine `json:"machine,omitempty"`
 }
 
-// Machine is how busy the machine is.
+// Machine says how busy the machine is.
 type Machine struct {
 	// MemoryTotal and MemoryAvailable are in bytes.
 	MemoryTotal     uint64 `json:"memoryTotal"`
 	MemoryAvailable uint64 `json:"memoryAvailable"`
-	// Load is how many threads ran or wanted to, on the average of a minute.
+	// Load is the load average of one minute.
 	Load float64 `json:"load"`
 }
 
-// Short tells whether little memory is left: labs may be killed for it soon.
+// Short tells whether little memory is left: the kernel may kill labs for it soon.
 func (m *Machine) Short() bool { return m.MemoryAvailable < m.MemoryTotal/16 }
 
-// Here is how many seats somebody is logged in at.
+// Here counts the seats with an open session.
 func (v *View) Here() int {
 	n := 0
 	for _, s := range v.Seats {
@@ -48,7 +46,7 @@ func (v *View) Here() int {
 	return n
 }
 
-// TasksDone is how many are in the lessons that were begun last.
+// TasksDone counts the tasks done in the seats' current lessons.
 func (v *View) TasksDone() int {
 	n := 0
 	for _, s := range v.Seats {
@@ -59,42 +57,42 @@ func (v *View) TasksDone() int {
 	return n
 }
 
-// SeatView is a seat at a moment.
+// SeatView is the state of a seat at a moment.
 type SeatView struct {
 	Name string `json:"name"`
-	// Lesson is the one that was started; nil is none.
+	// Lesson is the one that was started; nil if none was.
 	Lesson *LessonView `json:"lesson,omitempty"`
-	// Finished are the lessons that were, by ID.
+	// Finished are the IDs of the finished lessons.
 	Finished []string `json:"finished"`
-	// Here is how many are logged in.
+	// Here is the number of open sessions.
 	Here int `json:"here"`
-	// Problem is why it cannot be told how far somebody is.
+	// Problem is why the progress is unknown.
 	Problem string `json:"problem,omitempty"`
 }
 
-// LessonView is how far somebody is in a lesson.
+// LessonView is the progress in a lesson.
 type LessonView struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
-	// Since is when the last task was done or, without one, the lesson started.
+	// Since is when the last task was done, or the lesson was started.
 	Since time.Time  `json:"since"`
 	Tasks []TaskView `json:"tasks"`
 }
 
-// TaskView is a task, and how far somebody is.
+// TaskView is the progress in a task.
 type TaskView struct {
 	ID    string `json:"id"`
 	Title string `json:"title"`
-	// Seen is what was seen when it was done; "" is that it is not.
+	// Seen is the message of a task that is done; "" if it is not.
 	Seen string `json:"seen,omitempty"`
-	// Hints is how many were asked for.
+	// Hints is how many hints were given.
 	Hints int `json:"hints"`
 }
 
-// Done tells whether it is.
+// Done tells whether the task is done.
 func (t TaskView) Done() bool { return t.Seen != "" }
 
-// Hints is how many were asked for.
+// Hints counts the hints that were given.
 func (l *LessonView) Hints() int {
 	n := 0
 	for _, t := range l.Tasks {
@@ -103,7 +101,7 @@ func (l *LessonView) Hints() int {
 	return n
 }
 
-// Done is how many tasks are.
+// Done counts the tasks that are done.
 func (l *LessonView) Done() int {
 	n := 0
 	for _, t := range l.Tasks {
@@ -114,7 +112,7 @@ func (l *LessonView) Done() int {
 	return n
 }
 
-// Current is the task to do; nil if all are done.
+// Current returns the task to do; nil if all are done.
 func (l *LessonView) Current() *TaskView {
 	for i, t := range l.Tasks {
 		if !t.Done() {
@@ -124,13 +122,14 @@ func (l *LessonView) Current() *TaskView {
 	return nil
 }
 
-// lookBound is how long it may take to look at a seat, looksAtOnce how many are.
+// seatTimeout bounds the view of one seat, maxParallelSeats the seats that are viewed
+// at once.
 const (
-	lookBound   = 10 * time.Second
-	looksAtOnce = 4
+	seatTimeout      = 10 * time.Second
+	maxParallelSeats = 4
 )
 
-// Look sees how far everybody is.
+// Look returns the state of all seats.
 func (r *Room) Look(ctx context.Context) (*View, error) {
 	all, err := lessons.All()
 	if err != nil {
@@ -138,20 +137,20 @@ func (r *Room) Look(ctx context.Context) (*View, error) {
 	}
 	v := &View{At: time.Now(), Seats: make([]SeatView, len(r.Seats)), Lessons: len(all), Machine: ThisMachine()}
 	var lookers errgroup.Group
-	lookers.SetLimit(looksAtOnce)
+	lookers.SetLimit(maxParallelSeats)
 	for i, s := range r.Seats {
 		lookers.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, lookBound)
+			ctx, cancel := context.WithTimeout(ctx, seatTimeout)
 			defer cancel()
-			v.Seats[i] = r.look(ctx, s.Name, all)
+			v.Seats[i] = r.viewSeat(ctx, s.Name, all)
 			return nil
 		})
 	}
 	return v, errors.Join(lookers.Wait(), ctx.Err())
 }
 
-func (r *Room) look(ctx context.Context, seat string, all []*lessons.Lesson) SeatView {
-	v, s := SeatView{Name: seat, Finished: []string{}}, r.lessons(seat)
+func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson) SeatView {
+	v, s := SeatView{Name: seat, Finished: []string{}}, r.lessonsSeat(seat)
 	st, err := s.Glance(ctx)
 	p, unread := s.Progress()
 	if unread != nil {
@@ -168,7 +167,7 @@ func (r *Room) look(ctx context.Context, seat string, all []*lessons.Lesson) Sea
 	case err != nil:
 		v.Problem = err.Error()
 	default:
-		v.Lesson = lessonView(st, p.Lessons[st.Lesson.ID])
+		v.Lesson = newLessonView(st, p.Lessons[st.Lesson.ID])
 		switch {
 		case errors.Is(st.Problem, state.ErrNone):
 			v.Problem = "the labs of its lesson are not up; `lab classroom up` begins it again"
@@ -179,7 +178,7 @@ func (r *Room) look(ctx context.Context, seat string, all []*lessons.Lesson) Sea
 	return v
 }
 
-func lessonView(st *lessons.Status, p *lessons.LessonProgress) *LessonView {
+func newLessonView(st *lessons.Status, p *lessons.LessonProgress) *LessonView {
 	v := &LessonView{ID: st.Lesson.ID, Title: st.Lesson.Title, Since: p.Started}
 	for _, t := range st.Tasks {
 		task := TaskView{ID: t.ID, Title: t.Title, Hints: p.Hints[t.ID]}
@@ -192,7 +191,7 @@ func lessonView(st *lessons.Status, p *lessons.LessonProgress) *LessonView {
 	return v
 }
 
-// ThisMachine is nil where it cannot be told.
+// ThisMachine reads how busy the machine is; nil where that is unknown.
 func ThisMachine() *Machine {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {

@@ -25,45 +25,44 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// CCMOptions say how a CCM differs from the ordinary one, which the zero value
-// is: our own, in the name of the user cloud-controller-manager, for the bed's
-// cluster and cloud, without cloud routes, and with what Brisk says.
+// CCMOptions change how a CCM is run. The zero value is our own CCM as the user
+// cloud-controller-manager, for the bed's cluster and cloud, without cloud routes, with
+// the flags of Brisk.
 type CCMOptions struct {
-	// Path of the program; ccm beside the other programs when empty.
+	// Path of the program; "" is ccm beside the other programs.
 	Path string
-	// Flags are added at the end: one that is given twice has its last value.
+	// Flags are appended: of a flag that is given twice the last value counts.
 	Flags []string
-	// Env is added, as NAME=value. Nothing of the test's own environment that
-	// could configure a CCM reaches it.
+	// Env is added, as NAME=value. Variables of the test's own environment that could
+	// configure a CCM are left out.
 	Env []string
-	// ClusterName is --cluster-name; the bed's Name when empty.
+	// ClusterName is --cluster-name; "" is the bed's Name.
 	ClusterName string
-	// ConfigYAML is what --cloud-config names; when empty, the bed's cloud with
-	// the token "ccm" (see CloudConfig).
+	// ConfigYAML is the file of --cloud-config; "" is CloudConfig.
 	ConfigYAML string
-	// Kubeconfig is whom it is in the cluster; when empty, the user
+	// Kubeconfig is the CCM's identity in the cluster; "" is the user
 	// cloud-controller-manager of manifests/ccm.
 	Kubeconfig string
-	// Defaults leaves out what Brisk says.
+	// Defaults leaves the flags of Brisk out.
 	Defaults bool
 }
 
-// Brisk makes a CCM quicker than its defaults, so that a test waits less: a look at
-// the Nodes every second. Its lease is no shorter than by default, though the next CCM
-// waits for its end (the framework never gives one back): on a busy machine a shorter
-// one is lost, and nobody starts a CCM here that has ended for that.
+// Brisk are flags with which a test waits less: the lifecycle controller looks at the
+// Nodes every second. The lease is no shorter than by default, though the next CCM
+// waits for its end (the framework never releases it): on a busy machine a shorter
+// lease is lost, and nothing restarts a CCM that ended for that.
 var Brisk = []string{
 	"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=13s", "--leader-elect-retry-period=1s",
 	"--node-monitor-period=1s",
 }
 
-// CCM is a process that was started.
+// CCM is a CCM process that was started.
 type CCM struct {
-	// Name tells it apart from the bed's others: ccm-1, ccm-2, ….
+	// Name is unique in the bed: ccm-1, ccm-2, ….
 	Name string
 	// PID of the process.
 	PID int
-	// Started is when its process was started.
+	// Started is when the process was started.
 	Started time.Time
 
 	process *process.Process
@@ -71,19 +70,18 @@ type CCM struct {
 	base    string
 }
 
-// CloudConfig is the YAML of a cloud config for the bed's cloud and project, to
-// which a test may append.
+// CloudConfig is the YAML of a cloud config for the bed's cloud and project. A test may
+// append to it.
 func (b *Bed) CloudConfig() string { return local.CCMConfig(b.CloudURL, b.CCMToken, b.Project) }
 
-// StartCCM starts a CCM and returns when it serves health, which is before it
-// leads: whether it ever does is for leader election to say. One that ends
-// instead is an error with the end of its log. All CCMs of a bed compete for the
-// one lease that RBAC lets them have; after a Kill or Stop, the next one waits
-// for that to run out.
+// StartCCM starts a CCM and returns when it serves /healthz, which is before it leads.
+// One that ends instead is an error with the end of its log. All CCMs of a bed compete
+// for the one lease that RBAC allows; after a Kill or Stop the next one waits until
+// that lease expires.
 func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("gave up after %s", startBound))
 	defer cancel()
-	spec, address, err := b.ccm(o)
+	spec, address, err := b.newCCM(o)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +95,7 @@ func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 	}
 	c.PID = c.process.PID
 	err = c.process.Await(ctx, c.Name+" to serve on "+address, func(ctx context.Context) error {
-		_, err := c.get(ctx, "/healthz")
+		_, err := c.fetch(ctx, "/healthz")
 		return err
 	})
 	if err != nil {
@@ -106,8 +104,8 @@ func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 	return c, nil
 }
 
-// ccm gives a new one its name, its port and its cloud config.
-func (b *Bed) ccm(o CCMOptions) (spec process.Spec, address string, err error) {
+// newCCM chooses a CCM's name, port and cloud config.
+func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.started++
@@ -139,8 +137,8 @@ func (b *Bed) ccm(o CCMOptions) (spec process.Spec, address string, err error) {
 // killBound is how long the kernel may take to end a process.
 const killBound = 10 * time.Second
 
-// Kill ends it as a crash does, with SIGKILL, and returns when it has ended. It
-// does nothing to one that has ended.
+// Kill ends the process as a crash does, with SIGKILL, and returns when it has ended.
+// It does nothing to a process that has ended.
 func (c *CCM) Kill() error {
 	if err := c.process.Signal(syscall.SIGKILL); err != nil {
 		return err
@@ -150,20 +148,20 @@ func (c *CCM) Kill() error {
 	return c.process.Wait(ctx)
 }
 
-// Stop ends it as a cluster does, with SIGTERM, and returns when it has ended;
-// one that has not after three seconds is killed.
+// Stop ends the process as a cluster does, with SIGTERM, and returns when it has ended.
+// After three seconds it is killed.
 func (c *CCM) Stop() error { return process.Stop(context.Background(), stopGrace, c.process) }
 
-// Signal sends sig: with SIGSTOP and SIGCONT it loses its lease unawares.
+// Signal sends sig. With SIGSTOP and SIGCONT a CCM loses its lease without noticing.
 func (c *CCM) Signal(sig syscall.Signal) error { return c.process.Signal(sig) }
 
-// Wait returns when it has ended by itself, or with ctx's error.
+// Wait returns when the process has ended, or with ctx's error.
 func (c *CCM) Wait(ctx context.Context) error { return c.process.Wait(ctx) }
 
-// Alive tells whether it still runs: a CCM ends itself when it loses its lease.
+// Alive tells whether the process runs: a CCM exits when it loses its lease.
 func (c *CCM) Alive() bool { return c.process.Alive() }
 
-// Log is all that it has written so far. There is none after the bed's Close.
+// Log returns all that the process has written. The file is gone after the bed's Close.
 func (c *CCM) Log() string {
 	log, err := os.ReadFile(c.process.LogFile)
 	if err != nil {
@@ -172,11 +170,11 @@ func (c *CCM) Log() string {
 	return string(log)
 }
 
-// Metrics are what /metrics says, in Prometheus' text format.
-func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.get(ctx, "/metrics") }
+// Metrics returns /metrics in Prometheus' text format.
+func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.fetch(ctx, "/metrics") }
 
-// Metric is the sum of all series of that name that have these labels, of a
-// counter or a gauge. found is false when there is no such series (yet).
+// Metric sums all series of a counter or gauge with this name and these labels. found
+// is false while there is no such series.
 func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string) (sum float64, found bool, err error) {
 	text, err := c.Metrics(ctx)
 	if err != nil {
@@ -201,14 +199,15 @@ func (c *CCM) Metric(ctx context.Context, name string, labels map[string]string)
 	return sum, found, nil
 }
 
-// URL is the base of its own server, whose certificate is of the cluster's CA.
+// URL is the base URL of the CCM's server. Its certificate is signed by the cluster's
+// CA.
 func (c *CCM) URL() string { return c.base }
 
-// Get asks its own server, in the admin's name: /healthz, /configz and the like.
-// An answer other than 200 is an error.
-func (c *CCM) Get(ctx context.Context, path string) (string, error) { return c.get(ctx, path) }
+// Get requests a path of the CCM's server as the admin: /healthz, /configz and the
+// like. A status other than 200 is an error.
+func (c *CCM) Get(ctx context.Context, path string) (string, error) { return c.fetch(ctx, path) }
 
-func (c *CCM) get(ctx context.Context, path string) (string, error) {
+func (c *CCM) fetch(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return "", err

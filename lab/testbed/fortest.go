@@ -2,7 +2,7 @@ package testbed
 
 import "context"
 
-// T is what a bed needs of a test: *testing.T and *testing.B are such.
+// T is what a bed needs of a test. *testing.T and *testing.B implement it.
 type T interface {
 	Helper()
 	Context() context.Context
@@ -14,12 +14,12 @@ type T interface {
 	Cleanup(func())
 }
 
-// logLines of each process are printed when a test fails.
+// logLines is how many lines of each log are printed when a test fails.
 const logLines = 60
 
-// ForTest is New for a test, which is skipped where the programs have not been
-// built. The bed is closed when the test and its parts have ended; when they
-// have failed, its logs are printed first.
+// ForTest is New for a test, which is skipped where the programs have not been built.
+// The bed is closed at the end of the test and its subtests; if they have failed, its
+// logs are printed first.
 func ForTest(t T, o Options) *Bed {
 	t.Helper()
 	if err := Check(o); err != nil {

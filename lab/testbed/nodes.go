@@ -1,7 +1,7 @@
 package testbed
 
-// Nodes and instances, made in numbers. What a kubelet with
-// --cloud-provider=external registers is written down in upstream's
+// Many Nodes and instances at once. The Node that a kubelet with
+// --cloud-provider=external registers is described in upstream's
 // pkg/kubelet/kubelet_node_status.go (initialNode).
 
 import (
@@ -19,18 +19,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// atOnce is how many objects are made, or changed, at the same time.
+// atOnce is how many objects are created or changed in parallel.
 const atOnce = 16
 
-// Taint is what a kubelet registers its Node with, until the CCM lifts it.
+// Taint is the one that a kubelet registers its Node with, until the CCM removes it.
 var Taint = corev1.Taint{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule}
 
-// CreateInstances makes instances by these names, tagged as the cluster's, and
-// returns them in that order, as the cloud answered: with the profile instant
-// they run at once. They are made in the operator's name.
+// CreateInstances creates instances with these names and the cluster's tag as the
+// operator, and returns them in that order as the cloud answered. With the profile
+// instant they run at once.
 func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Instance, error) {
 	made := make([]api.Instance, len(names))
-	return made, each(ctx, names, func(ctx context.Context, i int, name string) error {
+	return made, forEach(ctx, names, func(ctx context.Context, i int, name string) error {
 		tags := api.Tags{contract.TagCluster: b.Name}
 		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
 		if err != nil {
@@ -41,16 +41,16 @@ func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Insta
 	})
 }
 
-// RegisterNodes creates Nodes by these names as kubelets of an external cloud
-// provider would: tainted, without a provider ID or addresses, and Ready. edit
-// may change each before it is created, with its place in names; it may be nil,
-// and is called by several goroutines.
+// RegisterNodes creates Nodes with these names as kubelets of an external cloud
+// provider would: tainted, without a provider ID or addresses, and Ready. edit may
+// change each Node before it is created, given its index in names. It may be nil, and
+// is called by several goroutines.
 //
-// The API server's admission adds the taint node.kubernetes.io/not-ready to a
-// new Node, which nobody lifts here.
+// The API server's admission adds the taint node.kubernetes.io/not-ready to a new Node,
+// which nothing removes here.
 func (b *Bed) RegisterNodes(ctx context.Context, edit func(i int, n *corev1.Node), names ...string) error {
-	return each(ctx, names, func(ctx context.Context, i int, name string) error {
-		n := node(name)
+	return forEach(ctx, names, func(ctx context.Context, i int, name string) error {
+		n := newNode(name)
 		if edit != nil {
 			edit(i, n)
 		}
@@ -59,7 +59,7 @@ func (b *Bed) RegisterNodes(ctx context.Context, edit func(i int, n *corev1.Node
 	})
 }
 
-func node(name string) *corev1.Node {
+func newNode(name string) *corev1.Node {
 	now := metav1.Now()
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
@@ -76,20 +76,20 @@ func node(name string) *corev1.Node {
 	}
 }
 
-// SetReady gives Nodes this Ready condition, as a kubelet (True) or
-// kube-controller-manager (Unknown) would. The lifecycle controller looks for
-// the instances of those only that are not True.
+// SetReady sets the Nodes' Ready condition, as a kubelet (True) or
+// kube-controller-manager (Unknown) would. The lifecycle controller looks only for the
+// instances of Nodes that are not True.
 func (b *Bed) SetReady(ctx context.Context, status corev1.ConditionStatus, names ...string) error {
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q,"reason":"Testbed","lastTransitionTime":%q}]}}`,
 		status, time.Now().UTC().Format(time.RFC3339))
-	return each(ctx, names, func(ctx context.Context, _ int, name string) error {
+	return forEach(ctx, names, func(ctx context.Context, _ int, name string) error {
 		_, err := b.admin.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	})
 }
 
-// each does something for all names, several at once, until one fails.
-func each(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
+// forEach calls do for all names, atOnce at a time, until one fails.
+func forEach(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(atOnce)
 	for i, name := range names {

@@ -112,18 +112,18 @@ var (
 func New(ctx context.Context, o Options) (*Bed, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("gave up after %s", startBound))
 	defer cancel()
-	b, err := lay(ctx, o)
+	b, err := newBed(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.start(ctx); err != nil {
+	if err := b.startComponents(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-// lay takes a folder and a slot.
-func lay(ctx context.Context, o Options) (*Bed, error) {
+// newBed takes a folder and a slot.
+func newBed(ctx context.Context, o Options) (*Bed, error) {
 	o.Name, o.Profile = cmp.Or(o.Name, "bed"), cmp.Or(o.Profile, "instant")
 	if _, err := state.Dir(o.Name); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	if o.CloudOf != nil && o.CloudOf.Name == o.Name {
 		return nil, fmt.Errorf("two clusters in one project, both named %q: give each a name of its own", o.Name)
 	}
-	bin, err := binaries(o.Bin)
+	bin, err := findBinaries(o.Bin)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 	site.Host.Tied, site.AuditPolicy = true, o.AuditPolicy
 	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
 	b.owner = cmp.Or(o.CloudOf, b)
-	b.close = sync.OnceValue(b.clear)
+	b.close = sync.OnceValue(b.removeLeftovers)
 	if b.hold, err = site.Claim(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -156,13 +156,13 @@ func lay(ctx context.Context, o Options) (*Bed, error) {
 // Check is an error when a program is missing that a bed needs, and says how to
 // get it. New does it too.
 func Check(o Options) error {
-	_, err := binaries(o.Bin)
+	_, err := findBinaries(o.Bin)
 	return err
 }
 
-// binaries are the programs, or an error that says which are missing and how to
+// findBinaries are the programs, or an error that says which are missing and how to
 // get them.
-func binaries(own string) (local.Binaries, error) {
+func findBinaries(own string) (local.Binaries, error) {
 	if own == "" {
 		root, err := cloneRoot()
 		if err != nil {
@@ -194,7 +194,7 @@ func cloneRoot() (string, error) {
 	}
 }
 
-func (b *Bed) start(ctx context.Context) error {
+func (b *Bed) startComponents(ctx context.Context) error {
 	var errs [2]error
 	var both sync.WaitGroup
 	both.Go(func() { errs[0] = b.site.StartAPIServer(ctx) })
@@ -282,7 +282,7 @@ const closeBound = 30 * time.Second
 // call does something; the others return what that returned.
 func (b *Bed) Close() error { return b.close() }
 
-func (b *Bed) clear() error {
+func (b *Bed) removeLeftovers() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
 	_, err := b.site.Down(ctx)

@@ -1,7 +1,7 @@
 package main
 
-// What the service controller asks of Services of type LoadBalancer: make a load
-// balancer, keep it as the Service says, delete it.
+// The service controller calls these methods for Services of type LoadBalancer: create
+// a load balancer, keep it as the Service says, delete it.
 
 import (
 	"context"
@@ -32,11 +32,11 @@ func (p *provider) GetLoadBalancerName(_ context.Context, _ string, service *cor
 	return cloudprovider.DefaultLoadBalancerName(service)
 }
 
-// GetLoadBalancer tells whether there is a balancer, and what the Service's status is
-// to say of it.
+// GetLoadBalancer tells whether there is a balancer, and what the Service's status
+// should say about it.
 func (p *provider) GetLoadBalancer(ctx context.Context, _ string, service *corev1.Service) (status *corev1.LoadBalancerStatus, exists bool, err error) {
 	// step 3
-	lb, err := p.find(ctx, service)
+	lb, err := p.findBalancer(ctx, service)
 	if err != nil || lb == nil {
 		return nil, false, err
 	}
@@ -46,35 +46,35 @@ func (p *provider) GetLoadBalancer(ctx context.Context, _ string, service *corev
 	// end
 }
 
-// EnsureLoadBalancer has the balancer be as the Service says, whether there is one
-// already or not. It is called again until there is no error, whenever the Service
-// changes, and when the CCM starts.
+// EnsureLoadBalancer makes the balancer as the Service says, whether it exists or not.
+// It is called again until there is no error, whenever the Service changes, and when
+// the CCM starts.
 func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 	// step 3
 	listeners, err := listenersOf(service)
 	if err != nil {
 		return nil, err
 	}
-	lb, err := p.find(ctx, service)
+	lb, err := p.findBalancer(ctx, service)
 	if err != nil {
 		return nil, err
 	}
 	if lb == nil {
-		targets, tags := targetsOf(nodes), p.tags(service)
+		targets, tags := targetsOf(nodes), p.balancerTags(service)
 		lb, err = p.cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 			Name: p.GetLoadBalancerName(ctx, p.cluster, service), Listeners: listeners, Targets: &targets, Tags: &tags,
 		})
 	}
 	// step 4
 	if err == nil {
-		lb, err = p.change(ctx, lb, listeners, targetsOf(nodes))
+		lb, err = p.updateBalancer(ctx, lb, listeners, targetsOf(nodes))
 	}
 	// end
 	if err != nil {
 		return nil, err
 	}
 	if lb.State != api.LoadBalancerActive && lb.State != api.LoadBalancerUpdating {
-		return nil, later(lb)
+		return nil, retryLater(lb)
 	}
 	return statusOf(lb), nil
 	// before
@@ -82,15 +82,15 @@ func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *co
 	// end
 }
 
-// UpdateLoadBalancer is called when the Nodes change. The Service has not, and may be
-// about to go: a balancer that is not there is not made.
+// UpdateLoadBalancer is called when the Nodes change. The Service has not changed, and
+// may be about to be deleted: a balancer that does not exist is not created.
 func (p *provider) UpdateLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) error {
 	// step 4
-	lb, err := p.find(ctx, service)
+	lb, err := p.findBalancer(ctx, service)
 	if err != nil || lb == nil {
 		return err
 	}
-	_, err = p.change(ctx, lb, lb.Listeners, targetsOf(nodes))
+	_, err = p.updateBalancer(ctx, lb, lb.Listeners, targetsOf(nodes))
 	return err
 	// before
 	// return errNotWritten
@@ -98,11 +98,12 @@ func (p *provider) UpdateLoadBalancer(ctx context.Context, _ string, service *co
 }
 
 // EnsureLoadBalancerDeleted is called until there is no error, when the Service is
-// deleted or is no longer of type LoadBalancer. Then the Service's finalizer goes: who
-// says too early that all is well leaves a balancer that nobody will ever delete.
+// deleted or is no longer of type LoadBalancer. After that the Service's finalizer is
+// removed: success that is reported too early leaves a balancer that nothing will ever
+// delete.
 func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, service *corev1.Service) error {
 	// step 3
-	lb, err := p.find(ctx, service)
+	lb, err := p.findBalancer(ctx, service)
 	if err != nil || lb == nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, serv
 			return err
 		}
 	}
-	return later(lb)
+	return retryLater(lb)
 	// before
 	// return errNotWritten
 	// end
@@ -122,14 +123,14 @@ func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, serv
 
 // step 3
 
-// tags mark a balancer as that of this Service. A name can be anybody's; a UID is
-// never given twice.
-func (p *provider) tags(service *corev1.Service) api.Tags {
+// balancerTags mark a balancer as this Service's. Anybody may use a name; a UID is
+// never used twice.
+func (p *provider) balancerTags(service *corev1.Service) api.Tags {
 	return api.Tags{tagCluster: p.cluster, tagServiceUID: string(service.UID), tagService: service.Namespace + "/" + service.Name}
 }
 
-// find is the Service's balancer, by its tags; nil if there is none.
-func (p *provider) find(ctx context.Context, service *corev1.Service) (*api.LoadBalancer, error) {
+// findBalancer returns the Service's balancer by its tags; nil if there is none.
+func (p *provider) findBalancer(ctx context.Context, service *corev1.Service) (*api.LoadBalancer, error) {
 	all, err := p.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{
 		tagCluster + "=" + p.cluster, tagServiceUID + "=" + string(service.UID),
 	}})
@@ -142,13 +143,14 @@ func (p *provider) find(ctx context.Context, service *corev1.Service) (*api.Load
 	return &all[0], nil
 }
 
-// later says when to look again at a balancer that is on its way. A plain error would
-// do, too, but its back-off grows.
-func later(lb *api.LoadBalancer) error {
+// retryLater says when to look again at a balancer that is being built. A plain error
+// would do, but its back-off grows.
+func retryLater(lb *api.LoadBalancer) error {
 	return cpapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State), 500*time.Millisecond)
 }
 
-// listenersOf are a Service's ports, each with the port of the Nodes that it leads to.
+// listenersOf returns a listener for each of the Service's ports, with the node port
+// that it leads to.
 func listenersOf(service *corev1.Service) (api.Listeners, error) {
 	var listeners api.Listeners
 	for _, port := range service.Spec.Ports {
@@ -162,8 +164,8 @@ func listenersOf(service *corev1.Service) (api.Listeners, error) {
 	return listeners, nil
 }
 
-// targetsOf are the Nodes' instances. A Node that waits for its provider ID is left
-// out, and comes later.
+// targetsOf returns the Nodes' instances. A Node without a provider ID is left out
+// until it has one.
 func targetsOf(nodes []*corev1.Node) api.Targets {
 	targets := api.Targets{}
 	for _, node := range nodes {
@@ -175,8 +177,8 @@ func targetsOf(nodes []*corev1.Node) api.Targets {
 	return targets
 }
 
-// statusOf is what the Service's status says. The balancer is a proxy: who sends to
-// its address from inside the cluster must go through it.
+// statusOf returns the Service's status. The balancer is a proxy, so traffic to its
+// address from inside the cluster must go through it.
 func statusOf(lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	mode := corev1.LoadBalancerIPModeProxy
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: lb.Address, IPMode: &mode}}}
@@ -186,11 +188,11 @@ func statusOf(lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 
 // step 4
 
-// change has the balancer be so, if it is not. A change that is not needed is a call
-// too many, at each sync of each Service.
-func (p *provider) change(ctx context.Context, lb *api.LoadBalancer, listeners api.Listeners, targets api.Targets) (*api.LoadBalancer, error) {
+// updateBalancer changes the balancer if it differs. A needless update would be one
+// call too many at each sync of each Service.
+func (p *provider) updateBalancer(ctx context.Context, lb *api.LoadBalancer, listeners api.Listeners, targets api.Targets) (*api.LoadBalancer, error) {
 	if lb.State == api.LoadBalancerDeleting {
-		return nil, later(lb)
+		return nil, retryLater(lb)
 	}
 	if sameListeners(lb.Listeners, listeners) && sameTargets(lb.Targets, targets) {
 		return lb, nil
@@ -206,7 +208,7 @@ func sameTargets(have, want api.Targets) bool {
 	return sameSet(have, want, func(t api.Target) string { return t.InstanceID })
 }
 
-// sameSet tells whether both have the same, in whatever order.
+// sameSet tells whether both have the same elements in any order.
 func sameSet[T any](a, b []T, key func(T) string) bool {
 	keys := func(all []T) (out []string) {
 		for _, v := range all {

@@ -1,7 +1,7 @@
 package main
 
-// What the node controller and the node lifecycle controller ask: which instance is
-// a Node, does it exist, is it shut down?
+// The node controller and the node lifecycle controller call these methods: which
+// instance is a Node, does it exist, is it shut down?
 
 import (
 	"context"
@@ -26,9 +26,9 @@ import "errors"
 
 // end
 
-// InstanceMetadata is asked about each Node with the taint
-// node.cloudprovider.kubernetes.io/uninitialized, again and again until there is no
-// error: then what it answers is written on the Node, and the taint goes.
+// InstanceMetadata is called for each Node with the taint
+// node.cloudprovider.kubernetes.io/uninitialized, until there is no error. Then the
+// result is written to the Node, and the taint is removed.
 func (p *provider) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
 	// step 1
 	i, err := p.instanceOf(ctx, node)
@@ -51,9 +51,9 @@ func (p *provider) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cl
 	// end
 }
 
-// InstanceExists is asked about each Node that is not Ready, every few seconds. If it
-// answers false, the Node is deleted, and with it what is known of its pods. So false
-// must be certain; an error keeps the Node.
+// InstanceExists is called for each Node that is not Ready, every few seconds. If the
+// answer is false, the Node is deleted, and its pods with it. So false must be certain;
+// an error keeps the Node.
 func (p *provider) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
 	// step 2
 	_, err := p.instanceOf(ctx, node)
@@ -66,8 +66,8 @@ func (p *provider) InstanceExists(ctx context.Context, node *corev1.Node) (bool,
 	// end
 }
 
-// InstanceShutdown is asked about each Node that is not Ready and exists. If it
-// answers true, the Node gets the taint node.cloudprovider.kubernetes.io/shutdown.
+// InstanceShutdown is called for each Node that is not Ready and exists. If the answer
+// is true, the Node gets the taint node.cloudprovider.kubernetes.io/shutdown.
 func (p *provider) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
 	// step 2
 	i, err := p.instanceOf(ctx, node)
@@ -82,12 +82,12 @@ func (p *provider) InstanceShutdown(ctx context.Context, node *corev1.Node) (boo
 
 // step 1
 
-// instanceOf is the Node's instance: by its provider ID, if it has one, else by its
-// name. cloudprovider.InstanceNotFound means that it has ended; any other error that
-// nothing is known.
+// instanceOf returns the Node's instance: by its provider ID if it has one, else by its
+// name. cloudprovider.InstanceNotFound means that it is terminated; any other error
+// means that nothing is known.
 func (p *provider) instanceOf(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	if node.Spec.ProviderID == "" {
-		return p.named(ctx, node.Name)
+		return p.instanceByName(ctx, node.Name)
 	}
 	id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme)
 	if !ours {
@@ -99,20 +99,20 @@ func (p *provider) instanceOf(ctx context.Context, node *corev1.Node) (*api.Inst
 		return nil, fmt.Errorf("the cloud was asked for instance %s and answered %q", id, i.ID)
 	}
 	if client.IsNotFound(err) {
-		if err := p.ours(ctx, client.ProjectOf(err)); err != nil {
+		if err := p.checkProject(ctx, client.ProjectOf(err)); err != nil {
 			return nil, err
 		}
 	}
 	// end
-	if client.IsNotFound(err) || err == nil && ended(i) {
+	if client.IsNotFound(err) || err == nil && isTerminated(i) {
 		return nil, fmt.Errorf("instance %s: %w", id, cloudprovider.InstanceNotFound)
 	}
 	return i, err
 }
 
-// named is the only instance of a name in this cluster. That there is none is no
-// certainty: it may come yet.
-func (p *provider) named(ctx context.Context, name string) (*api.Instance, error) {
+// instanceByName returns the only instance of a name in this cluster. That there is
+// none yet does not mean that there never will be.
+func (p *provider) instanceByName(ctx context.Context, name string) (*api.Instance, error) {
 	all, err := p.cloud.ListInstances(ctx, client.InstanceFilter{Name: name, Tags: []string{tagCluster + "=" + p.cluster}})
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (p *provider) named(ctx context.Context, name string) (*api.Instance, error
 	var found *api.Instance
 	for _, i := range all {
 		switch {
-		case i.Name != name || ended(&i):
+		case i.Name != name || isTerminated(&i):
 		case found != nil:
 			return nil, fmt.Errorf("instances %s and %s have the name %s", found.ID, i.ID, name)
 		default:
@@ -133,8 +133,9 @@ func (p *provider) named(ctx context.Context, name string) (*api.Instance, error
 	return found, nil
 }
 
-// ended tells whether an instance is gone for good, though the cloud still shows it.
-func ended(i *api.Instance) bool {
+// isTerminated tells whether an instance is gone for good, though the cloud still
+// returns it.
+func isTerminated(i *api.Instance) bool {
 	return i.State == api.InstanceTerminating || i.State == api.InstanceTerminated
 }
 
@@ -142,9 +143,9 @@ func ended(i *api.Instance) bool {
 
 // step 5
 
-// ours is an error unless this is the ID of our project. Who looks in another project
-// finds none of our instances there, and that says nothing about them.
-func (p *provider) ours(ctx context.Context, project string) error {
+// checkProject is an error unless this is the ID of our project. Our instances do not
+// exist in another project, which says nothing about them.
+func (p *provider) checkProject(ctx context.Context, project string) error {
 	have, err := p.cloud.Project(ctx)
 	if err != nil {
 		return err

@@ -25,14 +25,14 @@ func main() {
 		os.Exit(1)
 	}
 	opts.KubeCloudShared.CloudProvider.Name = providerName
-	cmd := app.NewCloudControllerManagerCommand(opts, initialize, app.DefaultInitFuncConstructors,
+	cmd := app.NewCloudControllerManagerCommand(opts, newCloudProvider, app.DefaultInitFuncConstructors,
 		names.CCMControllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
 	cmd.Use = "my-ccm"
 	os.Exit(cli.Run(cmd))
 }
 
-// initialize reads the file behind --cloud-config.
-func initialize(cfg *config.CompletedConfig) cloudprovider.Interface {
+// newCloudProvider reads the file of --cloud-config.
+func newCloudProvider(cfg *config.CompletedConfig) cloudprovider.Interface {
 	shared := cfg.ComponentConfig.KubeCloudShared
 	p, err := newProvider(shared.CloudProvider.CloudConfigFile, shared.ClusterName)
 	if err != nil {

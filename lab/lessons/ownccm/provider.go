@@ -21,7 +21,7 @@ import (
 const (
 	// providerName is what the provider is called.
 	providerName = "fakecloud"
-	// scheme is how its provider IDs begin: fakecloud://INSTANCE-ID.
+	// scheme begins its provider IDs: fakecloud://INSTANCE-ID.
 	scheme = providerName + "://"
 )
 
@@ -35,7 +35,7 @@ const (
 	tagService = "kubernetes-service"
 )
 
-// provider is the cloud, as Kubernetes' controllers see it.
+// provider is the cloud as Kubernetes' controllers see it.
 type provider struct {
 	cloud *client.Client
 	// project is the name of the cloud's project that the cluster is in.

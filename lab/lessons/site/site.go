@@ -32,10 +32,10 @@ var pages string
 //go:embed site.css site.js
 var assets embed.FS
 
-// templates are the pages', for readers who call the lab's command by this name.
-func templates(command string) (*template.Template, error) {
+// pageTemplates are the pages', for readers who call the lab's command by this name.
+func pageTemplates(command string) (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
-		"markdown": markdown,
+		"markdown": renderMarkdown,
 		"add":      func(a, b int) int { return a + b },
 		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, lab.Embedded) },
 		"lab":      func() string { return command },
@@ -58,7 +58,7 @@ type page struct {
 // lesson, one with all of them for printing, and one with the trainer's notes. command is
 // what its readers call the lab's: bin/lab in a clone.
 func Write(dir, command string, all []*lessons.Lesson) error {
-	t, err := templates(command)
+	t, err := pageTemplates(command)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func Write(dir, command string, all []*lessons.Lesson) error {
 		data, err := assets.ReadFile(name)
 		errs = append(errs, err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
-	write := func(name string, p page) { errs = append(errs, p.write(t, filepath.Join(dir, name))) }
+	write := func(name string, p page) { errs = append(errs, p.writePage(t, filepath.Join(dir, name))) }
 	write("index.html", page{Title: "Lessons", Kind: "index", Lessons: all})
 	write("print.html", page{Title: "Hand-out", Kind: "print", Lessons: all})
 	write("trainer.html", page{Title: "Trainer's notes", Kind: "trainer", Lessons: all})
@@ -80,7 +80,7 @@ func Write(dir, command string, all []*lessons.Lesson) error {
 	return errors.Join(errs...)
 }
 
-func (p page) write(t *template.Template, file string) error {
+func (p page) writePage(t *template.Template, file string) error {
 	var out bytes.Buffer
 	if err := t.ExecuteTemplate(&out, "page", p); err != nil {
 		return err
@@ -89,12 +89,12 @@ func (p page) write(t *template.Template, file string) error {
 }
 
 // Previous and Following are its neighbours; nil at the ends.
-func (p page) Previous() *lessons.Lesson { return p.neighbour(-1) }
+func (p page) Previous() *lessons.Lesson { return p.neighbourLesson(-1) }
 
 // Following is the lesson after it.
-func (p page) Following() *lessons.Lesson { return p.neighbour(1) }
+func (p page) Following() *lessons.Lesson { return p.neighbourLesson(1) }
 
-func (p page) neighbour(by int) *lessons.Lesson {
+func (p page) neighbourLesson(by int) *lessons.Lesson {
 	if i := p.At + by; i >= 0 && i < len(p.Lessons) {
 		return p.Lessons[i]
 	}
@@ -107,7 +107,7 @@ var reader = goldmark.New(
 	goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(blocks{}, 100))),
 )
 
-func markdown(text string) (template.HTML, error) {
+func renderMarkdown(text string) (template.HTML, error) {
 	var out bytes.Buffer
 	err := reader.Convert([]byte(text), &out)
 	return template.HTML(out.String()), err //nolint:gosec // It is the project's own text, and raw HTML in it is left out.
@@ -138,7 +138,7 @@ func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool)
 	}
 	switch language {
 	case "goat":
-		return ast.WalkSkipChildren, draw(w, text.String())
+		return ast.WalkSkipChildren, renderDiagram(w, text.String())
 	case "sh":
 		_, _ = w.WriteString(`<div class="typed"><button type="button" class="copy" hidden>copy</button><pre><code>`)
 	default:
@@ -149,9 +149,9 @@ func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool)
 	return ast.WalkSkipChildren, err
 }
 
-// draw writes a diagram as SVG, and as the characters it was drawn from for who
+// renderDiagram writes a diagram as SVG, and as the characters it was drawn from for who
 // cannot see it.
-func draw(w util.BufWriter, text string) error {
+func renderDiagram(w util.BufWriter, text string) error {
 	svg := goat.BuildSVG(strings.NewReader(text))
 	_, err := w.WriteString(`<figure aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` + svg.String() + "</figure>\n")
 	return err

@@ -56,7 +56,7 @@ func TestBlocks(t *testing.T) {
 		"```goat\n+--+\n|<&|\n+--+\n```\n": {"<svg", "&lt;", "&amp;", `aria-label="`},
 		"a<script>b":                       {"a", "b"},
 	} {
-		out, err := markdown(text)
+		out, err := renderMarkdown(text)
 		require.NoError(t, err)
 		for _, w := range want {
 			assert.Contains(t, string(out), w, text)

@@ -1,8 +1,5 @@
 package classroom
 
-// This file answers: how does a learner come to their seat from another computer? By
-// SSH, with the password of their card.
-
 import (
 	"context"
 	"crypto/ed25519"
@@ -28,26 +25,27 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// maxHere is how many may be at a seat at once: some terminals of one learner, and who
-// helps them.
-const maxHere = 8
+// maxSessionsPerSeat bounds the sessions at a seat: some terminals of its learner and
+// of whoever helps.
+const maxSessionsPerSeat = 8
 
-// door lets learners in. Nothing is forwarded through it.
-func (s *server) door(ctx context.Context) (*ssh.Server, error) {
+// newSSHServer returns the server by which learners reach their seats, with the
+// password of their card. It forwards nothing.
+func (s *server) newSSHServer(ctx context.Context) (*ssh.Server, error) {
 	key, err := s.room.hostKey()
 	if err != nil {
 		return nil, err
 	}
 	var none Seat
-	if _, err := none.renew(); err != nil {
+	if _, err := none.generatePassword(); err != nil {
 		return nil, err
 	}
-	s.nobody = none.Hash
+	s.decoyHash = none.Hash
 	door := &ssh.Server{
 		Version:         "CCMLab",
-		PasswordHandler: s.admits,
+		PasswordHandler: s.checkPassword,
 		Handler: func(in ssh.Session) {
-			if err := s.seated(ctx, in); err != nil {
+			if err := s.runSession(ctx, in); err != nil {
 				_, _ = fmt.Fprintln(in.Stderr(), err)
 				_ = in.Exit(1)
 			}
@@ -57,7 +55,8 @@ func (s *server) door(ctx context.Context) (*ssh.Server, error) {
 	return door, nil
 }
 
-// hostKey is made when it is first needed, and stays: learners' computers know it.
+// hostKey reads the host key. It is made once and stays, since learners' computers
+// remember it.
 func (r *Room) hostKey() (gossh.Signer, error) {
 	file := filepath.Join(r.dir, "ssh_host_ed25519_key")
 	data, err := os.ReadFile(file)
@@ -80,7 +79,7 @@ func (r *Room) hostKey() (gossh.Signer, error) {
 	return gossh.ParsePrivateKey(data)
 }
 
-// Fingerprint is that of the host key: what SSH shows who comes for the first time.
+// Fingerprint is the host key's, which SSH prints at the first connection.
 func (r *Room) Fingerprint() (string, error) {
 	key, err := r.hostKey()
 	if err != nil {
@@ -89,13 +88,13 @@ func (r *Room) Fingerprint() (string, error) {
 	return gossh.FingerprintSHA256(key.PublicKey()), nil
 }
 
-func (s *server) admits(ctx ssh.Context, password string) bool {
-	now, hash := &Room{dir: s.room.dir}, s.nobody
-	if err := now.read(); err != nil {
+func (s *server) checkPassword(ctx ssh.Context, password string) bool {
+	now, hash := &Room{dir: s.room.dir}, s.decoyHash
+	if err := now.load(); err != nil {
 		slog.Error("reading the seats", "error", err)
 		return false
 	}
-	seat, err := now.seat(ctx.User())
+	seat, err := now.findSeat(ctx.User())
 	if err == nil {
 		hash = seat.Hash
 	}
@@ -106,15 +105,15 @@ func (s *server) admits(ctx ssh.Context, password string) bool {
 	return true
 }
 
-// seated runs what somebody has come for: a shell, or one command.
-func (s *server) seated(ctx context.Context, in ssh.Session) error {
+// runSession runs a shell or one command at the seat.
+func (s *server) runSession(ctx context.Context, in ssh.Session) error {
 	seat := in.User()
-	if !s.enter(seat) {
-		return fmt.Errorf("%d are at %s already; leave another terminal first", maxHere, seat)
+	if !s.acquireSession(seat) {
+		return fmt.Errorf("%d are at %s already; leave another terminal first", maxSessionsPerSeat, seat)
 	}
-	defer s.leave(seat)
+	defer s.releaseSession(seat)
 	now := &Room{dir: s.room.dir}
-	if err := now.read(); err != nil {
+	if err := now.load(); err != nil {
 		return err
 	}
 	slog.Info("somebody came", "seat", seat, "from", in.RemoteAddr().String(), "command", in.RawCommand())
@@ -129,9 +128,9 @@ func (s *server) seated(ctx context.Context, in ssh.Session) error {
 		return err
 	}
 	if asked, resized, terminal := in.Pty(); terminal {
-		err = onTerminal(cmd, in, asked, resized)
+		err = runOnTerminal(cmd, in, asked, resized)
 	} else {
-		err = onPipes(cmd, in)
+		err = runOnPipes(cmd, in)
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -140,18 +139,19 @@ func (s *server) seated(ctx context.Context, in ssh.Session) error {
 	return in.Exit(max(0, cmd.ProcessState.ExitCode()))
 }
 
-// drainBound is how long what a program has said may take to come when it has ended:
-// something that it left in the background may have the terminal for ever.
-const drainBound = time.Second
+// drainTimeout bounds how long a program's last output is read after its end: a
+// background process may keep the terminal open for ever.
+const drainTimeout = time.Second
 
-// onTerminal ends when the program does, or who came goes: then it is hung up.
-func onTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan ssh.Window) error {
+// runOnTerminal runs a command on a pseudo-terminal until it ends, or hangs it up when
+// the client disconnects.
+func runOnTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan ssh.Window) error {
 	cmd.Env = append(cmd.Env, "TERM="+asked.Term)
-	terminal, err := pty.StartWithSize(cmd, size(asked.Window))
+	terminal, err := pty.StartWithSize(cmd, terminalSize(asked.Window))
 	if err != nil {
 		return err
 	}
-	defer hangUp(cmd, in)()
+	defer hangUpOnDisconnect(cmd, in)()
 	ended, resizing, said := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(resizing)
@@ -162,7 +162,7 @@ func onTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan ssh
 					resized = nil
 					continue
 				}
-				_ = pty.Setsize(terminal, size(window)) // The next comes when it next changes.
+				_ = pty.Setsize(terminal, terminalSize(window)) // The next comes when it next changes.
 			case <-ended:
 				return
 			}
@@ -178,25 +178,25 @@ func onTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan ssh
 	<-resizing // Which has the file's descriptor.
 	select {
 	case <-said:
-	case <-time.After(drainBound):
+	case <-time.After(drainTimeout):
 	}
 	return errors.Join(err, terminal.Close())
 }
 
-// hangUp ends what was started, and what that started, when who came goes, until it is
-// called off.
-func hangUp(cmd *exec.Cmd, in ssh.Session) (off func() bool) {
+// hangUpOnDisconnect sends SIGHUP to the command's process group when the client
+// disconnects. off cancels that.
+func hangUpOnDisconnect(cmd *exec.Cmd, in ssh.Session) (off func() bool) {
 	return context.AfterFunc(in.Context(), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) })
 }
 
-func size(w ssh.Window) *pty.Winsize {
+func terminalSize(w ssh.Window) *pty.Winsize {
 	const most = 1 << 15
 	return &pty.Winsize{Rows: uint16(min(max(w.Height, 0), most)), Cols: uint16(min(max(w.Width, 0), most))} //nolint:gosec // It fits.
 }
 
-// onPipes ends when the program does; who came and goes has it ended, with all that it
-// started.
-func onPipes(cmd *exec.Cmd, in ssh.Session) error {
+// runOnPipes runs a command without a terminal until it ends, or hangs it up, with all
+// processes of its group, when the client disconnects.
+func runOnPipes(cmd *exec.Cmd, in ssh.Session) error {
 	cmd.Stdout, cmd.Stderr = in, in.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	input, err := cmd.StdinPipe()
@@ -206,7 +206,7 @@ func onPipes(cmd *exec.Cmd, in ssh.Session) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	defer hangUp(cmd, in)()
+	defer hangUpOnDisconnect(cmd, in)()
 	go func() {
 		_, _ = io.Copy(input, in)
 		_ = input.Close()
@@ -214,18 +214,18 @@ func onPipes(cmd *exec.Cmd, in ssh.Session) error {
 	return cmd.Wait()
 }
 
-func (s *server) enter(seat string) bool {
+func (s *server) acquireSession(seat string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.here[seat] >= maxHere {
+	if s.sessions[seat] >= maxSessionsPerSeat {
 		return false
 	}
-	s.here[seat]++
+	s.sessions[seat]++
 	return true
 }
 
-func (s *server) leave(seat string) {
+func (s *server) releaseSession(seat string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.here[seat]--
+	s.sessions[seat]--
 }
