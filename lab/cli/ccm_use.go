@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
@@ -21,7 +21,7 @@ runs is replaced at once, and the lab starts it again if it ends, as it does its
 
 Without arguments the program is given those of the lab's own CCM, all of which are
 flags of k8s.io/cloud-provider. With arguments after -- it is given these; they are
-templates with the fields ` + wrapped(conformance.ValueNames()) + `.
+templates with the fields ` + wrapped(program.ValueNames()) + `.
 
 The cluster's CCM must be a process of this machine (embedded, external).`,
 		Example: `  lab ccm use ./my-ccm

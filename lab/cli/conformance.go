@@ -24,6 +24,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/conformance/report"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -102,7 +104,7 @@ claims their capability.
 
 With --ccm PATH the arguments after --, --ccm-env and the content of
 --ccm-config are templates over these fields:
-  ` + wrapped(conformance.ValueNames()) + `
+  ` + wrapped(program.ValueNames()) + `
 {{.CloudConfig}} is the file made of --ccm-config.`,
 		Example: `  lab conformance
   lab conformance --profile Node,Lifecycle --report-dir reports
@@ -242,7 +244,7 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 			err = unix.Access(f.reportDir, unix.W_OK)
 		}
 		// An earlier run's must not be taken for this one's.
-		for _, name := range conformance.Files {
+		for _, name := range report.Files {
 			if gone := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(gone, fs.ErrNotExist) {
 				err = errors.Join(err, gone)
 			}
@@ -324,7 +326,7 @@ func (f *conformanceFlags) program(args []string) error {
 	if err != nil {
 		return err
 	}
-	p := &conformance.Program{Path: path, Args: args, Env: f.env}
+	p := &program.CCM{Path: path, Args: args, Env: f.env}
 	var errs []error
 	if f.config != "" {
 		template, err := os.ReadFile(f.config)
@@ -377,20 +379,20 @@ func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) err
 }
 
 // deliver writes the report to where it is wanted.
-func (f *conformanceFlags) deliver(cmd *cobra.Command, steps *ui.Steps, report *conformance.Report) (err error) {
+func (f *conformanceFlags) deliver(cmd *cobra.Command, steps *ui.Steps, result *conformance.Report) (err error) {
 	var files []string
 	if f.reportDir != "" {
-		if files, err = report.WriteFiles(f.reportDir); err != nil {
+		if files, err = report.WriteFiles(result, f.reportDir); err != nil {
 			return fmt.Errorf("writing the report: %w", err)
 		}
 	}
 	if format := cmd.Flag("output").Value.String(); format == "table" {
-		err = printReport(cmd.OutOrStdout(), report)
+		err = printReport(cmd.OutOrStdout(), result)
 	} else {
-		err = printAs(cmd.OutOrStdout(), format, report)
+		err = printAs(cmd.OutOrStdout(), format, result)
 	}
-	f.closing(steps, report, files)
-	if err == nil && !report.Passed() {
+	f.closing(steps, result, files)
+	if err == nil && !result.Passed() {
 		err = silentError{errors.New("not conformant")}
 	}
 	return err

@@ -1,6 +1,10 @@
 package conformance
 
-import "context"
+import (
+	"context"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
+)
 
 // CCM is the cloud controller manager under test.
 type CCM interface {
@@ -18,7 +22,30 @@ type CCM interface {
 
 // Logs is for a CCM to implement whose words are in files, one for each replica:
 // they go into the tests' timelines.
-type Logs interface {
-	// LogFiles may differ from one time to the next, and need not be there yet.
-	LogFiles() []string
+type Logs = record.LogFiles
+
+// Replicated is a CCM of which several can run beside each other, as the replicas
+// of a Deployment do.
+type Replicated interface {
+	CCM
+	// Replica is one of them, always the same for the same number. Number 0 is the
+	// CCM itself, the others are not started. All are given the same, but for
+	// where they listen and what only they write to.
+	Replica(number int) (Replica, error)
+}
+
+// Replica is one of several CCMs.
+type Replica interface {
+	CCM
+	// Running tells whether it runs, frozen or not.
+	Running() bool
+	// Kill ends it without a chance to do anything, as the end of its machine does,
+	// and returns when it has ended. It is no crash.
+	Kill(ctx context.Context) error
+	// Freeze stops it where it is, as a machine that is suspended does: it does not
+	// notice. It must run. When it ends afterwards, that is no crash: a leader that
+	// was away for longer than its lease has nothing better to do.
+	Freeze() error
+	// Thaw lets a frozen one go on.
+	Thaw() error
 }

@@ -5,9 +5,10 @@ package conformance
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // Cloud is a cloud with one cluster in it. Methods that change something
@@ -247,29 +248,12 @@ type Injection interface {
 	Lift(ctx context.Context) error
 }
 
-// Journal is for a Cloud to implement that knows which calls the CCM makes: they
-// go into the tests' timelines, and into no verdict.
-type Journal interface {
-	// CallsSince are the CCM's calls that were answered at this time or later, the
-	// oldest first. The same may be asked for again.
-	CallsSince(ctx context.Context, since time.Time) ([]Call, error)
-}
+// Journal is for a Cloud to implement that knows which calls the CCM makes: they go into the
+// tests' timelines, and into no verdict.
+type Journal = record.Journal
 
-// Call is one call of the cloud's API.
-type Call struct {
-	// ID sets it apart from all others.
-	ID string
-	// Began is by this machine's clock; Answered too, but another answer, that of
-	// a stream, may have gone on after it.
-	Began, Answered time.Time
-	// Operation is what the cloud calls it.
-	Operation string
-	// Resource is the ID of what it is about; "" for a list.
-	Resource string
-	// Answer in a few words: a status, an error's code, that a fault was behind it.
-	Answer string
-	Failed bool
-}
+// Call is one call of the cloud's API, as a Journal has it.
+type Call = record.Call
 
 // As is the driver behind a Cloud as another interface, if it implements that: who
 // wraps a Cloud, so as to tell what is asked of it, gives it back by Unwrap.

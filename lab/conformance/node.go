@@ -64,7 +64,7 @@ func (t *T) NewInstance(name string) Instance {
 func (t *T) NewNode(spec NodeSpec) *StandIn {
 	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeOf(spec), metav1.CreateOptions{})
 	t.Must(err, "registering Node %s", spec.Name)
-	t.trace.step("registered Node %s", spec.Name)
+	t.trace.Step("registered Node %s", spec.Name)
 	n := &StandIn{Name: spec.Name, t: t}
 	t.Cleanup(n.remove)
 	n.keepAlive()
@@ -112,7 +112,7 @@ func (t *T) NewWorker(spec NodeSpec) (Instance, *StandIn) {
 
 // Ready says of the Node that it is, and keeps saying so.
 func (n *StandIn) Ready() {
-	n.t.trace.step("Node %s says that it is Ready", n.Name)
+	n.t.trace.Step("Node %s says that it is Ready", n.Name)
 	n.say(corev1.ConditionTrue, "KubeletReady")
 	n.keepAlive()
 }
@@ -131,7 +131,7 @@ func (n *StandIn) keepAlive() {
 // NotReady says what a kubelet says when its machine shuts down, and falls
 // silent.
 func (n *StandIn) NotReady() {
-	n.t.trace.step("Node %s says that it is not Ready, and falls silent", n.Name)
+	n.t.trace.Step("Node %s says that it is not Ready, and falls silent", n.Name)
 	n.silence()
 	n.say(corev1.ConditionFalse, "KubeletNotReady")
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // Turn says when a test is begun, among those of its kind.
@@ -223,7 +225,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	}
 	first := slices.MinFunc(reports, func(a, b *Report) int { return a.began.Compare(b.began) })
 	whole := *first
-	whole.Tests, whole.Budget, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, nil, "", map[string]*Timeline{}
+	whole.Tests, whole.Budget, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, nil, "", map[string]*record.Timeline{}
 	var ended time.Time
 	var unfinished []string
 	for _, r := range reports {
@@ -255,7 +257,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	if len(missing) > 0 {
 		whole.Unfinished = strings.Join(append(unfinished, "not run: "+strings.Join(missing, ", ")), "\n")
 	}
-	whole.summarize()
+	whole.Summarize()
 	return &whole, nil
 }
 

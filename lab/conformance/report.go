@@ -5,11 +5,11 @@ package conformance
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // Result of a test.
@@ -58,7 +58,7 @@ type Report struct {
 	// these, and no profile is whole.
 	Focus string `json:"focus,omitempty"`
 	// Timelines are the tests', by ID. They are for people, on the HTML page.
-	Timelines map[string]*Timeline `json:"-"`
+	Timelines map[string]*record.Timeline `json:"-"`
 
 	began time.Time // to the nanosecond, where Date is for people
 }
@@ -159,8 +159,8 @@ func (r *Report) Verdict() string {
 	return verdict
 }
 
-// summarize fills Profiles from Tests.
-func (r *Report) summarize() {
+// Summarize fills Profiles from Tests.
+func (r *Report) Summarize() {
 	r.Profiles = nil
 	for _, name := range Profiles {
 		p := ProfileReport{Name: name}
@@ -210,23 +210,4 @@ func summaryOf(tests []TestReport) *Summary {
 		s.Result = Partial
 	}
 	return s
-}
-
-// colour is what programs write to colour a terminal.
-var colour = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
-
-// legible leaves of lines what every format of a report can hold: a log may
-// have any bytes in it.
-func legible(lines []string) []string {
-	out := slices.Clone(lines)
-	for i, line := range out {
-		line = strings.ToValidUTF8(colour.ReplaceAllString(line, ""), "\ufffd")
-		out[i] = strings.Map(func(r rune) rune {
-			if r != '\n' && r != '\t' && !unicode.IsGraphic(r) {
-				return -1
-			}
-			return r
-		}, line)
-	}
-	return out
 }

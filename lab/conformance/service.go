@@ -59,8 +59,8 @@ func (t *T) NewService(with ...func(*corev1.Service)) *corev1.Service {
 	}
 	svc, err := t.Kube.CoreV1().Services(svc.Namespace).Create(t.ctx, svc, metav1.CreateOptions{})
 	t.Must(err, "creating a Service")
-	t.trace.learn(string(svc.UID), "Service "+svc.Name)
-	t.trace.step("created Service %s", svc.Name)
+	t.trace.Learn(string(svc.UID), "Service "+svc.Name)
+	t.trace.Step("created Service %s", svc.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.removeService(ctx, svc) })
 	return svc
 }
@@ -141,13 +141,13 @@ func (s *Suite) UpdateService(ctx context.Context, svc *corev1.Service, change f
 // Change is UpdateService, which the test cannot go on without.
 func (t *T) Change(svc *corev1.Service, change func(*corev1.Service)) {
 	t.Must(t.UpdateService(t.ctx, svc, change), "changing Service %s", svc.Name)
-	t.trace.step("changed Service %s", svc.Name)
+	t.trace.Step("changed Service %s", svc.Name)
 }
 
 // DeleteService deletes it, and does not wait for what the CCM makes of it.
 func (t *T) DeleteService(svc *corev1.Service) {
 	t.Must(t.Kube.CoreV1().Services(svc.Namespace).Delete(t.ctx, svc.Name, metav1.DeleteOptions{}), "deleting Service %s", svc.Name)
-	t.trace.step("deleted Service %s", svc.Name)
+	t.trace.Step("deleted Service %s", svc.Name)
 }
 
 // BalancersOf are the balancers that the cloud has for the Service.

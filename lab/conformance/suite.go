@@ -25,6 +25,9 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/internal/plaintext"
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // Options of a run.
@@ -145,11 +148,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Focus != nil {
 		r.report.Focus = o.Focus.String()
 	}
-	r.recorder = record(kube, o.Implementation.Cloud, o.Implementation.CCM, r.suite.run)
-	r.recorder.told = o.Step
-	ccm.noted = r.recorder.note
+	journal, _ := As[Journal](o.Implementation.Cloud)
+	logs, _ := o.Implementation.CCM.(Logs)
+	r.recorder = record.Start(kube, journal, logs, r.suite.run)
+	r.recorder.OnStep = o.Step
+	ccm.noted = r.recorder.BeginStep
 	err = r.all(ctx)
-	r.report.Timelines = r.recorder.close()
+	r.report.Timelines = r.recorder.Close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
 	}
@@ -245,7 +250,7 @@ type run struct {
 	report *Report
 	inARow int // crashes of the CCM since a test last passed
 	// recorder may be nil: then there are no timelines.
-	recorder *recorder
+	recorder *record.Recorder
 
 	breakOff context.CancelCauseFunc // ends the run, with a reason
 	left     sync.Once               // it takes no more part in the queue
@@ -380,10 +385,10 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
 	began := time.Now()
-	trace := r.recorder.begin(test, began)
-	t := &T{Suite: trace.suite(r.suite), test: test, ctx: limited, trace: trace}
+	trace := r.recorder.Begin(test.ID, test.Alone, began)
+	t := &T{Suite: r.suite.traced(trace), test: test, ctx: limited, trace: trace}
 	reasons, notes, spent := t.outcome()
-	trace.end(len(reasons) > 0)
+	trace.End(len(reasons) > 0)
 	if len(reasons) > 0 {
 		r.examine(ctx)
 	}
@@ -431,7 +436,7 @@ func (r *run) spent(rows []Spent) {
 func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
 	return TestReport{
 		ID: t.ID, Profile: t.Profile, Level: t.Level, Capability: t.Capability, Required: r.required(t),
-		Requires: t.Requires, Source: t.Source, Result: result, Seconds: seconds(took), Reasons: legible(reasons), Notes: legible(notes),
+		Requires: t.Requires, Source: t.Source, Result: result, Seconds: seconds(took), Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
 	}
 }
 
@@ -491,7 +496,7 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 
 // crashed records a crash, and tells how many there were in a row.
 func (r *run) crashed() int {
-	lines := legible(r.suite.CCM.Log(logLines))
+	lines := plaintext.Lines(r.suite.CCM.Log(logLines))
 	r.suite.crashes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -529,7 +534,7 @@ func (r *run) finish() error {
 	}
 	slices.SortStableFunc(r.report.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	r.report.Seconds = seconds(time.Since(r.report.began))
-	r.report.summarize()
+	r.report.Summarize()
 	return err
 }
 

@@ -17,6 +17,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // T is one run of one test.
@@ -30,8 +32,8 @@ type T struct {
 	notes    []string
 	spent    []Spent
 	cleanups []func(context.Context) error
-	ns       string // once there is one
-	trace    *trace // what goes into its timeline; may be nil
+	ns       string        // once there is one
+	trace    *record.Trace // what goes into its timeline; may be nil
 }
 
 // Suite is what all tests of a run share.
@@ -76,7 +78,7 @@ func (t *T) Errorf(format string, args ...any) {
 	defer t.mu.Unlock()
 	why := strings.TrimSpace(fmt.Sprintf(format, args...))
 	t.failures = append(t.failures, why)
-	t.trace.failure(why)
+	t.trace.Failure(why)
 }
 
 // FailNow ends the test. It is to be called from the test's own goroutine.
@@ -94,7 +96,7 @@ func (t *T) Logf(format string, args ...any) {
 	defer t.mu.Unlock()
 	note := fmt.Sprintf(format, args...)
 	t.notes = append(t.notes, note)
-	t.trace.step("%s", note)
+	t.trace.Step("%s", note)
 }
 
 // Cleanup runs undo after the test, last registered first, whatever became of
@@ -116,7 +118,7 @@ func (t *T) Must(err error, what string, args ...any) {
 // at most 40 characters.
 func (t *T) Name(hint string) string {
 	serial := t.serial.Add(1)
-	t.trace.owns(serial)
+	t.trace.OwnSerial(serial)
 	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.run, serial)
 }
 
@@ -132,7 +134,7 @@ func (t *T) Await(what string, try func(context.Context) error) {
 // CCM to have had its chance, and no longer. The last look is at holds: what
 // happened while enough was being asked is seen, too.
 func (t *T) HoldsUntil(what string, holds func(context.Context) error, until string, enough func(context.Context) error) {
-	waited := t.trace.begin(waitingFor(what, until))
+	waited := t.trace.Begin(waitingFor(what, until))
 	defer func() { waited(t.ctx.Err(), "") }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -186,7 +188,7 @@ func unseen(err error) bool {
 // outcome runs the test, then undoes what it did.
 func (t *T) outcome() (failures, notes []string, spent []Spent) {
 	t.guard(t.ctx, "the test", func() { t.test.Run(t) })
-	t.trace.step("the test has ended; what it made is undone")
+	t.trace.Step("the test has ended; what it made is undone")
 	t.undo()
 	t.mu.Lock()
 	defer t.mu.Unlock()

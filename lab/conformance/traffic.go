@@ -53,7 +53,7 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 		},
 	}, metav1.CreateOptions{})
 	t.Must(err, "creating pods")
-	t.trace.step("asked for pods: %d", replicas)
+	t.trace.Step("asked for pods: %d", replicas)
 	t.Await(fmt.Sprintf("%d Ready pods", replicas), func(ctx context.Context) error {
 		list, err := t.Kube.CoreV1().Pods(t.Namespace()).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: selector})})
 		if err != nil {

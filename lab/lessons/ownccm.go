@@ -22,7 +22,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -274,7 +274,7 @@ func (s *Seat) runSuite(ctx context.Context, folder string, tests []string, boun
 	if err != nil {
 		return false, "", err
 	}
-	program, err := w.buildCCM(ctx, folder)
+	path, err := w.buildCCM(ctx, folder)
 	if err != nil && ctx.Err() == nil {
 		return false, err.Error(), nil
 	}
@@ -283,6 +283,6 @@ func (s *Seat) runSuite(ctx context.Context, folder string, tests []string, boun
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
 	return suite.Trial{
-		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &conformance.Program{Path: program, Args: ownCCMArgs}, Tests: tests, Bound: bound, Tell: tell,
+		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &program.CCM{Path: path, Args: ownCCMArgs}, Tests: tests, Bound: bound, Tell: tell,
 	}.Run(ctx)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 )
 
 // Implementations that the suite has a driver for.
@@ -114,7 +115,7 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 	u.Host = gate.Address()
 
 	under := conformance.Implementation{Name: ImplementationFakecloud}
-	program := &conformance.Program{
+	ccm := &program.CCM{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: noise,
 		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
@@ -124,15 +125,15 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)
 	} else {
-		own := program.ConfigTemplate
+		own := ccm.ConfigTemplate
 		// Each lab runs its own.
-		program = &conformance.Program{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
-		under.Name = program.Name()
+		ccm = &program.CCM{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
+		under.Name = ccm.Name()
 	}
-	program.Values = ccmValues(l, command)
-	program.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
-	program.Host, program.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
-	under.CCM = program
+	ccm.Values = ccmValues(l, command)
+	ccm.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
+	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
+	under.CCM = ccm
 	theirs := l.State.Cluster == lab.External
 	under.Cloud = &onfakecloud.Cloud{
 		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, TokenFile: cloud.TokenFile(cluster.CallerCCM), Gate: gate,
@@ -142,9 +143,9 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 }
 
 // ccmValues are what the templates of a CCM's command line can name in this lab.
-func ccmValues(l *lab.Lab, command cluster.CCMCommand) conformance.Values {
+func ccmValues(l *lab.Lab, command cluster.CCMCommand) program.Values {
 	cloud := l.Cluster.Cloud()
-	return conformance.Values{
+	return program.Values{
 		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
 		CloudURL: cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
 		Address: command.Address, Port: command.Port,
@@ -159,7 +160,7 @@ func UseCCM(ctx context.Context, l *lab.Lab, path string, args []string) error {
 	if err != nil {
 		return err
 	}
-	p := &conformance.Program{Path: path, Args: args, Values: ccmValues(l, command)}
+	p := &program.CCM{Path: path, Args: args, Values: ccmValues(l, command)}
 	if err := p.Check(); err != nil {
 		return err
 	}

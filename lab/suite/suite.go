@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/external"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -41,7 +42,7 @@ type Options struct {
 	Workload       string
 	Implementation string // "" is ImplementationFakecloud.
 	// Program is the CCM; nil is the lab's own.
-	Program *conformance.Program
+	Program *program.CCM
 	// CCMPath is another build of the lab's own CCM, run in its place.
 	CCMPath     string
 	Claims      []conformance.Feature

@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -23,7 +24,7 @@ type Trial struct {
 	Name string
 	// Labs is as in Options.
 	Labs    int
-	Program *conformance.Program
+	Program *program.CCM
 	// Tests are to be run, by ID.
 	Tests []string
 	// Bound is the longest that any test may take; 0 is what each allows.

@@ -1,4 +1,4 @@
-package conformance
+package record
 
 // What is worth telling of Nodes, Services and Events as they change. Heartbeats
 // and whatever else is the same as before are not.
@@ -20,7 +20,7 @@ import (
 )
 
 // watch tells of changes until ctx ends.
-func (r *recorder) watch(ctx context.Context, kube kubernetes.Interface) {
+func (r *Recorder) watch(ctx context.Context, kube kubernetes.Interface) {
 	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(spare))
 	core := r.watches.Core().V1()
 	follow(core.Nodes().Informer(), func(before, after *corev1.Node) {
@@ -41,7 +41,7 @@ func (r *recorder) watch(ctx context.Context, kube kubernetes.Interface) {
 }
 
 // changed tells of all that one update has changed at once.
-func (r *recorder) changed(s Source, subject string, c changes) {
+func (r *Recorder) changed(s Source, subject string, c changes) {
 	if len(c.texts) > 0 {
 		r.tell(s, c.bad, subject, "%s", strings.Join(c.texts, "; "))
 	}

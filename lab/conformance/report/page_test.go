@@ -1,4 +1,4 @@
-package conformance
+package report
 
 import (
 	"fmt"
@@ -9,23 +9,26 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // hostile is what a log must not be able to put into a page.
 const hostile = `</td></table></svg></script><script>alert(1)</script><img src=x onerror=alert(1)> {{.}} "'` + "`"
 
-func samplePage(t *testing.T, r *Report) string {
-	data, err := r.HTML()
+func samplePage(t *testing.T, r *conformance.Report) string {
+	data, err := HTML(r)
 	require.NoError(t, err)
 	return string(data)
 }
 
-func sampleTimeline(n int) *Timeline {
+func sampleTimeline(n int) *record.Timeline {
 	began := time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
-	line := &Timeline{Began: began, Took: 10 * time.Second, Head: n}
+	line := &record.Timeline{Began: began, Took: 10 * time.Second, Head: n}
 	for i := range n {
-		line.Entries = append(line.Entries, Entry{
-			At: began.Add(time.Duration(i) * line.Took / time.Duration(n)), Source: Sources[i%len(Sources)], Subject: "subject", Text: fmt.Sprintf("entry %d", i), Failed: i%5 == 0,
+		line.Entries = append(line.Entries, record.Entry{
+			At: began.Add(time.Duration(i) * line.Took / time.Duration(n)), Source: record.Sources[i%len(record.Sources)], Subject: "subject", Text: fmt.Sprintf("entry %d", i), Failed: i%5 == 0,
 		})
 	}
 	return line
@@ -33,13 +36,13 @@ func sampleTimeline(n int) *Timeline {
 
 func TestPage(t *testing.T) {
 	r := sampleReport()
-	r.Claims, r.Unsupported = []Feature{CapabilityUDP}, map[Feature]string{FeatureRoutes: "there are <none>"}
+	r.Claims, r.Unsupported = []conformance.Feature{conformance.CapabilityUDP}, map[conformance.Feature]string{conformance.FeatureRoutes: "there are <none>"}
 	r.Tests[0].Source = "KEP-2699, https://example.com/a?b=c&d=e, and javascript:alert(1)"
 	line := sampleTimeline(12)
 	line.Entries[1].Took, line.Entries[1].Times, line.Entries[1].Last = 1250*time.Millisecond, 7, line.Began.Add(9*time.Second)
 	line.Entries[2].Beside = true
 	line.LeftOut, line.Head = 44, 6
-	r.Timelines = map[string]*Timeline{"node-bad": line}
+	r.Timelines = map[string]*record.Timeline{"node-bad": line}
 	page := samplePage(t, r)
 	for _, want := range []string{
 		`<title>fakecloud has not passed (core tests skipped: 1)</title>`,
@@ -70,10 +73,10 @@ func TestPageIsSafe(t *testing.T) {
 	for i := range line.Entries {
 		line.Entries[i].Text, line.Entries[i].Subject = hostile, hostile
 	}
-	r.Timelines = map[string]*Timeline{"node-bad": line}
-	r.Implementation = Identity{hostile, hostile}
+	r.Timelines = map[string]*record.Timeline{"node-bad": line}
+	r.Implementation = conformance.Identity{Name: hostile, Version: hostile}
 	r.Cluster, r.Suite, r.Focus, r.Unfinished = r.Implementation, r.Implementation, hostile, hostile
-	r.Crashes, r.Claims, r.Unsupported = []string{hostile}, []Feature{hostile}, map[Feature]string{hostile: hostile}
+	r.Crashes, r.Claims, r.Unsupported = []string{hostile}, []conformance.Feature{hostile}, map[conformance.Feature]string{hostile: hostile}
 	for i := range r.Tests {
 		test := &r.Tests[i]
 		test.Requires, test.Source, test.Reasons, test.Notes = hostile, hostile+" https://a/"+hostile, []string{hostile}, []string{hostile}
@@ -98,15 +101,15 @@ func TestPageIsSafe(t *testing.T) {
 
 // However much happened, a browser can open it.
 func TestPageIsBounded(t *testing.T) {
-	r := &Report{Timelines: map[string]*Timeline{}}
-	text := strings.Repeat("wörter ", longest/7)
+	r := &conformance.Report{Timelines: map[string]*record.Timeline{}}
+	text := strings.Repeat("wörter ", record.MaxTextLength/7)
 	for i := range 200 {
-		result, n := Passed, keptOfPassed
+		result, n := conformance.Passed, record.KeptOfPassed
 		if i%3 == 0 {
-			result, n = Failed, keptOfFailed
+			result, n = conformance.Failed, record.KeptOfFailed
 		}
 		id := fmt.Sprintf("t-%d", i)
-		r.Tests = append(r.Tests, TestReport{ID: id, Profile: Node, Result: result, Required: true})
+		r.Tests = append(r.Tests, conformance.TestReport{ID: id, Profile: conformance.Node, Result: result, Required: true})
 		r.Timelines[id] = sampleTimeline(n)
 		for i := range r.Timelines[id].Entries {
 			r.Timelines[id].Entries[i].Text = text
@@ -117,6 +120,13 @@ func TestPageIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, rows, maxRows)
 	assert.Greater(t, rows, maxRows*9/10)
 	assert.Less(t, len(page), 16<<20)
-	assert.Contains(t, page, fmt.Sprintf("Entries left out: %d.", keptOfFailed-maxRows*2/3/67))
-	assert.Len(t, r.Timelines["t-0"].Entries, keptOfFailed, "the report itself is as it was")
+	assert.Contains(t, page, fmt.Sprintf("Entries left out: %d.", record.KeptOfFailed-maxRows*2/3/67))
+	assert.Len(t, r.Timelines["t-0"].Entries, record.KeptOfFailed, "the report itself is as it was")
+}
+
+func TestShare(t *testing.T) {
+	assert.Equal(t, 3, share([]int{1, 2, 3}, 100))
+	assert.Equal(t, 4, share([]int{1, 2, 30, 40}, 11))
+	assert.Equal(t, 2, share([]int{9, 9, 9}, 8))
+	assert.Equal(t, 1, share(nil, 8))
 }

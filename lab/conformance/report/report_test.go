@@ -1,4 +1,4 @@
-package conformance
+package report
 
 import (
 	"encoding/xml"
@@ -13,37 +13,40 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/internal/plaintext"
 )
 
-func sampleReport() *Report {
-	test := func(p Profile, id string, level Level, required bool, result Result, reasons ...string) TestReport {
-		t := TestReport{ID: id, Profile: p, Level: level, Required: required, Requires: "It does.", Source: "a KEP", Result: result, Seconds: 1.5, Reasons: reasons}
-		if level == Extended {
-			t.Capability = CapabilityUDP
+func sampleReport() *conformance.Report {
+	test := func(p conformance.Profile, id string, level conformance.Level, required bool, result conformance.Result, reasons ...string) conformance.TestReport {
+		t := conformance.TestReport{ID: id, Profile: p, Level: level, Required: required, Requires: "It does.", Source: "a KEP", Result: result, Seconds: 1.5, Reasons: reasons}
+		if level == conformance.Extended {
+			t.Capability = conformance.CapabilityUDP
 		}
 		return t
 	}
-	r := &Report{
+	r := &conformance.Report{
 		APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport",
 		Date: time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC), Seconds: 12.25,
-		Implementation: Identity{"fakecloud", "v1"}, Cluster: Identity{"embedded", "v1.36.3"}, Suite: Identity{Name: "ccmlab/conformance"},
-		Tests: []TestReport{
-			test(Node, "node-fine", Core, true, Passed),
-			test(Node, "node-bad", Core, true, Failed, "waited for <a> & \"b\"\nsecond line", "another reason"),
-			test(Node, "node-skipped", Core, true, Skipped, "it needs machines"),
-			test(LoadBalancer, "lb-claimed", Extended, true, Failed, "no"),
-			test(LoadBalancer, "lb-not-claimed", Extended, false, Failed, "no UDP"),
+		Implementation: conformance.Identity{Name: "fakecloud", Version: "v1"}, Cluster: conformance.Identity{Name: "embedded", Version: "v1.36.3"}, Suite: conformance.Identity{Name: "ccmlab/conformance"},
+		Tests: []conformance.TestReport{
+			test(conformance.Node, "node-fine", conformance.Core, true, conformance.Passed),
+			test(conformance.Node, "node-bad", conformance.Core, true, conformance.Failed, "waited for <a> & \"b\"\nsecond line", "another reason"),
+			test(conformance.Node, "node-skipped", conformance.Core, true, conformance.Skipped, "it needs machines"),
+			test(conformance.LoadBalancer, "lb-claimed", conformance.Extended, true, conformance.Failed, "no"),
+			test(conformance.LoadBalancer, "lb-not-claimed", conformance.Extended, false, conformance.Failed, "no UDP"),
 		},
 	}
 	r.Tests[1].Notes = []string{"first note", "ccm: last words"}
-	r.summarize()
+	r.Summarize()
 	return r
 }
 
 // writeFiles returns what WriteFiles wrote, by name.
-func writeFiles(t *testing.T, r *Report) map[string]string {
+func writeFiles(t *testing.T, r *conformance.Report) map[string]string {
 	dir := filepath.Join(t.TempDir(), "made", "for-it")
-	files, err := r.WriteFiles(dir)
+	files, err := WriteFiles(r, dir)
 	require.NoError(t, err)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -60,7 +63,7 @@ func writeFiles(t *testing.T, r *Report) map[string]string {
 func TestYAML(t *testing.T) {
 	r := sampleReport()
 	text := writeFiles(t, r)["report.yaml"]
-	var back Report
+	var back conformance.Report
 	require.NoError(t, yaml.UnmarshalStrict([]byte(text), &back))
 	assert.Equal(t, *r, back)
 	// The keys are a contract; those of summaries are Gateway API's.
@@ -140,18 +143,18 @@ func TestJUnit(t *testing.T) {
 // CI is red exactly if the command's exit code is not 0, whatever the reason.
 func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &Report{}
+		r := &conformance.Report{}
 		for range rapid.IntRange(0, 4).Draw(t, "tests") {
-			r.Tests = append(r.Tests, TestReport{
-				ID: "a", Profile: rapid.SampledFrom(Profiles).Draw(t, "profile"), Required: rapid.Bool().Draw(t, "required"),
-				Result: rapid.SampledFrom([]Result{Passed, Failed, Skipped}).Draw(t, "result"),
+			r.Tests = append(r.Tests, conformance.TestReport{
+				ID: "a", Profile: rapid.SampledFrom(conformance.Profiles).Draw(t, "profile"), Required: rapid.Bool().Draw(t, "required"),
+				Result: rapid.SampledFrom([]conformance.Result{conformance.Passed, conformance.Failed, conformance.Skipped}).Draw(t, "result"),
 			})
 		}
 		for range rapid.IntRange(0, 1).Draw(t, "crashes") {
 			r.Crashes = append(r.Crashes, "panic: oh")
 		}
 		r.Unfinished = rapid.SampledFrom([]string{"", "Ctrl-C"}).Draw(t, "unfinished")
-		data, err := r.JUnit()
+		data, err := JUnit(r)
 		require.NoError(t, err)
 		var back junitSuites
 		require.NoError(t, xml.Unmarshal(data, &back))
@@ -172,20 +175,20 @@ func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 
 // Whatever bytes a log has, both files can be read, and say the same.
 func TestStrangeBytes(t *testing.T) {
-	lines := legible([]string{"\x1b[1;31mE1121\x1b[0m \"quoted\"\t<x>\x00\x07\x7f\u0085\ufeff\ufffe]]>\r", "\xff\xfe half a \xe2\x82 rune", "naïve ☃ 🎈"})
+	lines := plaintext.Lines([]string{"\x1b[1;31mE1121\x1b[0m \"quoted\"\t<x>\x00\x07\x7f\u0085\ufeff\ufffe]]>\r", "\xff\xfe half a \xe2\x82 rune", "naïve ☃ 🎈"})
 	assert.Equal(t, []string{"E1121 \"quoted\"\t<x>]]>", "\ufffd half a \ufffd rune", "naïve ☃ 🎈"}, lines)
 	rapid.Check(t, func(rt *rapid.T) {
 		bytes := rapid.SliceOf(rapid.Byte()).Draw(rt, "bytes")
-		line := legible([]string{string(bytes) + rapid.String().Draw(rt, "text")})
+		line := plaintext.Lines([]string{string(bytes) + rapid.String().Draw(rt, "text")})
 		r := sampleReport()
 		r.Tests[1].Reasons, r.Tests[1].Notes, r.Crashes = line, line, line
 		data, err := yaml.Marshal(r)
 		require.NoError(rt, err)
-		var back Report
+		var back conformance.Report
 		require.NoError(rt, yaml.UnmarshalStrict(data, &back))
 		assert.Equal(rt, line, back.Tests[1].Reasons)
 		assert.Equal(rt, line, back.Tests[1].Notes)
-		data, err = r.JUnit()
+		data, err = JUnit(r)
 		require.NoError(rt, err)
 		var suites junitSuites
 		require.NoError(rt, xml.Unmarshal(data, &suites))
@@ -195,7 +198,7 @@ func TestStrangeBytes(t *testing.T) {
 	// Even what nobody has made legible is XML.
 	r := sampleReport()
 	r.Implementation.Name = "\x00\xff\x1b"
-	data, err := r.JUnit()
+	data, err := JUnit(r)
 	require.NoError(t, err)
 	d := xml.NewDecoder(strings.NewReader(string(data)))
 	for err == nil {
@@ -209,12 +212,12 @@ func TestWriteFilesReplaces(t *testing.T) {
 	for _, name := range []string{"report.yaml", "junit.xml"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat("old", 10000)), 0o600))
 	}
-	_, err := sampleReport().WriteFiles(dir)
+	_, err := WriteFiles(sampleReport(), dir)
 	require.NoError(t, err)
 	data, err := os.ReadFile(filepath.Join(dir, "report.yaml"))
 	require.NoError(t, err)
 	assert.NotContains(t, string(data), "old")
 
-	_, err = sampleReport().WriteFiles(filepath.Join(dir, "report.yaml"))
+	_, err = WriteFiles(sampleReport(), filepath.Join(dir, "report.yaml"))
 	require.Error(t, err, "a file is no folder")
 }

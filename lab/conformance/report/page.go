@@ -1,4 +1,4 @@
-package conformance
+package report
 
 // The report as people read it: one HTML page that needs nothing else, with what
 // happened in each test on one clock. Whatever is in it may come from a hostile
@@ -19,6 +19,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 //go:embed page/page.html
@@ -35,8 +38,8 @@ var pageJS string
 const maxRows = 20_000
 
 // HTML is the report as a page.
-func (r *Report) HTML() ([]byte, error) {
-	p := r.page()
+func HTML(r *conformance.Report) ([]byte, error) {
+	p := newPage(r)
 	var out bytes.Buffer
 	err := pageTemplate.Execute(&out, p)
 	return out.Bytes(), err
@@ -48,7 +51,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 
 // page is what the template is filled with.
 type page struct {
-	*Report
+	*conformance.Report
 	CSS     template.CSS
 	JS      template.JS
 	Policy  string
@@ -66,20 +69,20 @@ type missing struct{ Name, Why string }
 // kind of entry, as it is shown.
 type kind struct {
 	Class, Name, Title string
-	of                 Source
+	of                 record.Source
 }
 
 var kinds = []kind{
-	{"s", "suite", "what the suite did and waited for", SourceStep},
-	{"c", "call", "calls of the cloud by the CCM", SourceCall},
-	{"n", "node", "changes of Nodes", SourceNode},
-	{"v", "service", "changes of Services", SourceService},
-	{"e", "event", "Kubernetes Events", SourceEvent},
-	{"l", "log", "the CCM's log", SourceLog},
+	{"s", "suite", "what the suite did and waited for", record.SourceStep},
+	{"c", "call", "calls of the cloud by the CCM", record.SourceCall},
+	{"n", "node", "changes of Nodes", record.SourceNode},
+	{"v", "service", "changes of Services", record.SourceService},
+	{"e", "event", "Kubernetes Events", record.SourceEvent},
+	{"l", "log", "the CCM's log", record.SourceLog},
 }
 
 type pageTest struct {
-	TestReport
+	conformance.TestReport
 	Class   string // of its result
 	Word    string
 	Open    bool
@@ -97,16 +100,16 @@ type row struct {
 	Gap                                  int // left out before it
 }
 
-func (r *Report) page() page {
+func newPage(r *conformance.Report) page {
 	p := page{Report: r, CSS: template.CSS(pageCSS), JS: template.JS(pageJS), Kinds: kinds, MaxRows: maxRows, Good: r.Passed()} //nolint:gosec // Our own.
 	p.Policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", hash(pageCSS), hash(pageJS))
 	p.Verdict = r.Verdict()
 	for _, f := range slices.Sorted(maps.Keys(r.Unsupported)) {
 		p.Missing = append(p.Missing, missing{string(f), r.Unsupported[f]})
 	}
-	most := r.rowsEach()
+	most := rowsEach(r)
 	for _, t := range r.Tests {
-		p.Tests = append(p.Tests, pageTestOf(t, r.Timelines[t.ID], most[t.Result == Failed]))
+		p.Tests = append(p.Tests, pageTestOf(t, r.Timelines[t.ID], most[t.Result == conformance.Failed]))
 		p.Rows += len(p.Tests[len(p.Tests)-1].Rows)
 	}
 	return p
@@ -119,11 +122,11 @@ func hash(text string) string {
 
 // rowsEach is how many entries a failed (true) and another test may have: those
 // that failed get theirs first.
-func (r *Report) rowsEach() map[bool]int {
+func rowsEach(r *conformance.Report) map[bool]int {
 	lengths := map[bool][]int{}
 	for _, t := range r.Tests {
 		if line := r.Timelines[t.ID]; line != nil {
-			lengths[t.Result == Failed] = append(lengths[t.Result == Failed], len(line.Entries))
+			lengths[t.Result == conformance.Failed] = append(lengths[t.Result == conformance.Failed], len(line.Entries))
 		}
 	}
 	left := maxRows
@@ -135,17 +138,17 @@ func (r *Report) rowsEach() map[bool]int {
 	return each
 }
 
-func pageTestOf(t TestReport, line *Timeline, most int) pageTest {
+func pageTestOf(t conformance.TestReport, line *record.Timeline, most int) pageTest {
 	p := pageTest{TestReport: t, Class: string(t.Result), Word: string(t.Result)}
-	p.Open = t.Result == Failed && t.Required
-	if t.Result == Failed && !t.Required {
+	p.Open = t.Result == conformance.Failed && t.Required
+	if t.Result == conformance.Failed && !t.Required {
 		p.Class, p.Word = "tolerated", "not required"
 	}
 	if line == nil || len(line.Entries) == 0 {
 		return p
 	}
 	whole := *line
-	whole.cut(most)
+	whole.Cut(most)
 	p.LeftOut = whole.LeftOut
 	for i, e := range whole.Entries {
 		row := rowOf(e, whole.Began)
@@ -159,12 +162,12 @@ func pageTestOf(t TestReport, line *Timeline, most int) pageTest {
 	return p
 }
 
-func kindOf(s Source) kind {
+func kindOf(s record.Source) kind {
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.of == s })
 	return kinds[max(i, 0)]
 }
 
-func rowOf(e Entry, began time.Time) row {
+func rowOf(e record.Entry, began time.Time) row {
 	k := kindOf(e.Source)
 	r := row{At: decimal(e.At.Sub(began).Seconds(), 2), Kind: k.Name, Class: k.Class, Subject: e.Subject, Text: e.Text}
 	if e.Failed {
@@ -203,7 +206,7 @@ type tick struct {
 	Text string
 }
 
-func strip(line *Timeline) ([]lane, []tick) {
+func strip(line *record.Timeline) ([]lane, []tick) {
 	whole := max(line.Took.Seconds(), 0.01)
 	at := func(t time.Time) int {
 		return min(max(int(t.Sub(line.Began).Seconds()/whole*stripWidth), 0), stripWidth)
@@ -229,7 +232,7 @@ func strip(line *Timeline) ([]lane, []tick) {
 }
 
 // mark draws an entry, unless there is one of its kind in its place.
-func (l *lane) mark(e Entry, at func(time.Time) int, seen map[[2]int]bool) {
+func (l *lane) mark(e record.Entry, at func(time.Time) int, seen map[[2]int]bool) {
 	for _, then := range []time.Time{e.At, e.Last} {
 		place := [2]int{at(then), 0}
 		if e.Failed {
@@ -283,7 +286,7 @@ func links(text string) (parts []link) {
 }
 
 // score is how many of those that ran passed, for a table.
-func (s *Summary) score() string {
+func score(s *conformance.Summary) string {
 	if s == nil || s.Statistics.Passed+s.Statistics.Failed == 0 {
 		return "–"
 	}
@@ -292,20 +295,34 @@ func (s *Summary) score() string {
 
 // profileRow sums a profile up.
 type profileRow struct {
-	Name                Profile
+	Name                conformance.Profile
 	Core, Extended      string
-	CoreIs, ExtendedIs  Verdict
+	CoreIs, ExtendedIs  conformance.Verdict
 	NotRequired, Missed int
 }
 
 // Summaries are the profiles' for the page's table.
 func (p page) Summaries() (rows []profileRow) {
 	for _, one := range p.Profiles {
-		core, extended := cmp.Or(one.Core, &Summary{}), cmp.Or(one.Extended, &Summary{})
+		core, extended := cmp.Or(one.Core, &conformance.Summary{}), cmp.Or(one.Extended, &conformance.Summary{})
 		rows = append(rows, profileRow{
-			Name: one.Name, Core: core.score(), Extended: extended.score(), CoreIs: core.Result, ExtendedIs: extended.Result,
+			Name: one.Name, Core: score(core), Extended: score(extended), CoreIs: core.Result, ExtendedIs: extended.Result,
 			NotRequired: len(core.NotRequired) + len(extended.NotRequired), Missed: core.Statistics.Skipped + extended.Statistics.Skipped,
 		})
 	}
 	return rows
+}
+
+// share tells how many entries each of several timelines may have, so that they
+// have no more than total together: the short ones all of theirs.
+func share(lengths []int, total int) int {
+	sorted := slices.Clone(lengths)
+	slices.Sort(sorted)
+	for i, n := range sorted {
+		if each := total / (len(sorted) - i); n > each {
+			return each
+		}
+		total -= n
+	}
+	return cmp.Or(slices.Max(append(sorted, 0)), 1)
 }

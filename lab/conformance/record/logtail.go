@@ -1,4 +1,4 @@
-package conformance
+package record
 
 // Reading what a CCM says, as it says it, and when it said it.
 
@@ -31,7 +31,7 @@ type tail struct {
 
 // follow reads the CCM's logs on. At first it only looks where they end: what
 // was said before the run is nobody's.
-func (r *recorder) follow(first bool) {
+func (r *Recorder) follow(first bool) {
 	if r.logs == nil {
 		return
 	}
@@ -97,7 +97,7 @@ var (
 // the last time that the file was read. A line without a time goes with the one
 // before.
 func (t *tail) entry(line []byte, now time.Time) Entry {
-	e := Entry{Source: SourceLog, Text: string(line[:min(len(line), 4*longest)])}
+	e := Entry{Source: SourceLog, Text: string(line[:min(len(line), 4*MaxTextLength)])}
 	said := now
 	if t.said.After(t.read) {
 		said = t.said

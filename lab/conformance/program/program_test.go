@@ -1,4 +1,4 @@
-package conformance
+package program
 
 import (
 	"bytes"
@@ -23,11 +23,11 @@ import (
 const programBound = 20 * time.Second
 
 // script is a CCM made of a shell's script.
-func script(t *testing.T, text string) *Program {
+func script(t *testing.T, text string) *CCM {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "made-up-ccm")
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
-	p := &Program{
+	p := &CCM{
 		Path: path, Host: process.Host{Lab: dir}, LogFile: filepath.Join(dir, "logs", "ccm.log"),
 		Values: Values{Kubeconfig: "/the/kubeconfig", CloudConfig: filepath.Join(dir, "cloud.conf"), CloudURL: "http://127.0.0.1:1", Port: 10258},
 	}
@@ -36,14 +36,14 @@ func script(t *testing.T, text string) *Program {
 }
 
 // says waits for the program to have said a line.
-func says(t *testing.T, p *Program, line string) {
+func says(t *testing.T, p *CCM, line string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return slices.Contains(p.Log(100), line)
 	}, programBound, 10*time.Millisecond, line)
 }
 
-func runningPrograms(t *testing.T, p *Program) int {
+func runningPrograms(t *testing.T, p *CCM) int {
 	running, err := p.Host.Running()
 	require.NoError(t, err)
 	return len(running)
@@ -64,12 +64,12 @@ func TestProgram(t *testing.T) {
 	assert.Len(t, p.Log(1), 1)
 	running, err := p.Host.Running()
 	require.NoError(t, err)
-	require.Contains(t, running, ComponentCCM, "the lab finds it, should the suite be killed")
+	require.Contains(t, running, Component, "the lab finds it, should the suite be killed")
 
 	require.NoError(t, p.Start(t.Context()), "it runs already")
 	again, err := p.Host.Running()
 	require.NoError(t, err)
-	assert.Equal(t, running[ComponentCCM].PID, again[ComponentCCM].PID)
+	assert.Equal(t, running[Component].PID, again[Component].PID)
 
 	require.NoError(t, p.Stop(t.Context()))
 	require.NoError(t, p.Stop(t.Context()), "it does not run")
@@ -115,7 +115,7 @@ func TestProgramCheck(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
 	require.NoError(t, os.WriteFile(plain, nil, 0o600))
-	p := &Program{
+	p := &CCM{
 		Path: plain, Args: []string{"--ok={{.Kubeconfig}}", "--bad={{.Kubekonfig}}", "{{"},
 		Env:            []string{"TOKEN", "=x", "A={{.Token}}"},
 		ConfigTemplate: "{{if not .CAFile}}insecure = {{.Insecure}}{{end}}",
@@ -135,7 +135,7 @@ func TestProgramCheck(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"): "no such file", dir: "is not an executable file", "program.go": "is not an absolute path",
 	} {
-		assert.ErrorContains(t, (&Program{Path: path}).Check(), want)
+		assert.ErrorContains(t, (&CCM{Path: path}).Check(), want)
 	}
 	// What cannot be filled in is not started either.
 	p.Path = "/bin/true"
@@ -158,7 +158,7 @@ func TestReplicas(t *testing.T) {
 	again, err := p.Replica(1)
 	require.NoError(t, err)
 	assert.Same(t, r, again)
-	second := r.(*Program)
+	second := r.(*CCM)
 	t.Cleanup(func() { assert.NoError(t, second.Stop(context.Background())) })
 	assert.NotEqual(t, p.Values.Port, second.Values.Port)
 	assert.Equal(t, filepath.Join(filepath.Dir(p.LogFile), "ccm-2.log"), second.LogFile)
@@ -170,8 +170,8 @@ func TestReplicas(t *testing.T) {
 	says(t, second, fmt.Sprintf("127.0.0.1:%d %s", second.Values.Port, filepath.Join(filepath.Dir(p.Values.CloudConfig), "cloud-2.conf")))
 	running, err := p.Host.Running()
 	require.NoError(t, err)
-	assert.Contains(t, running, ComponentCCM)
-	assert.Contains(t, running, ComponentCCM+"-2")
+	assert.Contains(t, running, Component)
+	assert.Contains(t, running, Component+"-2")
 
 	require.NoError(t, second.Kill(t.Context()))
 	require.NoError(t, second.Kill(t.Context()), "it does not run")

@@ -1,7 +1,8 @@
-package conformance
-
-// A CCM that is a program on this machine: which flags, environment and
-// configuration it is given, and how it is started and stopped.
+// Package program runs a cloud controller manager under test as a process of this machine: with
+// which flags, environment and configuration, how it is started, stopped, killed and frozen, and
+// how further replicas of it come to run. It knows processes and the engine's CCM interface, and
+// nothing of clusters and clouds. Begin with CCM and Values.
+package program
 
 import (
 	"cmp"
@@ -11,60 +12,25 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
-	"text/template"
+	"syscall"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// ComponentCCM is the program's name among the lab's processes, by which the
+// Component is the program's name among the lab's processes, by which the
 // lab ends what a suite that was killed left behind.
-const ComponentCCM = "conformance-ccm"
+const Component = "conformance-ccm"
 
-// Values are what a Program's templates can name, as {{.Kubeconfig}}.
-type Values struct {
-	// Kubeconfig is a file: the way to the cluster.
-	Kubeconfig string
-	// CloudConfig is a file: the program's ConfigTemplate filled in, else what
-	// the lab gives its own CCM.
-	CloudConfig string
-	// ClusterName is the cluster's name, with which the cloud marks what is its.
-	ClusterName string
-	// ClusterCIDR is the range of pods' addresses.
-	ClusterCIDR string
-	// CloudURL is where the cloud's API is.
-	CloudURL string
-	// TokenFile holds the token that the CCM shows to the cloud.
-	TokenFile string
-	// Project is the cloud's project, or account, that the cluster is in.
-	Project string
-	// CAFile holds the certificate that signed the cloud's; "" where the cloud
-	// speaks plain HTTP.
-	CAFile string
-	// Address and Port are free to listen on, for health and metrics.
-	Address string
-	Port    int
-}
-
-// ValueNames are the fields of Values, as templates name them, for help and
-// messages.
-func ValueNames() string {
-	var names []string
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Values]()) {
-		names = append(names, "."+f.Name)
-	}
-	return strings.Join(names, ", ")
-}
-
-// Program is a CCM that is a program. It implements CCM. Args, Env and
+// CCM is a cloud controller manager that is a program. It implements conformance.CCM. Args, Env and
 // ConfigTemplate are templates (text/template) over Values.
-type Program struct {
+type CCM struct {
 	// Path is absolute: the program's working directory is the lab's folder.
 	Path string
 	Args []string
@@ -82,7 +48,7 @@ type Program struct {
 	// Noise, unless nil, matches lines that Log leaves out.
 	Noise *regexp.Regexp
 
-	component string // "" is ComponentCCM
+	component string // "" is Component
 
 	turn     sync.Mutex // held while it is being started or stopped
 	mu       sync.Mutex // guards what follows
@@ -90,20 +56,20 @@ type Program struct {
 	frozen   *process.Process // the last one that ever was
 	ended    string           // how it last ended by itself
 	crashes  chan struct{}
-	replicas map[int]*Program // others of the kind, by number
+	replicas map[int]*CCM // others of the kind, by number
 }
 
 var (
-	_ CCM  = (*Program)(nil)
-	_ Logs = (*Program)(nil)
+	_ conformance.CCM  = (*CCM)(nil)
+	_ conformance.Logs = (*CCM)(nil)
 )
 
 // Name is what a report calls it.
-func (p *Program) Name() string { return filepath.Base(p.Path) }
+func (p *CCM) Name() string { return filepath.Base(p.Path) }
 
 // Check says all that is wrong with the program and its templates, before there
 // is a lab to run it in.
-func (p *Program) Check() error {
+func (p *CCM) Check() error {
 	errs := []error{executable(p.Path)}
 	// With everything there and with nothing there: both branches of an if.
 	for name, text := range p.templates() {
@@ -123,25 +89,6 @@ func (p *Program) Check() error {
 	return errors.Join(errs...)
 }
 
-// templates yields them with what to call each.
-func (p *Program) templates() func(yield func(name, text string) bool) {
-	return func(yield func(name, text string) bool) {
-		for i, arg := range p.Args {
-			if !yield(fmt.Sprintf("argument %d, %q", i+1, arg), arg) {
-				return
-			}
-		}
-		for _, kv := range p.Env {
-			if !yield(fmt.Sprintf("environment %q", kv), kv) {
-				return
-			}
-		}
-		if p.ConfigTemplate != "" {
-			yield("the CCM's configuration", p.ConfigTemplate)
-		}
-	}
-}
-
 func executable(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -155,48 +102,9 @@ func executable(path string) error {
 	return nil
 }
 
-// everyValue has something in every field.
-func everyValue() Values {
-	var v Values
-	all := reflect.ValueOf(&v).Elem()
-	for i := range all.NumField() {
-		if f := all.Field(i); f.Kind() == reflect.String {
-			f.SetString("x")
-		} else {
-			f.SetInt(1)
-		}
-	}
-	return v
-}
-
-func fill(text string, v Values) (string, error) {
-	t, err := template.New("template").Parse(text)
-	if err != nil {
-		return "", err
-	}
-	var out strings.Builder
-	if err := t.Execute(&out, v); err != nil {
-		_, what, _ := strings.Cut(err.Error(), " at ") // Before that it says where, which the caller knows better.
-		return "", fmt.Errorf("%s; the fields are %s", what, ValueNames())
-	}
-	return out.String(), nil
-}
-
-func fillAll(texts []string, v Values) ([]string, error) {
-	var filled []string
-	for _, text := range texts {
-		s, err := fill(text, v)
-		if err != nil {
-			return nil, err
-		}
-		filled = append(filled, s)
-	}
-	return filled, nil
-}
-
 // Start writes the configuration and returns when the program runs, which does
 // not say that it will for long.
-func (p *Program) Start(ctx context.Context) error {
+func (p *CCM) Start(ctx context.Context) error {
 	p.turn.Lock()
 	defer p.turn.Unlock()
 	p.mu.Lock()
@@ -218,8 +126,8 @@ func (p *Program) Start(ctx context.Context) error {
 }
 
 // spec fills the templates in.
-func (p *Program) spec() (process.Spec, error) {
-	spec := process.Spec{Component: cmp.Or(p.component, ComponentCCM), Path: p.Path, LogFile: p.LogFile}
+func (p *CCM) spec() (process.Spec, error) {
+	spec := process.Spec{Component: cmp.Or(p.component, Component), Path: p.Path, LogFile: p.LogFile}
 	var err1, err2, err3 error
 	spec.Args, err1 = fillAll(p.Args, p.Values)
 	spec.Env, err2 = fillAll(p.Env, p.Values)
@@ -233,11 +141,11 @@ func (p *Program) spec() (process.Spec, error) {
 }
 
 // CommandLine fills the templates of the arguments in.
-func (p *Program) CommandLine() ([]string, error) { return fillAll(p.Args, p.Values) }
+func (p *CCM) CommandLine() ([]string, error) { return fillAll(p.Args, p.Values) }
 
 // watch waits for the program to end, and tells unless Stop, Kill or Freeze was
 // why.
-func (p *Program) watch(run *process.Process) {
+func (p *CCM) watch(run *process.Process) {
 	_ = run.Wait(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,12 +166,15 @@ func (p *Program) watch(run *process.Process) {
 	}
 }
 
+// crashBuffer is how many ends that nobody has asked about are kept.
+const crashBuffer = 10
+
 // stopGrace is how long it has to end when it is asked to.
 const stopGrace = 5 * time.Second
 
 // Stop asks it to end, and kills it if it does not, or if ctx ends. One that was
 // frozen is killed: it might not hear.
-func (p *Program) Stop(ctx context.Context) error {
+func (p *CCM) Stop(ctx context.Context) error {
 	p.turn.Lock()
 	defer p.turn.Unlock()
 	run, grace := p.letGo(), stopGrace
@@ -277,15 +188,15 @@ func (p *Program) Stop(ctx context.Context) error {
 }
 
 // Crashed gets a value each time it ends without Stop.
-func (p *Program) Crashed() <-chan struct{} {
+func (p *CCM) Crashed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.told()
 }
 
-func (p *Program) told() chan struct{} {
+func (p *CCM) told() chan struct{} {
 	if p.crashes == nil {
-		p.crashes = make(chan struct{}, 2*maxCrashes)
+		p.crashes = make(chan struct{}, crashBuffer)
 	}
 	return p.crashes
 }
@@ -294,7 +205,7 @@ func (p *Program) told() chan struct{} {
 const manyLines = 1000
 
 // Log is the last lines of what it has said, and how it ended if it did.
-func (p *Program) Log(lines int) []string {
+func (p *CCM) Log(lines int) []string {
 	said, err := process.Tail(p.LogFile, manyLines)
 	if err != nil {
 		said = []string{"its log cannot be read: " + err.Error()}
@@ -310,7 +221,7 @@ func (p *Program) Log(lines int) []string {
 }
 
 // LogFiles implements Logs.
-func (p *Program) LogFiles() []string {
+func (p *CCM) LogFiles() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	files := []string{p.LogFile}
@@ -318,4 +229,55 @@ func (p *Program) LogFiles() []string {
 		files = append(files, p.replicas[number].LogFile)
 	}
 	return files
+}
+
+// Running implements Replica.
+func (p *CCM) Running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running != nil
+}
+
+// Kill implements Replica.
+func (p *CCM) Kill(ctx context.Context) error {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	run := p.letGo()
+	if run == nil {
+		return nil
+	}
+	if err := run.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	return run.Wait(ctx)
+}
+
+// Freeze implements Replica.
+func (p *CCM) Freeze() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running == nil {
+		return errors.New("it does not run")
+	}
+	p.frozen = p.running
+	return p.running.Signal(syscall.SIGSTOP)
+}
+
+// Thaw implements Replica.
+func (p *CCM) Thaw() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running == nil {
+		return errors.New("it does not run")
+	}
+	return p.running.Signal(syscall.SIGCONT)
+}
+
+// letGo has the program's end be no crash any more.
+func (p *CCM) letGo() *process.Process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	run := p.running
+	p.running, p.ended = nil, ""
+	return run
 }

@@ -1,4 +1,7 @@
-package conformance
+// Package report writes what came out of a run of the conformance suite: YAML for people and
+// programs, JUnit's XML for CI systems, and an HTML page with the tests' timelines. It draws no
+// conclusions: results and verdicts are those of conformance.Report. Begin with WriteFiles.
+package report
 
 import (
 	"errors"
@@ -8,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
 // Files are the names of those that WriteFiles writes.
@@ -16,10 +20,10 @@ var Files = []string{"report.yaml", "junit.xml", "report.html"}
 // WriteFiles writes the report into a folder, which is made if it is not there:
 // report.yaml for people and programs, junit.xml for CI systems, report.html for
 // people, with what happened in each test. A file is replaced as a whole. It returns those that were written.
-func (r *Report) WriteFiles(dir string) (files []string, err error) {
+func WriteFiles(r *conformance.Report, dir string) (files []string, err error) {
 	report, err1 := yaml.Marshal(r)
-	junit, err2 := r.JUnit()
-	page, err3 := r.HTML()
+	junit, err2 := JUnit(r)
+	page, err3 := HTML(r)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}

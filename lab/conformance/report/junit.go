@@ -1,4 +1,4 @@
-package conformance
+package report
 
 // The report as CI systems read it: JUnit's XML, of which there is no standard,
 // in the form that all of them take.
@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
 type junitSuites struct {
@@ -53,9 +55,9 @@ type junitMessage struct {
 // JUnit is the report with one suite for each profile. It has a failure exactly
 // if the report has not passed: what failed and is not required is skipped
 // there.
-func (r *Report) JUnit() ([]byte, error) {
+func JUnit(r *conformance.Report) ([]byte, error) {
 	all := junitSuites{Name: "conformance", Time: r.Seconds}
-	for _, p := range Profiles {
+	for _, p := range conformance.Profiles {
 		s := junitSuite{Name: string(p)}
 		for _, t := range r.Tests {
 			if t.Profile == p {
@@ -66,7 +68,7 @@ func (r *Report) JUnit() ([]byte, error) {
 			all.add(s, r)
 		}
 	}
-	if why := r.unfit(); why != "" {
+	if why := runFailure(r); why != "" {
 		s := junitSuite{Name: "Run"}
 		message, _, _ := strings.Cut(why, "\n")
 		s.add(junitCase{Suite: s.Name, Name: "run", Failure: &junitMessage{message, why}})
@@ -76,8 +78,8 @@ func (r *Report) JUnit() ([]byte, error) {
 	return append([]byte(xml.Header), append(data, '\n')...), err
 }
 
-// unfit says why the run as a whole has failed, beside its tests.
-func (r *Report) unfit() string {
+// runFailure says why the run as a whole has failed, beside its tests.
+func runFailure(r *conformance.Report) string {
 	if r.Unfinished != "" {
 		return "the run was not finished\n" + r.Unfinished
 	}
@@ -85,14 +87,14 @@ func (r *Report) unfit() string {
 		return fmt.Sprintf("the CCM ended by itself %d times\n%s", len(r.Crashes), strings.Join(r.Crashes, "\n\n"))
 	}
 	for _, t := range r.Tests {
-		if t.Result == Passed || t.Result == Failed && t.Required {
+		if t.Result == conformance.Passed || t.Result == conformance.Failed && t.Required {
 			return ""
 		}
 	}
 	return "not a single test passed"
 }
 
-func (a *junitSuites) add(s junitSuite, r *Report) {
+func (a *junitSuites) add(s junitSuite, r *conformance.Report) {
 	s.Timestamp = r.Date.UTC().Format(time.RFC3339)
 	s.Properties = []junitProperty{
 		{"implementation", strings.TrimSpace(r.Implementation.Name + " " + r.Implementation.Version)},
@@ -117,16 +119,16 @@ func (s *junitSuite) add(c junitCase) {
 	s.Cases = append(s.Cases, c)
 }
 
-func junitCaseOf(t TestReport) junitCase {
+func junitCaseOf(t conformance.TestReport) junitCase {
 	c := junitCase{Suite: string(t.Profile), Name: t.ID, Time: t.Seconds, Out: strings.Join(t.Notes, "\n")}
 	reasons := strings.Join(t.Reasons, "\n")
 	message, _, _ := strings.Cut(reasons, "\n")
 	switch {
-	case t.Result == Skipped:
+	case t.Result == conformance.Skipped:
 		c.Skipped = &junitMessage{message, reasons}
-	case t.Result == Failed && t.Required:
+	case t.Result == conformance.Failed && t.Required:
 		c.Failure = &junitMessage{message, reasons}
-	case t.Result == Failed:
+	case t.Result == conformance.Failed:
 		c.Skipped = &junitMessage{"not required: " + message, reasons}
 	}
 	return c

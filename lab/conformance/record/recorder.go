@@ -1,4 +1,4 @@
-package conformance
+package record
 
 // The recorder is told, or finds out, what happens while tests run, and makes a
 // timeline of it for each. It changes no verdict: what it cannot see is missing
@@ -32,13 +32,14 @@ const (
 )
 
 // recorder of a run. A nil one records nothing.
-type recorder struct {
-	journal Journal // nil if the cloud keeps none
-	logs    Logs    // nil if the CCM has no files
+type Recorder struct {
+	journal Journal  // nil if the cloud keeps none
+	logs    LogFiles // nil if the CCM has no files
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	watches informers.SharedInformerFactory
-	told    func(what string, failed bool) // of steps; may be nil
+	// OnStep, unless nil, is called with each step as it begins, and with its error when it fails.
+	OnStep func(what string, failed bool)
 
 	// Only the goroutine that polls has these.
 	since      time.Time
@@ -49,18 +50,17 @@ type recorder struct {
 	mu        sync.Mutex // guards what follows
 	belonging belonging
 	items     []*item
-	open      []*trace // without a timeline yet
+	open      []*Trace // without a timeline yet
 	timelines map[string]*Timeline
 }
 
-// record begins. run sets the names of this run's things apart.
-func record(kube kubernetes.Interface, cloud Cloud, ccm CCM, run string) *recorder {
-	r := &recorder{
-		since: time.Now(), known: map[string]time.Time{}, tails: map[string]*tail{},
+// Start begins to record. journal is nil if the cloud keeps none, logs if the CCM has no files.
+// run sets the names of this run's things apart.
+func Start(kube kubernetes.Interface, journal Journal, logs LogFiles, run string) *Recorder {
+	r := &Recorder{
+		journal: journal, logs: logs, since: time.Now(), known: map[string]time.Time{}, tails: map[string]*tail{},
 		belonging: newBelonging(run), timelines: map[string]*Timeline{},
 	}
-	r.journal, _ = As[Journal](cloud)
-	r.logs, _ = ccm.(Logs)
 	r.follow(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -80,8 +80,8 @@ func record(kube kubernetes.Interface, cloud Cloud, ccm CCM, run string) *record
 	return r
 }
 
-// close ends the recording, and returns the timelines by the tests' IDs.
-func (r *recorder) close() map[string]*Timeline {
+// Close ends the recording, and returns the timelines by the tests' IDs.
+func (r *Recorder) Close() map[string]*Timeline {
 	if r == nil {
 		return nil
 	}
@@ -96,14 +96,14 @@ func (r *recorder) close() map[string]*Timeline {
 		if t.ended.IsZero() {
 			t.ended = now // It was left behind.
 		}
-		r.timelines[t.test.ID] = r.belonging.timelineOf(t, r.items)
+		r.timelines[t.id] = r.belonging.timelineOf(t, r.items)
 	}
 	r.open, r.items = nil, nil
 	return r.timelines
 }
 
 // round reads what is new, and settles the tests that ended before that.
-func (r *recorder) round(ctx context.Context) {
+func (r *Recorder) round(ctx context.Context) {
 	now := time.Now()
 	settled := now.Add(-settles)
 	if err := r.poll(ctx); err != nil {
@@ -111,7 +111,7 @@ func (r *recorder) round(ctx context.Context) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var open []*trace
+	var open []*Trace
 	oldest := settled
 	for _, t := range r.open {
 		if t.ended.IsZero() || t.ended.After(settled) {
@@ -121,14 +121,14 @@ func (r *recorder) round(ctx context.Context) {
 			}
 			continue
 		}
-		r.timelines[t.test.ID] = r.belonging.timelineOf(t, r.items)
+		r.timelines[t.id] = r.belonging.timelineOf(t, r.items)
 	}
 	r.open = open
 	r.drop(func(i *item) bool { return i.At.Before(oldest) })
 }
 
 // drop forgets items, and tells how many.
-func (r *recorder) drop(which func(*item) bool) (dropped int) {
+func (r *Recorder) drop(which func(*item) bool) (dropped int) {
 	kept := r.items[:0:0]
 	for _, i := range r.items {
 		if which(i) {
@@ -142,7 +142,7 @@ func (r *recorder) drop(which func(*item) bool) (dropped int) {
 }
 
 // poll reads the journal and the log.
-func (r *recorder) poll(ctx context.Context) error {
+func (r *Recorder) poll(ctx context.Context) error {
 	r.follow(false)
 	if r.journal == nil {
 		return nil
@@ -178,7 +178,7 @@ func (r *recorder) poll(ctx context.Context) error {
 	return nil
 }
 
-func (r *recorder) add(i *item) {
+func (r *Recorder) add(i *item) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keep(i)
@@ -186,7 +186,7 @@ func (r *recorder) add(i *item) {
 
 // keep keeps an item. When there are too many, the older half is lost but for
 // what the tests themselves did.
-func (r *recorder) keep(i *item) {
+func (r *Recorder) keep(i *item) {
 	if len(r.items) >= maxItems {
 		n := 0
 		lost := r.drop(func(i *item) bool { n++; return n < maxItems/2 && i.of == nil })
@@ -198,12 +198,12 @@ func (r *recorder) keep(i *item) {
 }
 
 // tell keeps what has just been seen.
-func (r *recorder) tell(s Source, failed bool, subject, format string, args ...any) {
+func (r *Recorder) tell(s Source, failed bool, subject, format string, args ...any) {
 	r.add(&item{Entry: Entry{At: time.Now(), Source: s, Subject: subject, Text: clean(fmt.Sprintf(format, args...)), Failed: failed}})
 }
 
-// note keeps what the suite does to the CCM, which is any test's.
-func (r *recorder) note(what string) (ended func(error)) {
+// BeginStep keeps what the suite does to the CCM, which is any test's.
+func (r *Recorder) BeginStep(what string) (ended func(error)) {
 	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
 	r.add(i)
 	r.say(i.Text, false)
@@ -211,13 +211,13 @@ func (r *recorder) note(what string) (ended func(error)) {
 }
 
 // say tells of a step while it is taken.
-func (r *recorder) say(what string, failed bool) {
-	if r.told != nil {
-		r.told(what, failed)
+func (r *Recorder) say(what string, failed bool) {
+	if r.OnStep != nil {
+		r.OnStep(what, failed)
 	}
 }
 
-func (r *recorder) finished(i *item, err error, detail string) {
+func (r *Recorder) finished(i *item, err error, detail string) {
 	// That time was up is told by what waited.
 	failed := err != nil && !errors.Is(err, context.Canceled)
 	r.mu.Lock()
@@ -232,9 +232,10 @@ func (r *recorder) finished(i *item, err error, detail string) {
 }
 
 // trace is what a test tells the recorder. A nil one tells nothing.
-type trace struct {
-	recorder *recorder
-	test     Test
+type Trace struct {
+	recorder *Recorder
+	id       string
+	alone    bool // no other test runs meanwhile
 	began    time.Time
 	// The recorder's mu guards these.
 	ended       time.Time
@@ -242,18 +243,20 @@ type trace struct {
 	steps, lost int
 }
 
-func (r *recorder) begin(test Test, began time.Time) *trace {
+// Begin begins the trace of a test. alone says that no other test runs meanwhile.
+func (r *Recorder) Begin(id string, alone bool, began time.Time) *Trace {
 	if r == nil {
 		return nil
 	}
-	t := &trace{recorder: r, test: test, began: began}
+	t := &Trace{recorder: r, id: id, alone: alone, began: began}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = append(r.open, t)
 	return t
 }
 
-func (t *trace) end(failed bool) {
+// End says that the test has ended, and whether it failed.
+func (t *Trace) End(failed bool) {
 	if t == nil {
 		return
 	}
@@ -262,33 +265,23 @@ func (t *trace) end(failed bool) {
 	t.ended, t.failed = time.Now(), failed
 }
 
-// suite is one whose cloud is recorded as this test's.
-func (t *trace) suite(all *Suite) *Suite {
-	if t == nil {
-		return all
-	}
-	mine := *all
-	mine.Cloud = recorded{Cloud: all.Cloud, trace: t}
-	return &mine
-}
-
-// step keeps what the test has done.
-func (t *trace) step(format string, args ...any) {
+// Step keeps what the test has done.
+func (t *Trace) Step(format string, args ...any) {
 	if t != nil {
 		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(fmt.Sprintf(format, args...))}})
 	}
 }
 
-// failure keeps why the test has failed.
-func (t *trace) failure(why string) {
+// Failure keeps why the test has failed.
+func (t *Trace) Failure(why string) {
 	if t != nil {
 		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean("failed: " + why), Failed: true}})
 	}
 }
 
-// begin keeps what the test does, and returns what is to be told when it is
+// Begin keeps what the test does, and returns what is to be told when it is
 // over.
-func (t *trace) begin(what string) (ended func(err error, detail string)) {
+func (t *Trace) Begin(what string) (ended func(err error, detail string)) {
 	if t == nil {
 		return func(error, string) {}
 	}
@@ -297,7 +290,7 @@ func (t *trace) begin(what string) (ended func(err error, detail string)) {
 	return func(err error, detail string) { t.recorder.finished(i, err, detail) }
 }
 
-func (t *trace) keep(i *item) {
+func (t *Trace) keep(i *item) {
 	t.recorder.say(i.Text, i.Failed)
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
@@ -308,8 +301,8 @@ func (t *trace) keep(i *item) {
 	t.recorder.keep(i)
 }
 
-// owns says that names with this serial number are the test's.
-func (t *trace) owns(serial int64) {
+// OwnSerial says that names with this serial number are the test's.
+func (t *Trace) OwnSerial(serial int64) {
 	if t == nil {
 		return
 	}
@@ -318,8 +311,8 @@ func (t *trace) owns(serial int64) {
 	t.recorder.belonging.serials[serial] = t
 }
 
-// learn says that an ID is of one of the test's things, of this name.
-func (t *trace) learn(id, name string) {
+// Learn says that an ID is of one of the test's things, of this name.
+func (t *Trace) Learn(id, name string) {
 	if t == nil || id == "" {
 		return
 	}
@@ -328,14 +321,16 @@ func (t *trace) learn(id, name string) {
 	t.recorder.belonging.ids[id], t.recorder.belonging.names[id] = t, name
 }
 
-// learnBalancers learns whose these are by the Services they are for.
-func (t *trace) learnBalancers(all []Balancer) {
+// LearnOwned says that an ID is of a thing that belongs to another, by that one's ID: it is of the
+// same test, and is called by the same name.
+func (t *Trace) LearnOwned(id, ownerID string) {
+	if t == nil {
+		return
+	}
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
 	b := &t.recorder.belonging
-	for _, one := range all {
-		if owner := b.ids[string(one.Service)]; owner != nil {
-			b.ids[one.ID], b.names[one.ID] = owner, b.names[string(one.Service)]
-		}
+	if owner := b.ids[ownerID]; owner != nil {
+		b.ids[id], b.names[id] = owner, b.names[ownerID]
 	}
 }

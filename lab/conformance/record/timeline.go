@@ -1,16 +1,17 @@
-package conformance
+package record
 
 // What happened while a test ran, on one clock: which entries there are, which
 // of them are a test's, and how many of them are kept.
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/internal/plaintext"
 )
 
 // Source is who tells of something.
@@ -56,15 +57,15 @@ type Timeline struct {
 }
 
 const (
-	// keptOfFailed and keptOfPassed are how many entries of a test are kept, and
+	// KeptOfFailed and KeptOfPassed are how many entries of a test are kept, and
 	// keptBeside how many of them may be other tests' as well.
-	keptOfFailed, keptOfPassed, keptBeside = 2000, 600, 200
-	// longest is how many characters of a text are kept.
-	longest = 400
+	KeptOfFailed, KeptOfPassed, keptBeside = 2000, 600, 200
+	// MaxTextLength is how many characters of a text are kept.
+	MaxTextLength = 400
 )
 
-// cut leaves so many entries at most, of the begin and the end as many.
-func (t *Timeline) cut(most int) {
+// Cut leaves so many entries at most, of the begin and the end as many.
+func (t *Timeline) Cut(most int) {
 	n := len(t.Entries)
 	if n <= most {
 		return
@@ -77,17 +78,17 @@ func (t *Timeline) cut(most int) {
 // item is an entry that is not yet in anybody's timeline.
 type item struct {
 	Entry
-	of *trace // whose it is; nil if that is to be found out
+	of *Trace // whose it is; nil if that is to be found out
 }
 
 // clean is what can be shown of a text.
 func clean(text string) string {
-	text = legible([]string{strings.Join(strings.Fields(text), " ")})[0]
-	if len(text) <= longest { // Bytes are at least as many as characters.
+	text = plaintext.Lines([]string{strings.Join(strings.Fields(text), " ")})[0]
+	if len(text) <= MaxTextLength { // Bytes are at least as many as characters.
 		return text
 	}
-	if r := []rune(text); len(r) > longest {
-		return string(r[:longest]) + " …"
+	if r := []rune(text); len(r) > MaxTextLength {
+		return string(r[:MaxTextLength]) + " …"
 	}
 	return text
 }
@@ -96,20 +97,20 @@ func clean(text string) string {
 // of this run in them, and the cloud's IDs are known from who made them.
 type belonging struct {
 	serial  *regexp.Regexp
-	serials map[int64]*trace
-	ids     map[string]*trace
+	serials map[int64]*Trace
+	ids     map[string]*Trace
 	names   map[string]string // of IDs
 }
 
 func newBelonging(run string) belonging {
 	return belonging{
 		serial:  regexp.MustCompile("-" + regexp.QuoteMeta(run) + "-([0-9]+)"),
-		serials: map[int64]*trace{}, ids: map[string]*trace{}, names: map[string]string{},
+		serials: map[int64]*Trace{}, ids: map[string]*Trace{}, names: map[string]string{},
 	}
 }
 
-func (b *belonging) owners(texts ...string) (all []*trace) {
-	add := func(t *trace) {
+func (b *belonging) owners(texts ...string) (all []*Trace) {
+	add := func(t *Trace) {
 		if t != nil && !slices.Contains(all, t) {
 			all = append(all, t)
 		}
@@ -134,7 +135,7 @@ func notOfID(r rune) bool {
 // timelineOf chooses from all that happened what belongs to a test: what is about
 // its things, and what is about nobody's. If other tests ran at the same time,
 // that may be theirs as well.
-func (b *belonging) timelineOf(t *trace, all []*item) *Timeline {
+func (b *belonging) timelineOf(t *Trace, all []*item) *Timeline {
 	line := &Timeline{Began: t.began, Took: t.ended.Sub(t.began)}
 	beside := 0
 	for _, i := range all {
@@ -145,7 +146,7 @@ func (b *belonging) timelineOf(t *trace, all []*item) *Timeline {
 		switch owners := b.owners(e.Subject, e.Text); {
 		case i.of != nil && i.of != t, i.of == nil && len(owners) > 0 && !slices.Contains(owners, t):
 			continue
-		case i.of == nil && len(owners) == 0 && !t.test.Alone:
+		case i.of == nil && len(owners) == 0 && !t.alone:
 			e.Beside = true
 		}
 		if name := b.names[e.Subject]; name != "" {
@@ -162,9 +163,9 @@ func (b *belonging) timelineOf(t *trace, all []*item) *Timeline {
 	})
 	line.LeftOut, line.Head = max(0, beside-keptBeside)+t.lost, len(line.Entries)
 	if t.failed {
-		line.cut(keptOfFailed)
+		line.Cut(KeptOfFailed)
 	} else {
-		line.cut(keptOfPassed)
+		line.Cut(KeptOfPassed)
 	}
 	return line
 }
@@ -188,20 +189,6 @@ func together(entries []Entry) []Entry {
 
 func same(a, b Entry) bool {
 	return a.Subject == b.Subject && a.Text == b.Text && a.Failed == b.Failed && a.Beside == b.Beside
-}
-
-// share tells how many entries each of several timelines may have, so that they
-// have no more than total together: the short ones all of theirs.
-func share(lengths []int, total int) int {
-	sorted := slices.Clone(lengths)
-	slices.Sort(sorted)
-	for i, n := range sorted {
-		if each := total / (len(sorted) - i); n > each {
-			return each
-		}
-		total -= n
-	}
-	return cmp.Or(slices.Max(append(sorted, 0)), 1)
 }
 
 // outcomeOf is what is told of something when it is over.

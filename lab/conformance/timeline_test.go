@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // journaled is a cloud of records that keeps a journal. Whoever reads it gets
@@ -28,13 +30,12 @@ type journaled struct {
 	mu        sync.Mutex
 	calls     []Call
 	balancers []Balancer
-	err       error
 }
 
 func (c *journaled) CallsSince(_ context.Context, since time.Time) ([]Call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(c.calls), func(one Call) bool { return one.Answered.Before(since) }), c.err
+	return slices.DeleteFunc(slices.Clone(c.calls), func(one Call) bool { return one.Answered.Before(since) }), nil
 }
 
 func (c *journaled) called(operation, resource, answer string) {
@@ -43,12 +44,6 @@ func (c *journaled) called(operation, resource, answer string) {
 	c.calls = append(c.calls, Call{
 		ID: fmt.Sprint(len(c.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource, Answer: answer, Failed: answer != "200",
 	})
-}
-
-func (c *journaled) fails(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.err = err
 }
 
 func (c *journaled) Features() []Feature { return nil }
@@ -77,7 +72,7 @@ type said struct {
 func (s said) LogFiles() []string { return s.files }
 
 // told are a timeline's entries as lines.
-func told(line *Timeline) (lines []string) {
+func told(line *record.Timeline) (lines []string) {
 	for _, e := range line.Entries {
 		text := fmt.Sprintf("%.1f %s", e.At.Sub(line.Began).Seconds(), e.Source)
 		if e.Failed {
@@ -111,9 +106,9 @@ func record1(t *testing.T, do func(b *bench)) {
 		require.NoError(t, os.WriteFile(b.log, []byte("of an earlier run\n"), 0o600))
 		b.run = newRun(Options{Implementation: Implementation{Cloud: b.cloud}})
 		b.run.suite.Kube = b.kube
-		b.run.recorder = record(b.kube, b.cloud, said{files: []string{b.log}}, "abcd")
+		b.run.recorder = record.Start(b.kube, b.cloud, said{files: []string{b.log}}, "abcd")
 		synctest.Wait()
-		time.Sleep(recordEvery / 10) // What happens at a full second is not read at the same time.
+		time.Sleep(time.Second / 10) // What happens at a full second is not read at the same time.
 		do(b)
 	})
 }
@@ -121,8 +116,8 @@ func record1(t *testing.T, do func(b *bench)) {
 func (b *bench) test(id string, alone bool) *T {
 	test := core(id, nil)
 	test.Alone = alone
-	trace := b.run.recorder.begin(test, time.Now())
-	return &T{Suite: trace.suite(b.run.suite), test: test, ctx: b.Context(), trace: trace}
+	trace := b.run.recorder.Begin(id, alone, time.Now())
+	return &T{Suite: b.run.suite.traced(trace), test: test, ctx: b.Context(), trace: trace}
 }
 
 func (b *bench) says(format string, args ...any) {
@@ -172,9 +167,9 @@ func TestTimeline(t *testing.T) {
 		synctest.Wait()
 		require.Error(t, one.Cloud.TerminateInstance(ctx, i.ID))
 		one.Errorf("it does not")
-		one.trace.end(true)
+		one.trace.End(true)
 		time.Sleep(time.Minute) // Long settled.
-		line := b.run.recorder.close()["one"]
+		line := b.run.recorder.Close()["one"]
 		assert.Equal(t, 3*time.Second, line.Took)
 		assert.Equal(t, []string{
 			"0.0 step: creating instance " + name + ": i-w",
@@ -204,7 +199,7 @@ func TestTimelinesBeside(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: ns},
 				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 			}
-			t.trace.learn(uid, "Service s")
+			t.trace.Learn(uid, "Service s")
 			svc, err := b.kube.CoreV1().Services(ns).Create(ctx, svc, metav1.CreateOptions{})
 			require.NoError(b, err)
 			synctest.Wait()
@@ -231,9 +226,9 @@ func TestTimelinesBeside(t *testing.T) {
 		b.cloud.balancers = []Balancer{{ID: "lb-2", Service: "uid-two"}, {ID: "lb-3", Service: "nobody's"}}
 		_, err = one.Cloud.Balancers(ctx)
 		require.NoError(t, err)
-		one.trace.end(false)
-		two.trace.end(false)
-		lines := b.run.recorder.close()
+		one.trace.End(false)
+		two.trace.End(false)
+		lines := b.run.recorder.Close()
 		assert.Equal(t, []string{
 			"0.0 service one-abcd-1/s: created, of type LoadBalancer",
 			"0.0 service one-abcd-1/s: + finalizer f; + ingress 1.2.3.4",
@@ -253,52 +248,6 @@ func TestTimelinesBeside(t *testing.T) {
 			"0.9 log: about one-abcd-1/s and two-abcd-2/s",
 			"0.9 log?: about one-abcd-17/s",
 		}, told(lines["two"]))
-	})
-}
-
-// A test with a thousand nodes, or a CCM that says a lot, costs no more than
-// there is a place for.
-func TestTimelineIsBounded(t *testing.T) {
-	record1(t, func(b *bench) {
-		one := b.test("one", true)
-		name := one.Name("n")
-		for i := range maxItems + 1000 {
-			b.run.recorder.tell(SourceNode, false, name, "change %d", i)
-		}
-		for i := range maxSteps + 10 {
-			one.Logf("step %d %s", i, strings.Repeat("é", 1000))
-		}
-		b.says("%s\n", strings.Repeat("x", maxLine*3))
-		time.Sleep(10 * time.Second)
-		one.trace.end(true)
-		assert.LessOrEqual(t, len(b.run.recorder.items), maxItems)
-		line := b.run.recorder.close()["one"]
-		assert.Len(t, line.Entries, keptOfFailed)
-		assert.Equal(t, maxItems+1000+maxSteps+10+1-keptOfFailed, line.LeftOut)
-		assert.Equal(t, keptOfFailed/2, line.Head)
-		for _, e := range line.Entries {
-			assert.LessOrEqual(t, len([]rune(e.Text)), longest+2)
-		}
-		assert.Empty(t, b.run.recorder.items)
-	})
-}
-
-// A journal that fails costs its calls, is told of once, and holds nothing up.
-func TestJournalFails(t *testing.T) {
-	record1(t, func(b *bench) {
-		b.cloud.fails(errors.New("down"))
-		one := b.test("one", true)
-		time.Sleep(5 * time.Second)
-		b.cloud.fails(nil)
-		b.cloud.called("listRoutes", "", "200")
-		time.Sleep(5 * time.Second)
-		one.trace.end(false)
-		time.Sleep(time.Minute)
-		b.run.recorder.mu.Lock()
-		assert.Len(t, b.run.recorder.timelines, 1, "it is settled before the end")
-		assert.Empty(t, b.run.recorder.items)
-		b.run.recorder.mu.Unlock()
-		assert.Equal(t, []string{"0.9 step!: the cloud does not say which calls it gets: down", "5.0 call: listRoutes → 200"}, told(b.run.recorder.close()["one"]))
 	})
 }
 
@@ -322,10 +271,10 @@ func TestStepsOfATest(t *testing.T) {
 		}))
 		test.Bound = 10 * time.Second
 		r := newRun(Options{Tests: []Test{test}})
-		r.recorder, r.ccm.noted = b.run.recorder, b.run.recorder.note
+		r.recorder, r.ccm.noted = b.run.recorder, b.run.recorder.BeginStep
 		var mu sync.Mutex
 		var live []string
-		r.recorder.told = func(what string, failed bool) {
+		r.recorder.OnStep = func(what string, failed bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			live = append(live, fmt.Sprint(what, " ", failed))
@@ -348,7 +297,7 @@ func TestStepsOfATest(t *testing.T) {
 			"10.0 step: the test has ended; what it made is undone",
 			"11.0 step: undone",
 			"11.0 step: stopping the CCM",
-		}, told(b.run.recorder.close()["one"]))
+		}, told(b.run.recorder.Close()["one"]))
 	})
 }
 
@@ -362,61 +311,4 @@ func TestDriverBehindTheRecorder(t *testing.T) {
 	assert.Same(t, cloud, found)
 	_, ok = As[CCM](given)
 	assert.False(t, ok)
-}
-
-// When a line was said, whoever wrote it.
-func TestLines(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("here", 3600))
-	read := now.Add(-time.Minute)
-	for line, want := range map[string]struct {
-		ago    time.Duration
-		text   string
-		failed bool
-	}{
-		"I0301 11:59:30.500000   77 a.go:1] hello":              {29500 * time.Millisecond, "I a.go:1] hello", false},
-		"E0301 03:59:59.000000   77 a.go:1] another zone":       {time.Second, "E a.go:1] another zone", true},
-		"W0301 12:00:30.000000   77 a.go:1] clocks differ":      {0, "W a.go:1] clocks differ", false},
-		"I0301 11:53:30.000000   77 a.go:1] clocks differ":      {time.Minute, "I a.go:1] clocks differ", false},
-		"F1399 99:99:99.000000   77 a.go:1] no time":            {0, "F a.go:1] no time", true},
-		`time=2026-03-01T10:59:50Z level=ERROR msg="slog"`:      {10 * time.Second, `time=2026-03-01T10:59:50Z level=ERROR msg="slog"`, true},
-		`{"level":"error","ts":1772362790.25,"msg":"zap"}`:      {9750 * time.Millisecond, `{"level":"error","ts":1772362790.25,"msg":"zap"}`, true},
-		`{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`: {500 * time.Millisecond, `{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`, false},
-		"plain": {0, "plain", false},
-		"":      {0, "", false},
-	} {
-		e := (&tail{read: read}).entry([]byte(line), now)
-		assert.Equal(t, want.text, e.Text)
-		assert.Equal(t, want.ago, now.Sub(e.At), line)
-		assert.Equal(t, want.failed, e.Failed, line)
-	}
-	// What has no time is of the line before.
-	x := &tail{read: read}
-	first := x.entry([]byte("E0301 11:59:30.000000 77 a.go:1] panic"), now)
-	assert.Equal(t, first.At, x.entry([]byte("goroutine 1"), now).At)
-}
-
-// A file that is cut, or comes later, or has no end of a line yet.
-func TestTail(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "log")
-	x := &tail{}
-	next := func(write string) (lines []string) {
-		if write != "" {
-			require.NoError(t, os.WriteFile(file, []byte(write), 0o600))
-		}
-		for _, line := range x.next(file) {
-			lines = append(lines, string(line))
-		}
-		return lines
-	}
-	assert.Empty(t, next(""))
-	assert.Equal(t, []string{"a"}, next("a\nb"))
-	assert.Equal(t, []string{"bc"}, next("a\nbc\n"))
-	assert.Equal(t, []string{"x"}, next("x\n"), "it was begun anew")
-}
-
-func TestShare(t *testing.T) {
-	assert.Equal(t, 3, share([]int{1, 2, 3}, 100))
-	assert.Equal(t, 4, share([]int{1, 2, 30, 40}, 11))
-	assert.Equal(t, 2, share([]int{9, 9, 9}, 8))
-	assert.Equal(t, 1, share(nil, 8))
 }

@@ -6,31 +6,43 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
 // recorded notes what is asked of a Cloud. Questions are left out: tests ask
 // many times a second.
 type recorded struct {
 	Cloud
-	trace *trace
+	trace *record.Trace
+}
+
+// traced is the suite with a cloud whose use is in a test's timeline.
+func (s *Suite) traced(trace *record.Trace) *Suite {
+	if trace == nil {
+		return s
+	}
+	mine := *s
+	mine.Cloud = recorded{Cloud: s.Cloud, trace: trace}
+	return &mine
 }
 
 // Unwrap is for As.
 func (c recorded) Unwrap() Cloud { return c.Cloud }
 
 func (c recorded) CreateInstance(ctx context.Context, spec InstanceSpec) (Instance, error) {
-	ended := c.trace.begin("creating instance " + spec.Name)
+	ended := c.trace.Begin("creating instance " + spec.Name)
 	i, err := c.Cloud.CreateInstance(ctx, spec)
-	c.trace.learn(i.ID, spec.Name)
+	c.trace.Learn(i.ID, spec.Name)
 	ended(err, i.ID)
 	return i, err
 }
 
 func (c recorded) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
-	ended := c.trace.begin(fmt.Sprintf("creating instances: %d", len(specs)))
+	ended := c.trace.Begin(fmt.Sprintf("creating instances: %d", len(specs)))
 	all, err := c.Cloud.CreateInstances(ctx, specs)
 	for _, i := range all {
-		c.trace.learn(i.ID, i.Name)
+		c.trace.Learn(i.ID, i.Name)
 	}
 	ended(err, "")
 	return all, err
@@ -49,15 +61,15 @@ func (c recorded) DivertRoute(ctx context.Context, id, instanceID string) error 
 }
 
 func (c recorded) CreateStrangerRoute(ctx context.Context, destination, instanceID string) (Route, error) {
-	ended := c.trace.begin(fmt.Sprintf("creating a stranger's route for %s to instance %s", destination, instanceID))
+	ended := c.trace.Begin(fmt.Sprintf("creating a stranger's route for %s to instance %s", destination, instanceID))
 	r, err := c.Cloud.CreateStrangerRoute(ctx, destination, instanceID)
-	c.trace.learn(r.ID, "a stranger's")
+	c.trace.Learn(r.ID, "a stranger's")
 	ended(err, r.ID)
 	return r, err
 }
 
 func (c recorded) LimitRoutes(ctx context.Context) (func(context.Context) error, error) {
-	ended := c.trace.begin("limiting routes")
+	ended := c.trace.Begin("limiting routes")
 	lift, err := c.Cloud.LimitRoutes(ctx)
 	ended(err, "")
 	if err != nil {
@@ -70,7 +82,7 @@ func (c recorded) LimitRoutes(ctx context.Context) (func(context.Context) error,
 
 // act does something and notes it.
 func (c recorded) act(what string, do func() error) error {
-	ended := c.trace.begin(what)
+	ended := c.trace.Begin(what)
 	err := do()
 	ended(err, "")
 	return err
@@ -90,7 +102,9 @@ func (c recorded) TerminateInstance(ctx context.Context, id string) error {
 
 func (c recorded) Balancers(ctx context.Context) ([]Balancer, error) {
 	all, err := c.Cloud.Balancers(ctx)
-	c.trace.learnBalancers(all)
+	for _, b := range all {
+		c.trace.LearnOwned(b.ID, string(b.Service))
+	}
 	return all, err
 }
 
@@ -109,7 +123,7 @@ func (c recorded) ChangeBalancer(ctx context.Context, id string, listeners []Lis
 }
 
 func (c recorded) ReserveAddress(ctx context.Context) (string, func(context.Context) error, error) {
-	ended := c.trace.begin("reserving an address")
+	ended := c.trace.Begin("reserving an address")
 	address, release, err := c.Cloud.ReserveAddress(ctx)
 	ended(err, address)
 	if err != nil {
@@ -121,9 +135,9 @@ func (c recorded) ReserveAddress(ctx context.Context) (string, func(context.Cont
 }
 
 func (c recorded) CreateStranger(ctx context.Context, name string) (Balancer, error) {
-	ended := c.trace.begin("creating a stranger's balancer " + name)
+	ended := c.trace.Begin("creating a stranger's balancer " + name)
 	b, err := c.Cloud.CreateStranger(ctx, name)
-	c.trace.learn(b.ID, "a stranger's")
+	c.trace.Learn(b.ID, "a stranger's")
 	ended(err, b.ID)
 	return b, err
 }
@@ -138,7 +152,7 @@ func (c recorded) Inject(ctx context.Context, f Fault) (Injection, error) {
 
 // inject does something that can be lifted, and notes both.
 func (c recorded) inject(what, lifting string, do func() (Injection, error)) (Injection, error) {
-	ended := c.trace.begin(what)
+	ended := c.trace.Begin(what)
 	injected, err := do()
 	ended(err, "")
 	if err != nil {
@@ -186,7 +200,7 @@ type recordedInjection struct {
 
 func (i *recordedInjection) Lift(ctx context.Context) (err error) {
 	ended := func(error, string) {}
-	i.first.Do(func() { ended = i.cloud.trace.begin(i.lifting) })
+	i.first.Do(func() { ended = i.cloud.trace.Begin(i.lifting) })
 	err = i.Injection.Lift(ctx)
 	ended(err, "")
 	return err
@@ -195,12 +209,12 @@ func (i *recordedInjection) Lift(ctx context.Context) (err error) {
 // recordedReplica is another CCM in a test's hands.
 type recordedReplica struct {
 	Replica
-	trace  *trace
+	trace  *record.Trace
 	number int
 }
 
 func (r recordedReplica) act(what string, do func() error) error {
-	ended := r.trace.begin(fmt.Sprintf("%s replica %d of the CCM", what, r.number))
+	ended := r.trace.Begin(fmt.Sprintf("%s replica %d of the CCM", what, r.number))
 	err := do()
 	ended(err, "")
 	return err

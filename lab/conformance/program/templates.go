@@ -1,0 +1,103 @@
+package program
+
+// Templates of arguments, environment and configuration, and the values that they can name.
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"text/template"
+)
+
+// Values are what a Program's templates can name, as {{.Kubeconfig}}.
+type Values struct {
+	// Kubeconfig is a file: the way to the cluster.
+	Kubeconfig string
+	// CloudConfig is a file: the program's ConfigTemplate filled in, else what
+	// the lab gives its own CCM.
+	CloudConfig string
+	// ClusterName is the cluster's name, with which the cloud marks what is its.
+	ClusterName string
+	// ClusterCIDR is the range of pods' addresses.
+	ClusterCIDR string
+	// CloudURL is where the cloud's API is.
+	CloudURL string
+	// TokenFile holds the token that the CCM shows to the cloud.
+	TokenFile string
+	// Project is the cloud's project, or account, that the cluster is in.
+	Project string
+	// CAFile holds the certificate that signed the cloud's; "" where the cloud
+	// speaks plain HTTP.
+	CAFile string
+	// Address and Port are free to listen on, for health and metrics.
+	Address string
+	Port    int
+}
+
+// ValueNames are the fields of Values, as templates name them, for help and
+// messages.
+func ValueNames() string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Values]()) {
+		names = append(names, "."+f.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// templates yields them with what to call each.
+func (p *CCM) templates() func(yield func(name, text string) bool) {
+	return func(yield func(name, text string) bool) {
+		for i, arg := range p.Args {
+			if !yield(fmt.Sprintf("argument %d, %q", i+1, arg), arg) {
+				return
+			}
+		}
+		for _, kv := range p.Env {
+			if !yield(fmt.Sprintf("environment %q", kv), kv) {
+				return
+			}
+		}
+		if p.ConfigTemplate != "" {
+			yield("the CCM's configuration", p.ConfigTemplate)
+		}
+	}
+}
+
+// everyValue has something in every field.
+func everyValue() Values {
+	var v Values
+	all := reflect.ValueOf(&v).Elem()
+	for i := range all.NumField() {
+		if f := all.Field(i); f.Kind() == reflect.String {
+			f.SetString("x")
+		} else {
+			f.SetInt(1)
+		}
+	}
+	return v
+}
+
+func fill(text string, v Values) (string, error) {
+	t, err := template.New("template").Parse(text)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	if err := t.Execute(&out, v); err != nil {
+		_, what, _ := strings.Cut(err.Error(), " at ") // Before that it says where, which the caller knows better.
+		return "", fmt.Errorf("%s; the fields are %s", what, ValueNames())
+	}
+	return out.String(), nil
+}
+
+func fillAll(texts []string, v Values) ([]string, error) {
+	var filled []string
+	for _, text := range texts {
+		s, err := fill(text, v)
+		if err != nil {
+			return nil, err
+		}
+		filled = append(filled, s)
+	}
+	return filled, nil
+}
