@@ -180,10 +180,10 @@ func TestDeleteFromMemory(t *testing.T) {
 
 // Each trouble is an Event by its reason, once, however often it is met.
 func TestTroublesAreExplained(t *testing.T) {
-	inError := func(reason string) func(*fakeBalancers) {
+	inError := func(reason string, code api.StateReasonCode) func(*fakeBalancers) {
 		return func(f *fakeBalancers) {
 			lb := built(t, api.LoadBalancerError)
-			lb.StateReason = &reason
+			lb.StateReason, lb.StateReasonCode = &reason, code
 			f.listBalancers = has(*lb)
 		}
 	}
@@ -213,9 +213,9 @@ func TestTroublesAreExplained(t *testing.T) {
 		retry        time.Duration
 	}{
 		"an annotation":    {svc: annotated(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: contract.ReasonInvalidService, text: `is "x"; want public or internal`},
-		"in error":         {cloud: inError("the plane is down"), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry},
-		"without a reason": {cloud: inError(""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: failedStateRetry},
-		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged"), reason: contract.ReasonPortCannotBeBound,
+		"in error":         {cloud: inError("the plane is down", ""), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry},
+		"without a reason": {cloud: inError("", ""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: failedStateRetry},
+		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen), reason: contract.ReasonPortCannotBeBound,
 			text: "permission denied", retry: failedStateRetry},
 		"a stranger's name": {cloud: func(f *fakeBalancers) {
 			refused(problem(409, api.NameTaken, ourProject))(f)

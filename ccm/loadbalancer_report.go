@@ -6,7 +6,6 @@ package ccm
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,17 +51,13 @@ func checkActive(lb *api.LoadBalancer) error {
 	}
 }
 
-// portReason is how the cloud begins to say that a listener's address and port
-// could not be bound. It has no code for that.
-const portReason = "cannot listen on "
-
 // failedStateError is the error of a balancer in state error.
 func failedStateError(lb *api.LoadBalancer) error {
 	why, reason := "the cloud gives no reason", contract.ReasonLoadBalancerFailed
 	if lb.StateReason != nil && *lb.StateReason != "" {
 		why = *lb.StateReason
 	}
-	if strings.HasPrefix(why, portReason) {
+	if lb.StateReasonCode == api.ReasonCannotListen {
 		reason = contract.ReasonPortCannotBeBound
 	}
 	return newReasonError(reason, "load balancer %s (%s) is in error: %s", lb.Name, lb.ID, why)

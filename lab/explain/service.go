@@ -202,16 +202,13 @@ func (f ServiceFacts) findNoAddress() *finding {
 	return f.addMissingBalancer(none)
 }
 
-// listenErrorPrefix begins the cloud's reason when a port could not be bound.
-const listenErrorPrefix = "cannot listen on "
-
 // addBalancerError adds why the cloud could not build the balancer.
 func (f ServiceFacts) addBalancerError(to *finding) *finding {
 	lb, why := f.Balancer, deref(f.Balancer.StateReason)
 	to.verdict += ": the cloud could not build its load balancer"
 	to.addFact(Cloud, "%s", describeBalancer(lb))
 	f.addLifecycleFaults(to, f.callScope())
-	if !strings.Contains(why, listenErrorPrefix) {
+	if lb.StateReasonCode != api.ReasonCannotListen {
 		return to.addWait("wait; the cloud tries again by itself").addStep("see the balancer", "fakecloud load-balancers get %s", lb.ID)
 	}
 	if strings.Contains(why, "ip_unprivileged_port_start") {
@@ -226,9 +223,9 @@ func (f ServiceFacts) addBalancerError(to *finding) *finding {
 }
 
 // portInReason is the port that the cloud could not listen on; 0 if the reason names
-// none.
+// none. The cloud's API tells it in that sentence alone.
 func portInReason(why string) uint16 {
-	_, rest, _ := strings.Cut(why, listenErrorPrefix)
+	_, rest, _ := strings.Cut(why, "cannot listen on ")
 	at, _, _ := strings.Cut(rest, " ")
 	where, err := netip.ParseAddrPort(strings.TrimSuffix(at, ":"))
 	if err != nil {

@@ -71,6 +71,11 @@ func (f *ServiceFacts) balancerIn(state api.LoadBalancerState, reason string) {
 	}
 }
 
+func (f *ServiceFacts) balancerCannotListen(reason string) {
+	f.balancerIn(api.LoadBalancerError, reason)
+	f.Balancer.StateReasonCode = api.ReasonCannotListen
+}
+
 // endpointsNotReady has no endpoint ready, and no pod.
 func endpointsNotReady(f *ServiceFacts) {
 	for i := range f.Slices[0].Endpoints {
@@ -215,7 +220,7 @@ func TestServices(t *testing.T) {
 		"a port below 1024": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
-				f.balancerIn(api.LoadBalancerError, "cannot listen on 127.30.64.1:80: permission denied, low ports are privileged; lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=80`, or so")
+				f.balancerCannotListen("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged; lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=80`, or so")
 			},
 			saidCase{NotReady, "Service web has no address: the cloud may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it.",
 				[]Fact{{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is in error: cannot listen on 127.30.64.1:80"}}, []string{edit, "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=80"}},
@@ -223,7 +228,7 @@ func TestServices(t *testing.T) {
 		"a port that somebody has": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
-				f.balancerIn(api.LoadBalancerError, "cannot listen on 127.30.64.1:8080: another server holds it")
+				f.balancerCannotListen("cannot listen on 127.30.64.1:8080: another server holds it")
 			},
 			saidCase{NotReady, "Service web has no address: the cloud cannot listen on its port.", nil, []string{"ss -lnp 'sport = :8080'", edit}},
 		},
@@ -238,7 +243,7 @@ func TestServices(t *testing.T) {
 		},
 		"error, after it had an address": {
 			func(f *ServiceFacts) {
-				f.balancerIn(api.LoadBalancerError, "cannot listen on 127.30.64.1:8080: another server holds it")
+				f.balancerCannotListen("cannot listen on 127.30.64.1:8080: another server holds it")
 			},
 			saidCase{NotReady, "Service web does not answer: the cloud cannot listen on its port.", nil, []string{"ss -lnp 'sport = :8080'", edit}},
 		},
