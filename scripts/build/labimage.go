@@ -21,17 +21,17 @@ const (
 	programsDir = "usr/local/bin"
 	// labHome is where the lab keeps its state; a volume or a tmpfs may be there.
 	labHome = "/home/lab"
-	// labPort is the one to publish: not the demo's own, which its balancer is to
-	// have.
+	// labPort is the port to publish. It is not the demo's own port, on which the demo's
+	// balancer listens.
 	labPort = "8000"
 )
 
-// labImage makes bin/lab-image.tar, where a program of it is newer.
-func labImage(ctx context.Context, steps *ui.Steps, bin, kube string, out io.Writer) error {
+// buildLabImage makes bin/lab-image.tar, unless it is newer than all programs in it.
+func buildLabImage(ctx context.Context, steps *ui.Steps, bin, kube string, out io.Writer) error {
 	archive := filepath.Join(bin, "lab-image.tar")
 	err := steps.Do("lab image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
-		stale, err := older(archive, sources(programs))
+		stale, err := isOlder(archive, programFiles(programs))
 		if err != nil {
 			return "", err
 		}
@@ -59,7 +59,7 @@ func labImage(ctx context.Context, steps *ui.Steps, bin, kube string, out io.Wri
 	return err
 }
 
-// labPrograms maps paths in the image to the machine's files.
+// labPrograms maps paths in the image to files on this machine.
 func labPrograms(bin, kube string) map[string]string {
 	files := map[string]string{}
 	for _, name := range append([]string{"lab"}, embedded.OwnPrograms...) {
@@ -71,9 +71,10 @@ func labPrograms(bin, kube string) map[string]string {
 	return files
 }
 
-func sources(programs map[string]string) []string { return slices.Collect(maps.Values(programs)) }
+func programFiles(programs map[string]string) []string { return slices.Collect(maps.Values(programs)) }
 
-func older(archive string, sources []string) (bool, error) {
+// isOlder tells whether the archive is older than one of the sources, or does not exist.
+func isOlder(archive string, sources []string) (bool, error) {
 	have, err := os.Stat(archive)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -90,9 +91,9 @@ func older(archive string, sources []string) (bool, error) {
 	return false, nil
 }
 
-// labSpec runs as an ordinary user. In a container of its own a lab always has
-// the first slot and its usual ports, so that kubectl and fakecloud need not be
-// told where it is.
+// labSpec is the image of a lab that runs as an ordinary user. In a container of its own a lab
+// always has the first slot and its usual ports, so that the image can set the addresses that
+// kubectl and fakecloud use.
 func labSpec(programs map[string]string) (image.Spec, error) {
 	spec := image.Spec{
 		Names: []string{imageName("lab")}, Tree: image.Tree{}, Licenses: image.OwnLicense,
@@ -100,19 +101,19 @@ func labSpec(programs map[string]string) (image.Spec, error) {
 		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
 		Env:        []string{"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token"},
 	}
-	return spec, settle(&spec, programs, "/")
+	return spec, addProgramsAndUser(&spec, programs, "/")
 }
 
-// settle puts the programs into an image, and the user who runs them there.
-func settle(spec *image.Spec, programs map[string]string, shell string) error {
+// addProgramsAndUser adds the programs to an image, and the user who runs them there.
+func addProgramsAndUser(spec *image.Spec, programs map[string]string, shell string) error {
 	const anybodys = 0o777 | fs.ModeSticky
 	tree := spec.Tree
 	errs := []error{
 		tree.Link(path.Join(programsDir, "kubectl"), "kube/kubectl"),
 		tree.Dir("tmp", anybodys), tree.Dir(labHome[1:], anybodys),
-		// The kubelet looks for a user of its own name, and fails where it cannot look.
-		extend(tree, "etc/passwd", "lab:x:65532:65532::"+labHome+":"+shell+"\n"),
-		extend(tree, "etc/group", "lab:x:65532:\n"),
+		// The kubelet looks up a user with its own name, and fails where there is no such file.
+		appendLine(tree, "etc/passwd", "lab:x:65532:65532::"+labHome+":"+shell+"\n"),
+		appendLine(tree, "etc/group", "lab:x:65532:\n"),
 	}
 	for name, source := range programs {
 		errs = append(errs, tree.File(name, source, 0o755))
@@ -121,8 +122,8 @@ func settle(spec *image.Spec, programs map[string]string, shell string) error {
 	return errors.Join(errs...)
 }
 
-// extend adds a line to a file, which it makes where there is none.
-func extend(tree image.Tree, name, line string) error {
+// appendLine adds a line to a file, which it makes where there is none.
+func appendLine(tree image.Tree, name, line string) error {
 	have, err := tree.Read(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

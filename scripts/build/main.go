@@ -1,10 +1,13 @@
-// build makes everything that a lab runs: bin/ holds the project's programs,
-// bin/images/ container images of them, bin/kube/ upstream's. `make build` calls
-// it, from the root of a clone.
-// LAB_KUBE_BIN names a folder that has upstream's already; then only the
-// project's own are made. With the word "images" (`make images`) it makes those
-// alone and says which they are; with "lab-image" (`make lab-image`) it also
-// makes the image of a whole lab, with "seat-image" that of a classroom's seat.
+// build makes everything that a lab runs: the project's programs in bin/, container images of
+// them in bin/images/, and upstream's programs in bin/kube/. What is up to date is not made
+// again. `make build` calls it, from the root of a clone.
+//
+// LAB_KUBE_BIN names a folder that already has upstream's programs; then only the project's own
+// are made. An argument says what else to make:
+//
+//   - "images" (`make images`) makes no upstream programs, and lists the images;
+//   - "lab-image" (`make lab-image`) also makes the image of a whole lab;
+//   - "seat-image" (`make seat-image`) also makes the image of a classroom's seat.
 package main
 
 import (
@@ -32,18 +35,18 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	steps := ui.New(os.Stderr, false)
-	if err := module(ctx, steps, "build", build.Own("."), "bin"); err != nil {
+	if err := buildModule(ctx, steps, "build", build.Own("."), "bin"); err != nil {
 		return err
 	}
-	if err := steps.Do("images", func(note func(string)) (string, error) { return images(ctx, "bin", note) }); err != nil {
+	if err := steps.Do("images", func(note func(string)) (string, error) { return buildImages(ctx, "bin", note) }); err != nil {
 		return err
 	}
-	word := ""
+	target := ""
 	if len(os.Args) > 1 {
-		word = os.Args[1]
+		target = os.Args[1]
 	}
-	if word == "images" {
-		return list(os.Stdout, filepath.Join("bin", "images"))
+	if target == "images" {
+		return listImages(os.Stdout, filepath.Join("bin", "images"))
 	}
 	kube := os.Getenv("LAB_KUBE_BIN")
 	if kube == "" {
@@ -52,20 +55,21 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		if err := module(ctx, steps, "build upstream", upstream, kube); err != nil {
+		if err := buildModule(ctx, steps, "build upstream", upstream, kube); err != nil {
 			return err
 		}
 	}
-	switch word {
+	switch target {
 	case "lab-image":
-		return labImage(ctx, steps, "bin", kube, os.Stdout)
+		return buildLabImage(ctx, steps, "bin", kube, os.Stdout)
 	case "seat-image":
-		return seatImage(ctx, steps, "bin", kube)
+		return buildSeatImage(ctx, steps, "bin", kube)
 	}
 	return nil
 }
 
-func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {
+// buildModule builds the programs of a module into the folder out, as a step.
+func buildModule(ctx context.Context, steps *ui.Steps, title string, m build.Module, out string) error {
 	return steps.Do(title, func(note func(string)) (string, error) {
 		built, err := m.Build(ctx, out, note)
 		if err == nil && !built {
@@ -75,17 +79,17 @@ func module(ctx context.Context, steps *ui.Steps, title string, m build.Module, 
 	})
 }
 
-// programs are what runs in a cluster.
-var programs = []string{"fakecloud", "ccm", "hello"}
+// clusterPrograms are the programs that can run in a cluster, each in an image of its own.
+var clusterPrograms = []string{"fakecloud", "ccm", "hello"}
 
 func imageName(program string) string { return "ccmlab/" + program + ":dev" }
 
-// images makes an image of each program that runs in a cluster, where the
-// program is newer.
-func images(ctx context.Context, bin string, note func(string)) (string, error) {
+// buildImages makes an image of each program that can run in a cluster, unless the image is newer
+// than the program.
+func buildImages(ctx context.Context, bin string, note func(string)) (string, error) {
 	out := filepath.Join(bin, "images")
 	made := 0
-	for _, program := range programs {
+	for _, program := range clusterPrograms {
 		binary, archive := filepath.Join(bin, program), filepath.Join(out, program+".tar")
 		newest, err := os.Stat(binary)
 		if err != nil {
@@ -114,11 +118,11 @@ func images(ctx context.Context, bin string, note func(string)) (string, error) 
 	return fmt.Sprintf("%d images in %s", made, out), nil
 }
 
-// list says what the images are called, where they are, and how they get into
-// an engine or a registry.
-func list(w io.Writer, dir string) error {
+// listImages prints the names of the images, where they are, and how to load them into
+// an engine or push them to a registry.
+func listImages(w io.Writer, dir string) error {
 	_, _ = fmt.Fprintf(w, "\n%-22s %-28s %8s  %s\n", "image", "archive", "MB", "ID")
-	for _, program := range programs {
+	for _, program := range clusterPrograms {
 		archive := filepath.Join(dir, program+".tar")
 		info, err := os.Stat(archive)
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/build"
 )
 
-// Whoever is given an image is given the licences of what is in it.
+// Each image has the licences of what is in it.
 func TestImagesCarryLicenses(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	bin := t.TempDir()
@@ -30,10 +30,10 @@ func TestImagesCarryLicenses(t *testing.T) {
 	for _, program := range []string{"fakecloud", "ccm"} {
 		require.NoError(t, os.Link(filepath.Join(bin, "hello"), filepath.Join(bin, program)))
 	}
-	said, err := images(t.Context(), bin, func(string) {})
+	said, err := buildImages(t.Context(), bin, func(string) {})
 	require.NoError(t, err)
 	assert.Contains(t, said, "3 images")
-	for _, program := range programs {
+	for _, program := range clusterPrograms {
 		files := imageFiles(t, filepath.Join(bin, "images", program+".tar"))
 		assert.Contains(t, files["usr/share/doc/ccmlab/LICENSE"], "Apache License")
 		assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "\n    /"+program+"\n")

@@ -13,12 +13,12 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// seatPackages are a shell, editors, what lessons ask with, and tini: the first process
-// of a container is everybody's parent in the end, and lab is not one.
+// seatPackages are a shell, editors, the tools that lessons use, and tini. The first process
+// of a container must reap orphaned processes, which tini does and lab does not.
 var seatPackages = strings.Fields("bash bash-completion ca-certificates curl jq less nano procps tini vim-tiny")
 
-// seatImage makes bin/seat-image.tar, where a part of it is newer.
-func seatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
+// buildSeatImage makes bin/seat-image.tar, unless it is newer than all of its parts.
+func buildSeatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
 	root := filepath.Join(bin, "seat", "rootfs.tar")
 	if err := steps.Do("root file system", func(note func(string)) (string, error) {
 		built, err := debian.RootFS(ctx, root, seatPackages, note)
@@ -30,27 +30,27 @@ func seatImage(ctx context.Context, steps *ui.Steps, bin, kube string) error {
 		return err
 	}
 	parts := filepath.Join(bin, "seat", "lessons")
-	if err := lessonParts(ctx, filepath.Join(bin, "lab"), parts); err != nil {
+	if err := writeLessonParts(ctx, filepath.Join(bin, "lab"), parts); err != nil {
 		return err
 	}
 	archive := filepath.Join(bin, "seat-image.tar")
 	return steps.Do("seat image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
-		stale, err := older(archive, append(sources(programs), root, parts))
+		stale, err := isOlder(archive, append(programFiles(programs), root, parts))
 		if err != nil {
 			return "", err
 		}
 		if !stale {
 			return imageName("seat") + ": " + archive + " is up to date", nil
 		}
-		return imageName("seat") + ": " + archive, writeSeat(ctx, archive, root, parts, programs)
+		return imageName("seat") + ": " + archive, writeSeatImage(ctx, archive, root, parts, programs)
 	})
 }
 
-// lessonParts has a folder hold what lessons need beside the programs, as this lab has
-// it: CCMs with a mistake, and what compiles a learner's own.
-func lessonParts(ctx context.Context, lab, folder string) error {
-	stale, err := older(folder, []string{lab})
+// writeLessonParts has the lab command fill a folder with what lessons need beside the programs:
+// CCMs with a mistake, and what compiles a learner's own CCM.
+func writeLessonParts(ctx context.Context, lab, folder string) error {
+	stale, err := isOlder(folder, []string{lab})
 	if err != nil || !stale {
 		return err
 	}
@@ -62,7 +62,7 @@ func lessonParts(ctx context.Context, lab, folder string) error {
 	return cmd.Run()
 }
 
-func writeSeat(ctx context.Context, archive, root, parts string, programs map[string]string) error {
+func writeSeatImage(ctx context.Context, archive, root, parts string, programs map[string]string) error {
 	file, err := os.Open(root)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func seatSpec(tree image.Tree, parts string, programs map[string]string) (image.
 		Names: []string{imageName("seat")}, Tree: tree,
 		Entrypoint: []string{"/usr/bin/tini", "--", "/" + programsDir + "/lab"},
 		Cmd:        []string{"classroom", "up", "--foreground", "--listen", "0.0.0.0"},
-		Env:        []string{"LANG=C.UTF-8", "EDITOR=nano"}, // The latter is kubectl's.
+		Env:        []string{"LANG=C.UTF-8", "EDITOR=nano"}, // EDITOR is for `kubectl edit`.
 	}
-	return spec, settle(&spec, programs, "/bin/bash")
+	return spec, addProgramsAndUser(&spec, programs, "/bin/bash")
 }

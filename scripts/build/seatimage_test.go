@@ -11,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image"
 )
 
-// A seat is Debian and a lab: its users are all there.
-func TestSeatIsDebianAndALab(t *testing.T) {
+// A seat's image has Debian's users as well as the lab's.
+func TestSeatSpec(t *testing.T) {
 	lab := filepath.Join(t.TempDir(), "lab")
 	require.NoError(t, os.WriteFile(lab, []byte("lab"), 0o600))
 	programs := map[string]string{"usr/local/bin/lab": lab}

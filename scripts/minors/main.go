@@ -1,8 +1,7 @@
-// minors says whether our CCM behaves on the other Kubernetes minors that it
-// supports: of each that lab/kube/minor pins it builds the control plane into
-// bin/kube-MINOR, and runs the conformance suite on that, without machines,
-// whose kubelets would be newer than their API server. `make test-minors` calls
-// it, from the root of a clone.
+// minors tests our CCM on the other Kubernetes minors that it supports. For each that
+// lab/kube/minor pins it builds the control plane into bin/kube-MINOR, and runs the conformance
+// suite on that. The suite runs without machines, because their kubelets would be newer than the
+// API server. `make test-minors` calls it, from the root of a clone.
 package main
 
 import (
@@ -34,8 +33,8 @@ func main() {
 	}
 }
 
-// run goes on with the next minor when one fails. What comes after -- is for the
-// suite.
+// run tests the named minors, or all. It goes on with the next minor when one fails. Arguments
+// after -- are passed to the suite.
 func run(names []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -58,7 +57,7 @@ func run(names []string) error {
 		if !ok {
 			return fmt.Errorf("there is no minor %q: choose from %s", name, strings.Join(known, ", "))
 		}
-		if err := test(ctx, steps, name, m, args); err != nil {
+		if err := testMinor(ctx, steps, name, m, args); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 		}
 		if ctx.Err() != nil {
@@ -68,7 +67,8 @@ func run(names []string) error {
 	return errors.Join(problems...)
 }
 
-func test(ctx context.Context, steps *ui.Steps, name string, m build.Module, args []string) error {
+// testMinor builds the control plane of a minor and runs the suite on it.
+func testMinor(ctx context.Context, steps *ui.Steps, name string, m build.Module, args []string) error {
 	bin, err := filepath.Abs(filepath.Join("bin", "kube-"+name))
 	if err != nil {
 		return err
@@ -79,20 +79,20 @@ func test(ctx context.Context, steps *ui.Steps, name string, m build.Module, arg
 			return "", err
 		}
 		if !built {
-			return bin + " is up to date", borrow(bin)
+			return bin + " is up to date", linkSharedPrograms(bin)
 		}
-		return fmt.Sprintf("%d programs in %s", len(m.Mains), bin), borrow(bin)
+		return fmt.Sprintf("%d programs in %s", len(m.Mains), bin), linkSharedPrograms(bin)
 	}); err != nil {
 		return err
 	}
 	dir := filepath.Join("bin", "conformance-"+name)
-	suite := suite(ctx, bin, append([]string{"conformance", "--without-machines", "--report-dir", dir}, args...))
-	return cmp.Or(suite, onVersion(m, filepath.Join(dir, "report.yaml")))
+	suiteErr := runSuite(ctx, bin, append([]string{"conformance", "--without-machines", "--report-dir", dir}, args...))
+	return cmp.Or(suiteErr, checkVersion(m, filepath.Join(dir, "report.yaml")))
 }
 
-// borrow has bin hold what need not be of its minor: etcd is not Kubernetes, and
-// kubectl may be one minor newer than the API server.
-func borrow(bin string) error {
+// linkSharedPrograms links the programs into bin that need not be of its minor: etcd is not
+// Kubernetes, and kubectl may be one minor newer than the API server.
+func linkSharedPrograms(bin string) error {
 	for _, program := range []string{"etcd", "kubectl"} {
 		link := filepath.Join(bin, program)
 		if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -108,7 +108,8 @@ func borrow(bin string) error {
 // downBound is how long an interrupted suite may take to take its lab down.
 const downBound = time.Minute
 
-func suite(ctx context.Context, bin string, args []string) error {
+// runSuite runs the lab's command with the programs in bin.
+func runSuite(ctx context.Context, bin string, args []string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join("bin", "lab"), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = downBound
@@ -117,9 +118,9 @@ func suite(ctx context.Context, bin string, args []string) error {
 	return cmd.Run()
 }
 
-// onVersion is an error if the suite ran on another Kubernetes than it was to:
-// then what it says is of no worth here.
-func onVersion(m build.Module, file string) error {
+// checkVersion is an error if the suite ran on another version of Kubernetes than the module's:
+// then its report says nothing about the minor.
+func checkVersion(m build.Module, file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err

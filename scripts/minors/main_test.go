@@ -11,13 +11,13 @@ import (
 	"github.com/ccmlab/ccmlab/lab/build"
 )
 
-// What is borrowed is what lies in bin/kube now, also where something lay before.
-func TestBorrow(t *testing.T) {
+// The shared programs are links into bin/kube, also where there was a file before.
+func TestLinkSharedPrograms(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "kube-v1.0")
 	require.NoError(t, os.Mkdir(bin, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "etcd"), []byte("old"), 0o600))
 	for range 2 {
-		require.NoError(t, borrow(bin))
+		require.NoError(t, linkSharedPrograms(bin))
 		for _, program := range []string{"etcd", "kubectl"} {
 			to, err := os.Readlink(filepath.Join(bin, program))
 			require.NoError(t, err)
@@ -26,15 +26,15 @@ func TestBorrow(t *testing.T) {
 	}
 }
 
-// A report of another Kubernetes proves nothing of this one.
-func TestOnVersion(t *testing.T) {
+// A report about another version of Kubernetes is an error.
+func TestCheckVersion(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example\n\nrequire k8s.io/kubernetes v1.0.7\n"), 0o600))
 	m, report := build.Module{Dir: dir}, filepath.Join(dir, "report.yaml")
-	require.ErrorIs(t, onVersion(m, report), os.ErrNotExist)
+	require.ErrorIs(t, checkVersion(m, report), os.ErrNotExist)
 	for version, want := range map[string]string{"v1.0.7": "", "v1.1.0": "ran on Kubernetes v1.1.0, want v1.0.7"} {
 		require.NoError(t, os.WriteFile(report, []byte("cluster:\n  name: embedded\n  version: "+version+"\n"), 0o600))
-		if err := onVersion(m, report); want == "" {
+		if err := checkVersion(m, report); want == "" {
 			assert.NoError(t, err)
 		} else {
 			assert.ErrorContains(t, err, want)

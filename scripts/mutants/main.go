@@ -1,8 +1,11 @@
 // mutants proves that the conformance suite can fail: it builds our CCM with one
-// mistake at a time, each as an overlay over the sources, and has the suite
-// judge it. `make mutants` calls it, from the root of a clone. It fails if a
-// mistake goes unseen by the tests meant for it, or if what else fails is not
-// what the mutant's declaration says, with the reason.
+// mistake at a time, each as an overlay over the sources, and runs the suite on it.
+// `make mutants` calls it, from the root of a clone. It fails if a test passes that is meant to
+// catch the mistake, or if another test fails and the mutant's declaration does not give a reason
+// for that.
+//
+// The mutants are declared in lab/conformance/mutants. Begin with run, and with
+// compareWithDeclaration.
 package main
 
 import (
@@ -34,21 +37,20 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// out has a folder for each mutant, with its sources, the suite's reports and
-// what was said.
-const out = "bin/mutants"
+// outDir has a folder for each mutant, with its sources, the suite's reports and its output.
+const outDir = "bin/mutants"
 
 func main() {
 	o := options{}
 	flag.BoolVar(&o.quick, "quick", false, "run only the tests meant for each mutant, not the whole suite")
-	flag.BoolVar(&o.beside, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles")
+	flag.BoolVar(&o.withCore, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles")
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if o.parallel < 1 || o.quick && o.beside {
+	if o.parallel < 1 || o.quick && o.withCore {
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -58,45 +60,45 @@ func main() {
 	}
 }
 
-// options say how much is run.
+// options say which tests are run.
 type options struct {
-	quick, beside bool
-	parallel      int
+	quick, withCore bool
+	parallel        int
 }
 
-// focus matches the tests that are run on these mutants; "" is all.
-func (o options) focus(all []conformance.Test, on ...mutants.Mutant) string {
-	if !o.quick && !o.beside {
+// focus is a regular expression that matches the tests to run on these mutants; "" is all tests.
+func (o options) focus(all []conformance.Test, chosen ...mutants.Mutant) string {
+	if !o.quick && !o.withCore {
 		return ""
 	}
 	meant := map[string]bool{}
-	for _, m := range on {
+	for _, m := range chosen {
 		for _, id := range m.CaughtBy {
 			meant[id] = true
 		}
 	}
-	about := map[conformance.Profile]bool{}
+	hasMeantTest := map[conformance.Profile]bool{}
 	for _, t := range all {
-		about[t.Profile] = about[t.Profile] || meant[t.ID]
+		hasMeantTest[t.Profile] = hasMeantTest[t.Profile] || meant[t.ID]
 	}
 	var ids []string
 	for _, t := range all {
-		if meant[t.ID] || o.beside && t.Level == conformance.Core && about[t.Profile] {
+		if meant[t.ID] || o.withCore && t.Level == conformance.Core && hasMeantTest[t.Profile] {
 			ids = append(ids, t.ID)
 		}
 	}
 	return "^(" + strings.Join(ids, "|") + ")$"
 }
 
-// outcome is what came of one mutant.
+// outcome is the result of one mutant.
 type outcome struct {
-	caught, also []string
+	caught, also []string // tests that failed: those meant for it, and others as declared
 	took         time.Duration
-	err          error // also where it is not as declared
+	err          error // also where the result is not as declared
 }
 
-// run goes on with the next mutant when one cannot be judged: each takes
-// minutes.
+// run judges the named mutants, or all, and prints a table. Because each takes minutes, it goes on
+// with the next mutant when one cannot be judged.
 func run(names []string, o options) error {
 	chosen, err := mutants.Choose(names...)
 	if err != nil {
@@ -106,7 +108,7 @@ func run(names []string, o options) error {
 	defer stop()
 	j := &judge{options: o, tests: profiles.All()}
 	steps, began := ui.New(os.Stderr, false), time.Now()
-	if err := steps.Do(title("unmutated"), func(note func(string)) (string, error) { return j.control(ctx, chosen, note) }); err != nil {
+	if err := steps.Do(stepTitle("unmutated"), func(note func(string)) (string, error) { return j.judgeUnmutated(ctx, chosen, note) }); err != nil {
 		return err
 	}
 	outcomes := make([]outcome, len(chosen))
@@ -121,20 +123,20 @@ func run(names []string, o options) error {
 		running.Go(func() {
 			defer func() { <-slots }()
 			began := time.Now()
-			outcomes[n].err = steps.Do(title(m.Name), func(note func(string)) (string, error) {
+			outcomes[n].err = steps.Do(stepTitle(m.Name), func(note func(string)) (string, error) {
 				var err error
-				outcomes[n].caught, outcomes[n].also, err = j.judge(ctx, m, note)
+				outcomes[n].caught, outcomes[n].also, err = j.judgeMutant(ctx, m, note)
 				return "caught by " + strings.Join(outcomes[n].caught, ", "), err
 			})
 			outcomes[n].took = time.Since(began)
 		})
 	}
 	running.Wait()
-	show(os.Stdout, chosen, outcomes, time.Since(began))
+	printResults(os.Stdout, chosen, outcomes, time.Since(began))
 	var problems []error
 	for n, out := range outcomes {
 		if out.err != nil && ctx.Err() == nil {
-			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", chosen[n].Name, out.err, folder(chosen[n].Name)))
+			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", chosen[n].Name, out.err, mutantDir(chosen[n].Name)))
 		}
 	}
 	if ctx.Err() != nil {
@@ -143,12 +145,12 @@ func run(names []string, o options) error {
 	return errors.Join(problems...)
 }
 
-func title(name string) string { return fmt.Sprintf("%-32s", name) }
+func stepTitle(name string) string { return fmt.Sprintf("%-32s", name) }
 
-func folder(name string) string { return filepath.Join(out, name) }
+func mutantDir(name string) string { return filepath.Join(outDir, name) }
 
-// show prints the table, and what it comes to.
-func show(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took time.Duration) {
+// printResults prints the table, and a summary.
+func printResults(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took time.Duration) {
 	results := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(results, "\nMUTANT\tCAUGHT BY\tSECONDS\tALSO FAILED")
 	caught, asDeclared := 0, 0
@@ -167,60 +169,60 @@ func show(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took time.Du
 		len(outcomes), took.Round(time.Second), caught, asDeclared)
 }
 
-// judge is a run's: what all mutants have in common.
+// judge is what all mutants of a run have in common.
 type judge struct {
 	options
 	tests []conformance.Test
-	// building is held by the one that is being compiled: two at once would
+	// building is held while a mutant is compiled: two at the same time would
 	// compile the same packages twice.
 	building sync.Mutex
-	// seconds each test took that our CCM as it is passed.
+	// seconds is how long each test took on our CCM without a mistake, by the test's ID.
 	seconds map[string]float64
 }
 
-// judge builds the mutant, runs the suite on it and holds the report against its
+// judgeMutant builds the mutant, runs the suite on it and compares the report with its
 // declaration.
-func (j *judge) judge(ctx context.Context, m mutants.Mutant, note func(string)) (caught, also []string, err error) {
-	ccm, err := j.build(ctx, m, note)
+func (j *judge) judgeMutant(ctx context.Context, m mutants.Mutant, note func(string)) (caught, also []string, err error) {
+	ccm, err := j.buildMutant(ctx, m, note)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = os.Remove(ccm) }() // It is large, and quickly built again.
+	defer func() { _ = os.Remove(ccm) }() // The program is large, and quickly built again.
 	focus := j.focus(j.tests, m)
-	args := []string{"--ccm-build", ccm, "--bound", j.bound(focus).String()}
+	args := []string{"--ccm-build", ccm, "--bound", j.testBound(focus).String()}
 	if !j.needsMachines(focus) {
-		args = append(args, "--without-machines") // Quicker, and it leaves others more.
+		args = append(args, "--without-machines") // That is quicker, and leaves more CPU to the other labs.
 	}
 	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
 		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
 	}
-	report, err := suite(ctx, folder(m.Name), focus, note, args...)
+	report, err := runSuite(ctx, mutantDir(m.Name), focus, note, args...)
 	if err != nil {
 		return nil, nil, err
 	}
-	caught, also, wrong := verdict(m, report, focus != "")
+	caught, also, wrong := compareWithDeclaration(m, report, focus != "")
 	return caught, also, errors.Join(wrong...)
 }
 
-// build makes the mutant's program.
-func (j *judge) build(ctx context.Context, m mutants.Mutant, note func(string)) (ccm string, err error) {
+// buildMutant makes the mutant's program.
+func (j *judge) buildMutant(ctx context.Context, m mutants.Mutant, note func(string)) (ccm string, err error) {
 	j.building.Lock()
 	defer j.building.Unlock()
-	dir := folder(m.Name)
-	if err := os.RemoveAll(dir); err != nil { // A report of before would be believed.
+	dir := mutantDir(m.Name)
+	if err := os.RemoveAll(dir); err != nil { // An earlier report would be taken for the new one.
 		return "", err
 	}
 	return m.Build(ctx, ".", dir, note)
 }
 
-// control has the suite judge our CCM as it is, once for all mutants: a test
-// that fails on that, too, has caught nothing.
-func (j *judge) control(ctx context.Context, on []mutants.Mutant, note func(string)) (string, error) {
-	dir := folder("unmutated")
+// judgeUnmutated runs the suite on our CCM without a mistake, once for all mutants: a test that
+// fails there, too, catches nothing. It also measures how long the tests take.
+func (j *judge) judgeUnmutated(ctx context.Context, chosen []mutants.Mutant, note func(string)) (string, error) {
+	dir := mutantDir("unmutated")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return "", err
 	}
-	report, err := suite(ctx, dir, j.focus(j.tests, on...), note)
+	report, err := runSuite(ctx, dir, j.focus(j.tests, chosen...), note)
 	if err != nil {
 		return "", err
 	}
@@ -234,16 +236,17 @@ func (j *judge) control(ctx context.Context, on []mutants.Mutant, note func(stri
 	return fmt.Sprintf("passes %d tests", len(report.Tests)), nil
 }
 
-// What is spent on a test that fails is bounded by what the slowest of those run
-// takes when it passes, several times over: labs beside each other are slow.
+// A test that fails may take slowFactor times as long as the slowest of the tests that are run
+// takes when it passes, within these bounds. The factor is there because labs beside each other
+// are slow.
 const (
-	leastBound = 45 * time.Second
-	mostBound  = 2 * time.Minute
-	timesOver  = 3
+	minTestBound = 45 * time.Second
+	maxTestBound = 2 * time.Minute
+	slowFactor   = 3
 )
 
-// bound is how long a test may take of those that focus matches.
-func (j *judge) bound(focus string) time.Duration {
+// testBound is how long each of the tests that focus matches may take.
+func (j *judge) testBound(focus string) time.Duration {
 	matches := regexp.MustCompile(focus)
 	slowest := 0.0
 	for id, took := range j.seconds {
@@ -251,10 +254,10 @@ func (j *judge) bound(focus string) time.Duration {
 			slowest = max(slowest, took)
 		}
 	}
-	return min(max(time.Duration(timesOver*slowest*float64(time.Second)), leastBound), mostBound).Round(time.Second)
+	return min(max(time.Duration(slowFactor*slowest*float64(time.Second)), minTestBound), maxTestBound).Round(time.Second)
 }
 
-// needsMachines tells whether a test that focus matches would be skipped without.
+// needsMachines tells whether a test that focus matches would be skipped without machines.
 func (j *judge) needsMachines(focus string) bool {
 	matches := regexp.MustCompile(focus)
 	return slices.ContainsFunc(j.tests, func(t conformance.Test) bool {
@@ -262,13 +265,14 @@ func (j *judge) needsMachines(focus string) bool {
 	})
 }
 
-// suite runs the tests that focus matches, all if it is "".
-func suite(ctx context.Context, dir, focus string, note func(string), args ...string) (*conformance.Report, error) {
+// runSuite runs the tests that focus matches, or all if it is "", and reads the report. It returns
+// the report also when tests fail.
+func runSuite(ctx context.Context, dir, focus string, note func(string), args ...string) (*conformance.Report, error) {
 	args = append([]string{"conformance", "--report-dir", dir}, args...)
 	if focus != "" {
 		args = append(args, "--focus", focus)
 	}
-	failed := lab(ctx, args, filepath.Join(dir, "output.log"), note)
+	failed := runLab(ctx, args, filepath.Join(dir, "output.log"), note)
 	data, err := os.ReadFile(filepath.Join(dir, "report.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("the suite could not be run: %w", cmp.Or(failed, err))
@@ -280,8 +284,9 @@ func suite(ctx context.Context, dir, focus string, note func(string), args ...st
 // downBound is how long an interrupted suite may take to take its lab down.
 const downBound = time.Minute
 
-// lab runs the lab's command. What that says goes to a file, too.
-func lab(ctx context.Context, args []string, log string, note func(string)) error {
+// runLab runs the lab's command. Its output goes to the file log, and the lines of its stderr
+// also to note.
+func runLab(ctx context.Context, args []string, log string, note func(string)) error {
 	f, err := os.Create(log)
 	if err != nil {
 		return err
@@ -303,7 +308,7 @@ func lab(ctx context.Context, args []string, log string, note func(string)) erro
 		if err != nil {
 			return cmd.Wait()
 		}
-		if !strings.HasPrefix(line, "    ") { // Why a test failed is for the report.
+		if !strings.HasPrefix(line, "    ") { // Indented lines say why a test failed, as the report does.
 			note(fmt.Sprintf("%.70s", strings.Join(strings.Fields(line), " ")))
 		}
 	}

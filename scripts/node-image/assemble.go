@@ -1,9 +1,5 @@
 package main
 
-// This file puts the node image together: Debian, kind's own files, the
-// programs, and the images that a node starts with. It does what kind's
-// images/base/Dockerfile and `kind build node-image` do.
-
 import (
 	"context"
 	"encoding/json"
@@ -18,9 +14,12 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image/debian"
 )
 
-func assemble(ctx context.Context, tree image.Tree, version, name, store string) error {
+// assembleImage puts the node image together from Debian (tree), kind's own files, the programs,
+// and the images that a node starts with (store). It does what kind's images/base/Dockerfile and
+// `kind build node-image` do.
+func assembleImage(ctx context.Context, tree image.Tree, version, name, store string) error {
 	for _, step := range []func() error{
-		func() error { return prune(tree) },
+		func() error { return removeBootUnits(tree) },
 		func() error { return addKind(ctx, tree, version) },
 		func() error { return addPrograms(tree) },
 		func() error { return addRuntimeSpec(ctx, tree) },
@@ -32,13 +31,13 @@ func assemble(ctx context.Context, tree image.Tree, version, name, store string)
 		}
 	}
 	return image.WriteFile(archive, image.Spec{
-		Names: []string{name}, Tree: tree, Env: []string{"container=docker"}, // That tells systemd where it is.
+		Names: []string{name}, Tree: tree, Env: []string{"container=docker"}, // By that systemd knows that it is in a container.
 		Entrypoint: []string{"/usr/local/bin/entrypoint", "/sbin/init"}, StopSignal: "SIGRTMIN+3",
 	})
 }
 
-// prune takes away what only a machine that boots, or installs packages, needs.
-func prune(tree image.Tree) error {
+// removeBootUnits removes what is needed only by a machine that boots or installs packages.
+func removeBootUnits(tree image.Tree) error {
 	if err := debian.Prune(tree); err != nil {
 		return err
 	}
@@ -60,6 +59,7 @@ provisioner: kubernetes.io/no-provisioner
 volumeBindingMode: WaitForFirstConsumer
 `
 
+// addKind adds what kind's base image has beside packages, and what kind expects of a node.
 func addKind(ctx context.Context, tree image.Tree, version string) error {
 	files, err := kindFiles(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func addKind(ctx context.Context, tree image.Tree, version string) error {
 		return dir == "kind/bin" || dir == "usr/local/bin"
 	}
 	for _, dir := range []string{"kind", "etc", "usr/local/bin", "LICENSES"} {
-		// The module cache keeps no modes.
+		// The module cache does not keep the modes of files.
 		if err := tree.Folder(dir, filepath.Join(files, dir), executable); err != nil {
 			return err
 		}
@@ -98,8 +98,8 @@ func addKind(ctx context.Context, tree image.Tree, version string) error {
 	return err
 }
 
-// kindFiles is the folder in kind's module with what its base image holds
-// beside packages.
+// kindFiles is the folder in kind's module that has the files which its base image has beside
+// packages.
 func kindFiles(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", "sigs.k8s.io/kind").Output()
 	var module struct{ Dir, Error string }
@@ -127,10 +127,10 @@ func addPrograms(tree image.Tree) error {
 	return nil
 }
 
-// addRuntimeSpec is what containers start from: containerd's own, with kind's
-// hook that hides the machine's identity, and the node's limits.
+// addRuntimeSpec adds the specification that all containers start from. It is containerd's own,
+// with kind's hook that hides the machine's identity, and with the node's resource limits.
 func addRuntimeSpec(ctx context.Context, tree image.Tree) error {
-	out, err := exec.CommandContext(ctx, work+"/containerd/ctr", "oci", "spec").Output()
+	out, err := exec.CommandContext(ctx, workDir+"/containerd/ctr", "oci", "spec").Output()
 	if err != nil {
 		return fmt.Errorf("ctr oci spec: %w", err)
 	}

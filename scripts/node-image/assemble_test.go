@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image"
 )
 
-// A root file system in little.
+// smallRoot is a root file system with a few files.
 func smallRoot(t *testing.T) image.Tree {
 	t.Helper()
 	tree := image.Tree{}
@@ -31,9 +31,9 @@ func smallRoot(t *testing.T) image.Tree {
 	return tree
 }
 
-func TestNodeHasWhatKindLooksFor(t *testing.T) {
+func TestAddKind(t *testing.T) {
 	tree := smallRoot(t)
-	require.NoError(t, prune(tree))
+	require.NoError(t, removeBootUnits(tree))
 	require.NoError(t, addKind(t.Context(), tree, "v1.2.3"))
 	version, err := tree.Read("kind/version")
 	require.NoError(t, err)
@@ -69,24 +69,24 @@ func TestNodeHasWhatKindLooksFor(t *testing.T) {
 }
 
 func TestPacketFilterNeedsItsPlugins(t *testing.T) {
-	require.ErrorContains(t, packetFilter(image.Tree{}, smallRoot(t)), "plug-ins of iptables")
+	require.ErrorContains(t, addPacketFilter(image.Tree{}, smallRoot(t)), "plug-ins of iptables")
 }
 
-func TestStampKnowsItsParts(t *testing.T) {
+func TestHashInputs(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
 	write := func(dir, text string) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ".stamp"), []byte(text), 0o600))
 	}
-	_, err := stamp([]string{one})
+	_, err := hashInputs([]string{one})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	write(one, "ab")
 	write(two, "c")
-	before, err := stamp([]string{one, two})
+	before, err := hashInputs([]string{one, two})
 	require.NoError(t, err)
 	write(one, "a")
 	write(two, "bc")
-	after, err := stamp([]string{one, two})
+	after, err := hashInputs([]string{one, two})
 	require.NoError(t, err)
 	assert.NotEqual(t, before, after)
 }

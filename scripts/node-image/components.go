@@ -1,8 +1,5 @@
 package main
 
-// This file makes the images of the control plane and of each node's own pods,
-// and puts them where the node's containerd finds them.
-
 import (
 	"context"
 	"errors"
@@ -20,17 +17,18 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image/debian"
 )
 
-// components fills store, which is to be the node's /var/lib/containerd.
-func components(ctx context.Context, base image.Tree, version, store string, note func(string)) (string, error) {
+// buildComponentImages makes the images of the control plane and of each node's own pods. It puts
+// them into store, which becomes the node's /var/lib/containerd.
+func buildComponentImages(ctx context.Context, base image.Tree, version, store string, note func(string)) (string, error) {
 	names, err := imageNames(ctx, version)
 	if err != nil {
 		return "", err
 	}
 	binaries := map[string]string{
 		"kube-apiserver": kubeBin, "kube-controller-manager": kubeBin, "kube-scheduler": kubeBin, "etcd": kubeBin,
-		"kube-proxy": work + "/kube", "coredns": work + "/coredns", "pause": work + "/pause",
+		"kube-proxy": workDir + "/kube", "coredns": workDir + "/coredns", "pause": workDir + "/pause",
 	}
-	dir := filepath.Join(work, "images")
+	dir := filepath.Join(workDir, "images")
 	defer func() { _ = os.RemoveAll(dir) }()
 	if err := os.RemoveAll(store); err != nil {
 		return "", err
@@ -43,7 +41,7 @@ func components(ctx context.Context, base image.Tree, version, store string, not
 		}
 		spec := image.Spec{Names: names[program], Tree: image.Tree{}, Entrypoint: []string{"/usr/local/bin/" + program}}
 		if program == "kube-proxy" {
-			if err := packetFilter(spec.Tree, base); err != nil {
+			if err := addPacketFilter(spec.Tree, base); err != nil {
 				return "", err
 			}
 		}
@@ -61,7 +59,7 @@ func components(ctx context.Context, base image.Tree, version, store string, not
 		args = append(args, file)
 	}
 	note("writing containerd's store")
-	if out, err := exec.CommandContext(ctx, work+"/containerd/preload", args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, workDir+"/containerd/preload", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("preload: %w\n%s", err, out)
 	}
 	return fmt.Sprintf("%d images", len(binaries)), nil
@@ -69,10 +67,10 @@ func components(ctx context.Context, base image.Tree, version, store string, not
 
 var sandboxImage = regexp.MustCompile(`(?m)^\s*sandbox_image = "(.+)"`)
 
-// imageNames are the names that a node asks for, by program: kubeadm's, and for
-// pause what kind's configuration of containerd says.
+// imageNames are the names by which a node refers to images, by program: kubeadm's names, and for
+// pause also the one in kind's configuration of containerd.
 func imageNames(ctx context.Context, version string) (map[string][]string, error) {
-	out, err := exec.CommandContext(ctx, work+"/kube/kubeadm", "config", "images", "list", "--kubernetes-version", version).Output()
+	out, err := exec.CommandContext(ctx, workDir+"/kube/kubeadm", "config", "images", "list", "--kubernetes-version", version).Output()
 	if err != nil {
 		return nil, fmt.Errorf("kubeadm config images list: %w", err)
 	}
@@ -102,10 +100,10 @@ func imageNames(ctx context.Context, version string) (map[string][]string, error
 	return names, nil
 }
 
-// packetFilter is what kube-proxy runs. The plug-ins of iptables are opened at
-// run time, and so are named here: without one, or one's library, iptables
-// fails only for the rules that need it.
-func packetFilter(tree, base image.Tree) error {
+// addPacketFilter adds the programs that kube-proxy runs. The plug-ins of iptables are named
+// explicitly, because iptables opens them at run time. Without a plug-in, or a library that it
+// needs, iptables would fail only for the rules that use it.
+func addPacketFilter(tree, base image.Tree) error {
 	var names []string
 	for name := range base {
 		if ok, err := path.Match("usr/lib/*/xtables/*.so", name); ok && err == nil {

@@ -1,8 +1,8 @@
 // node-image builds the image of a kind node, ccmlab/node, from Go modules and
-// Debian packages: no image registry and no container engine is asked.
+// Debian packages. It uses no image registry and no container engine.
 // `make node-image` calls it, from the root of a clone. What is up to date is
-// not made again. Debian's packages move, and containerd's index of images
-// holds times; all else is the same whenever it is built.
+// not made again. The image is not reproducible, because Debian updates its packages, and
+// because containerd's index of images has times in it; everything else is the same in each build.
 package main
 
 import (
@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	work    = "bin/node"
-	kubeBin = "bin/kube"
-	rootTar = work + "/rootfs.tar"
-	archive = "bin/node-image.tar"
+	workDir     = "bin/node"
+	kubeBin     = "bin/kube"
+	rootArchive = workDir + "/rootfs.tar"
+	archive     = "bin/node-image.tar"
 )
 
-// packages are those of kind's base image, runc, and what an ordinary image has
-// at hand: hostname, find and ping.
+// packages are those of kind's base image, runc, and what people expect in an image: hostname,
+// find and ping.
 var packages = strings.Fields(`systemd conntrack iptables nftables iproute2 ethtool util-linux mount kmod
 	libseccomp2 pigz e2fsprogs bash ca-certificates curl jq procps runc hostname findutils iputils-ping`)
 
@@ -51,28 +51,28 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	outs, err := programs(ctx, steps)
+	outs, err := buildPrograms(ctx, steps)
 	if err != nil {
 		return err
 	}
 	if err := steps.Do("root file system", func(note func(string)) (string, error) {
-		built, err := debian.RootFS(ctx, rootTar, packages, note)
-		return detail(rootTar, built), err
+		built, err := debian.RootFS(ctx, rootArchive, packages, note)
+		return describeOutput(rootArchive, built), err
 	}); err != nil {
 		return err
 	}
 	name := "ccmlab/node:" + version
-	want, err := stamp(append(outs, work)) // The root file system's stamp is in work.
+	want, err := hashInputs(append(outs, workDir)) // The root file system's stamp is in workDir.
 	if err != nil {
 		return err
 	}
 	stampFile := archive + ".stamp"
 	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want {
 		if _, err := os.Stat(archive); err == nil {
-			return steps.Do("node image", func(func(string)) (string, error) { return name + ": " + detail(archive, false), nil })
+			return steps.Do("node image", func(func(string)) (string, error) { return name + ": " + describeOutput(archive, false), nil })
 		}
 	}
-	root, err := os.Open(rootTar)
+	root, err := os.Open(rootArchive)
 	if err != nil {
 		return err
 	}
@@ -81,23 +81,23 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	store := filepath.Join(work, "store")
+	store := filepath.Join(workDir, "store")
 	defer func() { _ = os.RemoveAll(store) }()
 	if err := steps.Do("component images", func(note func(string)) (string, error) {
-		return components(ctx, base, version, store, note)
+		return buildComponentImages(ctx, base, version, store, note)
 	}); err != nil {
 		return err
 	}
 	return steps.Do("node image", func(func(string)) (string, error) {
-		if err := assemble(ctx, base, version, name, store); err != nil {
+		if err := assembleImage(ctx, base, version, name, store); err != nil {
 			return "", err
 		}
-		return name + ": " + detail(archive, true), os.WriteFile(stampFile, []byte(want), 0o644)
+		return name + ": " + describeOutput(archive, true), os.WriteFile(stampFile, []byte(want), 0o644)
 	})
 }
 
-// programs builds all that is compiled and says where it is.
-func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
+// buildPrograms builds all programs, and returns the folders in which they are.
+func buildPrograms(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
 	kube, err := build.Kubernetes(".")
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
 	}
 	todo := map[string]build.Module{kubeBin: kube}
 	for name, module := range modules {
-		todo[filepath.Join(work, name)] = module
+		todo[filepath.Join(workDir, name)] = module
 	}
 	for _, out := range slices.Sorted(maps.Keys(todo)) {
 		outs = append(outs, out)
@@ -118,7 +118,7 @@ func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
 			for _, program := range slices.Sorted(maps.Values(todo[out].Mains)) {
 				files = append(files, filepath.Join(out, program))
 			}
-			return detail(out, built, files...), err
+			return describeOutput(out, built, files...), err
 		}); err != nil {
 			return nil, err
 		}
@@ -126,9 +126,9 @@ func programs(ctx context.Context, steps *ui.Steps) (outs []string, err error) {
 	return outs, nil
 }
 
-// stamp is a hash of what the image is made from: this program, which holds the
+// hashInputs is a hash of what the image is made from: this program, which contains the
 // recipe, and the stamps of the parts.
-func stamp(parts []string) (string, error) {
+func hashInputs(parts []string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
@@ -149,9 +149,8 @@ func stamp(parts []string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// detail is what a person reads beside a part: how large it is, and whether it
-// was made now.
-func detail(out string, built bool, files ...string) string {
+// describeOutput says where a part of the image is, how large it is, and whether it is up to date.
+func describeOutput(out string, built bool, files ...string) string {
 	if len(files) == 0 {
 		files = []string{out}
 	}

@@ -1,7 +1,7 @@
-// runc-without-sys-resource is runc for machines whose bounding set lacks
-// CAP_SYS_RESOURCE: there runc cannot give it to anybody, and every
+// runc-without-sys-resource is runc for machines whose capability bounding set lacks
+// CAP_SYS_RESOURCE. There runc cannot give that capability to any process, and every
 // `docker run --privileged` and `docker exec --privileged` fails with "unable
-// to apply caps". It takes that one capability out of what is asked, then
+// to apply caps". This program removes that one capability from what runc is asked for, and then
 // becomes runc. scripts/docker-engine makes it the engine's default runtime.
 package main
 
@@ -19,7 +19,7 @@ import (
 	"syscall"
 )
 
-const dropped = "CAP_SYS_RESOURCE"
+const droppedCapability = "CAP_SYS_RESOURCE"
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -28,9 +28,9 @@ func main() {
 	}
 }
 
-// run returns only when it could not become runc.
+// run changes the files that args name, and becomes runc. It returns only if that fails.
 func run(args []string) error {
-	if err := rewrite(args); err != nil {
+	if err := rewriteSpecs(args); err != nil {
 		return err
 	}
 	runc, err := exec.LookPath("runc")
@@ -40,25 +40,25 @@ func run(args []string) error {
 	return syscall.Exec(runc, append([]string{"runc"}, args...), os.Environ())
 }
 
-// rewrite changes the files that args name: the bundle of a create or run, the
-// process of an exec.
-func rewrite(args []string) error {
-	if bundle := option(args, "--bundle", "-b"); bundle != "" {
+// rewriteSpecs removes the capability from the files that args name: the bundle of a create or
+// run, the process of an exec.
+func rewriteSpecs(args []string) error {
+	if bundle := lastOption(args, "--bundle", "-b"); bundle != "" {
 		if err := rewriteFile(filepath.Join(bundle, "config.json"), func(spec map[string]any) bool {
 			process, _ := spec["process"].(map[string]any)
-			return drop(process)
+			return dropCapability(process)
 		}); err != nil {
 			return err
 		}
 	}
-	if process := option(args, "--process", "-p"); process != "" {
-		return rewriteFile(process, drop)
+	if process := lastOption(args, "--process", "-p"); process != "" {
+		return rewriteFile(process, dropCapability)
 	}
 	return nil
 }
 
-// option is the value of the last of an option's mentions.
-func option(args []string, names ...string) (value string) {
+// lastOption is the value of an option, the last one if it is given several times.
+func lastOption(args []string, names ...string) (value string) {
 	for i, arg := range args {
 		name, given, ok := strings.Cut(arg, "=")
 		switch {
@@ -72,13 +72,12 @@ func option(args []string, names ...string) (value string) {
 	return value
 }
 
-// drop takes the capability out of all of a process's sets; it says whether one
-// had it.
-func drop(process map[string]any) (changed bool) {
+// dropCapability removes the capability from all of a process's sets, and tells whether one had it.
+func dropCapability(process map[string]any) (changed bool) {
 	sets, _ := process["capabilities"].(map[string]any)
 	for name, set := range sets {
 		list, _ := set.([]any)
-		kept := slices.DeleteFunc(list, func(c any) bool { return c == dropped })
+		kept := slices.DeleteFunc(list, func(c any) bool { return c == droppedCapability })
 		if len(kept) < len(list) {
 			sets[name], changed = kept, true
 		}
@@ -86,8 +85,8 @@ func drop(process map[string]any) (changed bool) {
 	return changed
 }
 
-// rewriteFile writes only what was changed. A file that is not there is for
-// runc to complain of.
+// rewriteFile changes a JSON file. It does not write a file that is not changed. A file that does
+// not exist is no error here, since runc reports it.
 func rewriteFile(file string, change func(map[string]any) bool) error {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,5 +107,5 @@ func rewriteFile(file string, change func(map[string]any) bool) error {
 	if data, err = json.Marshal(content); err != nil {
 		return err
 	}
-	return os.WriteFile(file, data, 0o600) // The mode is for a new file: this one keeps its own.
+	return os.WriteFile(file, data, 0o600) // An existing file keeps its mode.
 }

@@ -16,7 +16,7 @@ const (
 	after  = `{"capabilities":{"ambient":null,"bounding":["CAP_CHOWN"],"effective":[]},"limit":18446744073709551615}`
 )
 
-func TestTakesOneCapabilityOutOfWhatIsAsked(t *testing.T) {
+func TestDropsOneCapability(t *testing.T) {
 	dir := t.TempDir()
 	config, process := filepath.Join(dir, "config.json"), filepath.Join(dir, "process.json")
 	for _, args := range [][]string{
@@ -27,7 +27,7 @@ func TestTakesOneCapabilityOutOfWhatIsAsked(t *testing.T) {
 	} {
 		require.NoError(t, os.WriteFile(config, []byte(`{"process":`+before+`,"root":{"path":"rootfs"}}`), 0o600))
 		require.NoError(t, os.WriteFile(process, []byte(before), 0o600))
-		require.NoError(t, rewrite(args))
+		require.NoError(t, rewriteSpecs(args))
 		file, want := config, `{"process":`+after+`,"root":{"path":"rootfs"}}`
 		if args[0] == "exec" {
 			file, want = process, after
@@ -38,34 +38,34 @@ func TestTakesOneCapabilityOutOfWhatIsAsked(t *testing.T) {
 	}
 }
 
-func TestLeavesAloneWhatIsNotItsBusiness(t *testing.T) {
+func TestOtherFilesAreUnchanged(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.json")
-	require.NoError(t, rewrite([]string{"create", "--bundle", dir, "id"}), "runc says what is missing")
-	require.NoError(t, rewrite([]string{"delete", "--bundle"}))
-	require.NoError(t, rewrite(nil))
+	require.NoError(t, rewriteSpecs([]string{"create", "--bundle", dir, "id"}), "runc says what is missing")
+	require.NoError(t, rewriteSpecs([]string{"delete", "--bundle"}))
+	require.NoError(t, rewriteSpecs(nil))
 	const text = `{ "process": {"capabilities": {"bounding": ["CAP_CHOWN"]}} }`
 	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
-	require.NoError(t, rewrite([]string{"create", "--bundle", dir, "id"}))
+	require.NoError(t, rewriteSpecs([]string{"create", "--bundle", dir, "id"}))
 	have, err := os.ReadFile(config)
 	require.NoError(t, err)
 	assert.Equal(t, text, string(have))
 	require.NoError(t, os.WriteFile(config, []byte("{"), 0o600))
-	require.ErrorContains(t, rewrite([]string{"create", "--bundle", dir, "id"}), config)
+	require.ErrorContains(t, rewriteSpecs([]string{"create", "--bundle", dir, "id"}), config)
 }
 
-// Whatever JSON is in the file, it stays JSON without the capability.
-func TestAnyJSONIsSurvived(t *testing.T) {
+// Whatever JSON is in the file, the result is JSON without the capability.
+func TestAnyJSON(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	rapid.Check(t, func(t *rapid.T) {
-		leaf := rapid.OneOf(rapid.Just[any](nil), rapid.Just[any](dropped), rapid.Just[any]("CAP_CHOWN"), rapid.Map(rapid.Int(), func(i int) any { return float64(i) }))
+		leaf := rapid.OneOf(rapid.Just[any](nil), rapid.Just[any](droppedCapability), rapid.Just[any]("CAP_CHOWN"), rapid.Map(rapid.Int(), func(i int) any { return float64(i) }))
 		list := rapid.Map(rapid.SliceOf(leaf), func(l []any) any { return l })
 		sets := rapid.OneOf(leaf, list, rapid.Map(rapid.MapOf(rapid.StringN(0, 3, -1), rapid.OneOf(leaf, list)), func(m map[string]any) any { return m }))
 		data, err := json.Marshal(map[string]any{"process": map[string]any{"capabilities": sets.Draw(t, "sets")}})
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(file, data, 0o600))
-		require.NoError(t, rewrite([]string{"create", "-b", dir}))
+		require.NoError(t, rewriteSpecs([]string{"create", "-b", dir}))
 		have, err := os.ReadFile(file)
 		require.NoError(t, err)
 		var spec struct {
@@ -74,7 +74,7 @@ func TestAnyJSONIsSurvived(t *testing.T) {
 		require.NoError(t, json.Unmarshal(have, &spec))
 		kept, _ := spec.Process.Capabilities.(map[string]any)
 		for _, set := range kept {
-			assert.NotContains(t, toList(set), dropped)
+			assert.NotContains(t, toList(set), droppedCapability)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 )
 
-func TestJudge(t *testing.T) {
+func TestCompareWithDeclaration(t *testing.T) {
 	m := mutants.Mutant{CaughtBy: []string{"meant"}, AlsoFails: map[string]string{"also": "it leans on it"}}
 	report := func(meant, also, other conformance.Result) *conformance.Report {
 		return &conformance.Report{Tests: []conformance.TestReport{
@@ -30,7 +30,7 @@ func TestJudge(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		report   *conformance.Report
-		some     bool
+		partial  bool
 		problems []string
 	}{
 		"as declared":              {report: report(conformance.Failed, conformance.Failed, conformance.Passed)},
@@ -41,12 +41,12 @@ func TestJudge(t *testing.T) {
 		"another passes":           {report: report(conformance.Failed, conformance.Passed, conformance.Passed), problems: []string{"also is declared to fail, too, and has not: passed"}},
 		"one more fails":           {report: report(conformance.Failed, conformance.Failed, conformance.Failed), problems: []string{"other fails, too, and its declaration does not say why: because"}},
 		"it crashes":               {report: crashed, problems: []string{"it crashes, which is not its mistake:\npanic"}},
-		"quick":                    {report: onlyMeant, some: true},
+		"quick":                    {report: onlyMeant, partial: true},
 		"ended early":              {report: onlyMeant, problems: []string{"also, which is to fail, was not run"}},
-		"nothing was run, quickly": {report: &conformance.Report{}, some: true, problems: []string{"meant, which is to fail, was not run"}},
+		"nothing was run, quickly": {report: &conformance.Report{}, partial: true, problems: []string{"meant, which is to fail, was not run"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, wrong := verdict(m, tc.report, tc.some)
+			_, _, wrong := compareWithDeclaration(m, tc.report, tc.partial)
 			var problems []string
 			for _, err := range wrong {
 				problems = append(problems, err.Error())
@@ -57,15 +57,15 @@ func TestJudge(t *testing.T) {
 
 	t.Run("pattern", func(t *testing.T) {
 		m := mutants.Mutant{CaughtBy: []string{"meant"}, AlsoFails: map[string]string{"a*": "all lean on it"}}
-		_, also, wrong := verdict(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
+		_, also, wrong := compareWithDeclaration(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
 		assert.Empty(t, wrong)
 		assert.Equal(t, []string{"also (all lean on it)"}, also)
-		_, _, wrong = verdict(m, report(conformance.Failed, conformance.Passed, conformance.Passed), false)
+		_, _, wrong = compareWithDeclaration(m, report(conformance.Failed, conformance.Passed, conformance.Passed), false)
 		require.Len(t, wrong, 1)
 		assert.EqualError(t, wrong[0], "none of a* fails, which are declared to")
 	})
 
-	caught, also, _ := verdict(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
+	caught, also, _ := compareWithDeclaration(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
 	assert.Equal(t, []string{"meant"}, caught)
 	assert.Equal(t, []string{"also (it leans on it)"}, also)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 )
 
-// why is the reason that the declaration has for a test to fail, too, and the
-// key that it has it under; "" for none.
-func why(m mutants.Mutant, id string) (key, reason string) {
+// declaredReason is the reason that the declaration gives for a test to fail, too. key is the entry
+// of AlsoFails that has it, the test's ID or a pattern. Both are "" if there is none.
+func declaredReason(m mutants.Mutant, id string) (key, reason string) {
 	if reason, named := m.AlsoFails[id]; named {
 		return id, reason
 	}
@@ -25,23 +25,23 @@ func why(m mutants.Mutant, id string) (key, reason string) {
 	return "", ""
 }
 
-// verdict holds a report against the declaration. It returns the tests meant for
-// the mutant that failed, others that failed as declared, with the reason, and
-// what is not as declared. some says that not all tests were run.
-func verdict(m mutants.Mutant, r *conformance.Report, some bool) (caught, also []string, problems []error) {
+// compareWithDeclaration compares a report with the mutant's declaration. It returns the tests
+// meant for the mutant that failed, the other tests that failed as declared, with the reason, and
+// what is not as declared. partial says that not all tests were run.
+func compareWithDeclaration(m mutants.Mutant, r *conformance.Report, partial bool) (caught, also []string, problems []error) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	seen := map[string]bool{}
+	covered := map[string]bool{}
 	for _, t := range r.Tests {
-		seen[t.ID] = true
+		covered[t.ID] = true
 		failed := t.Result == conformance.Failed
-		key, reason := why(m, t.ID)
+		key, reason := declaredReason(m, t.ID)
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)
 		case meant:
 			problem("it survives %s, which is meant to fail: %s", t.ID, t.Result)
 		case key != "" && failed:
-			seen[key] = true
+			covered[key] = true
 			also = append(also, t.ID+" ("+reason+")")
 		case key == t.ID:
 			problem("%s is declared to fail, too, and has not: %s", t.ID, t.Result)
@@ -51,7 +51,7 @@ func verdict(m mutants.Mutant, r *conformance.Report, some bool) (caught, also [
 	}
 	for _, id := range slices.Concat(m.CaughtBy, slices.Sorted(maps.Keys(m.AlsoFails))) {
 		switch {
-		case seen[id] || some && m.AlsoFails[id] != "":
+		case covered[id] || partial && m.AlsoFails[id] != "":
 		case strings.Contains(id, "*"):
 			problem("none of %s fails, which are declared to", id)
 		default:
