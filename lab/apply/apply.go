@@ -1,5 +1,7 @@
-// Package apply puts manifests into a cluster by server-side apply, so that
-// doing it twice is the same as doing it once, and takes them out again.
+// Package apply applies manifests to a cluster by server-side apply, so that
+// doing it twice is the same as doing it once, and deletes them again.
+//
+// It knows nothing of what is in the manifests. Begin with Manifests and Owner.
 package apply
 
 import (
@@ -32,55 +34,56 @@ func Manifests(ctx context.Context, kubeconfig string, files ...[]byte) error {
 	return Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}.Apply(ctx, files...)
 }
 
-// Missing applies those documents whose object is not there, and names them as
-// Kind name. What is there stays as it is.
+// Missing applies the documents whose object does not exist, and returns these as "Kind name".
+// Objects that exist stay as they are.
 func Missing(ctx context.Context, kubeconfig string, files ...[]byte) (made []string, err error) {
 	o := Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}
-	err = each(ctx, kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	err = forEachObject(ctx, kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
 		_, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return err
 		}
 		made = append(made, obj.GetKind()+" "+obj.GetName())
-		return o.apply(ctx, target, obj)
+		return o.applyObject(ctx, target, obj)
 	}, files...)
 	return made, err
 }
 
-// Owner applies in a name of its own, which the API server keeps with every
-// field that it sets.
+// Owner applies manifests as a field manager with a name of its own, which the API server keeps
+// with every field that it sets.
 type Owner struct {
 	kubeconfig, name string
 	force            bool
 }
 
-// Guest is a lab in somebody's cluster, by a name that no other lab has. It
-// takes no field from another owner, and what others have applied too is still
-// there when it has gone.
+// Guest is the owner for a lab in a cluster that is not its own. No other lab has this name. A
+// guest takes no field from another owner, and withdrawing leaves objects that others have
+// applied, too.
 func Guest(kubeconfig, name string) Owner {
 	return Owner{kubeconfig: kubeconfig, name: fieldManager + "-" + name}
 }
 
 // Apply applies every document of every file, in order.
 func (o Owner) Apply(ctx context.Context, files ...[]byte) error {
-	return each(ctx, o.kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	return forEachObject(ctx, o.kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
 		if !o.force {
-			// Of an object that is only a name nobody owns a field, and it could
-			// not be told apart from ours.
+			// In an object without any content nobody owns a field. Once this owner had applied
+			// it, Withdraw would take it for its own.
 			if have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{}); err == nil && len(have.GetManagedFields()) == 0 {
 				return nil
 			}
 		}
-		return o.apply(ctx, target, obj)
+		return o.applyObject(ctx, target, obj)
 	}, files...)
 }
 
-func (o Owner) apply(ctx context.Context, target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+// applyObject applies one object, with a label, so that the owner owns at least one field.
+func (o Owner) applyObject(ctx context.Context, target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
 	labels := obj.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[labelManagedBy] = fieldManager // So that there is a field to own.
+	labels[labelManagedBy] = fieldManager
 	obj.SetLabels(labels)
 	_, err := target.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: o.name, Force: o.force})
 	if apierrors.IsConflict(err) {
@@ -89,13 +92,13 @@ func (o Owner) apply(ctx context.Context, target dynamic.ResourceInterface, obj 
 	return err
 }
 
-// Withdraw deletes the objects named in the files that are this owner's alone.
-// Of those that are others' too it gives up its part.
+// Withdraw deletes those objects in the files of which this owner alone owns fields. In objects
+// that others have applied, too, it gives up its own fields.
 func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
-	return each(ctx, o.kubeconfig, "deleting", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	return forEachObject(ctx, o.kubeconfig, "deleting", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
 		have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
 		if err == nil {
-			err = o.withdraw(ctx, target, have)
+			err = o.withdrawObject(ctx, target, have)
 		}
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -104,7 +107,8 @@ func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
 	}, files...)
 }
 
-func (o Owner) withdraw(ctx context.Context, target dynamic.ResourceInterface, have *unstructured.Unstructured) error {
+// withdrawObject deletes one object, or gives up the owner's fields in it.
+func (o Owner) withdrawObject(ctx context.Context, target dynamic.ResourceInterface, have *unstructured.Unstructured) error {
 	mine, others := false, false
 	for _, f := range have.GetManagedFields() {
 		if f.Manager == o.name {
@@ -120,7 +124,7 @@ func (o Owner) withdraw(ctx context.Context, target dynamic.ResourceInterface, h
 		uid := have.GetUID()
 		return target.Delete(ctx, have.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	}
-	// To apply no field is to give up all.
+	// Applying no field gives up all fields.
 	none := &unstructured.Unstructured{}
 	none.SetGroupVersionKind(have.GroupVersionKind())
 	none.SetName(have.GetName())
@@ -129,8 +133,9 @@ func (o Owner) withdraw(ctx context.Context, target dynamic.ResourceInterface, h
 	return err
 }
 
-// each does something with every document of every file, in order.
-func each(ctx context.Context, kubeconfig, doing string, do func(dynamic.ResourceInterface, *unstructured.Unstructured) error, files ...[]byte) error {
+// forEachObject calls do with every document of every file, in order. doing names the action in
+// errors.
+func forEachObject(ctx context.Context, kubeconfig, doing string, do func(dynamic.ResourceInterface, *unstructured.Unstructured) error, files ...[]byte) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -160,7 +165,7 @@ func each(ctx context.Context, kubeconfig, doing string, do func(dynamic.Resourc
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			target, err := resource(client, mapper, &obj)
+			target, err := resourceFor(client, mapper, &obj)
 			if err == nil {
 				err = do(target, &obj)
 			}
@@ -172,7 +177,8 @@ func each(ctx context.Context, kubeconfig, doing string, do func(dynamic.Resourc
 	return nil
 }
 
-func resource(client dynamic.Interface, mapper meta.RESTMapper, obj *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+// resourceFor is the client for the kind and namespace of an object.
+func resourceFor(client dynamic.Interface, mapper meta.RESTMapper, obj *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	gvk := obj.GroupVersionKind()
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package build makes the lab's programs with the go command and says how far
-// it is: upstream Kubernetes on empty caches takes minutes. What is up to date
-// is not looked at twice. It imports nothing but the standard library, so that
-// it runs before anything is built.
+// Package build makes the lab's programs with the go command. Programs that are up to date are not
+// made again. Because upstream Kubernetes takes minutes on empty caches, it reports the progress.
+//
+// It imports nothing that takes long to compile, since it runs before anything is built. Begin with
+// Own, Kubernetes and Module.Build.
 package build
 
 import (
@@ -29,30 +30,29 @@ import (
 
 // Module is a Go module, or a part of one, and the programs to make of it.
 type Module struct {
-	// Dir holds go.mod.
+	// Dir is the folder with go.mod.
 	Dir string
 	// Sources are the files and folders below Dir that the programs are made
-	// of, Without the ones named.
+	// of, except those in Without.
 	Sources, Without []string
-	// Mains maps packages to what their program is called.
+	// Mains maps packages to the names of their programs.
 	Mains map[string]string
 	Flags []string
 	Env   []string
-	// Stamp, unless nil, gives what else the linker sets, as "package.name=value".
-	// It makes nothing stale: a commit that leaves the sources alone leaves the
+	// Stamp, unless nil, gives variables for the linker to set, as "package.name=value".
+	// A change of these alone builds nothing: a commit that leaves the sources alone leaves the
 	// programs alone.
 	Stamp func(ctx context.Context) []string
-	// Release, unless nil, is what of it does: a release's programs say so, and
-	// those of a commit do not say that they are of none.
+	// Release, unless nil, is text on whose change the programs are built again. So the programs of
+	// a release carry its version, even if those of the same sources were built before the tag.
 	Release func(ctx context.Context) string
 }
 
-// pureGoTags choose Go's own resolver and user database, with cgo and without it.
-// As every module is built with them, Go's cache holds net, and all that imports
-// it, once.
+// pureGoTags choose Go's own resolver and user database, with and without cgo. Because every module
+// is built with these tags, Go's cache holds net, and all that imports it, only once.
 const pureGoTags = "osusergo,netgo"
 
-// ModulePath is the project's own module; its other modules are below it.
+// ModulePath is the path of the project's main module. The paths of its other modules are below it.
 const ModulePath = "github.com/ccmlab/ccmlab"
 
 // Own are the project's programs. They are static, so that the same file runs
@@ -61,7 +61,7 @@ func Own(root string) Module {
 	return Module{
 		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
 		Mains:   map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
-		Env:     []string{"CGO_ENABLED=1"}, // For SQLite. What glibc would load at run time is left out by the tags.
+		Env:     []string{"CGO_ENABLED=1"}, // For SQLite. The tags leave out what glibc would load at run time.
 		Flags:   []string{"-trimpath", "-tags=" + pureGoTags + ",sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
 		Stamp:   func(ctx context.Context) []string { return stampOf(ctx, root) },
 		Release: func(ctx context.Context) string { return releaseOf(ctx, root) },
@@ -70,23 +70,22 @@ func Own(root string) Module {
 
 // Kubernetes are upstream's programs and the hollow node, from lab/kube.
 func Kubernetes(root string) (Module, error) {
-	m, err := kubernetes(root, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+	m, err := kubernetesPrograms(root, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 	m.Mains["./hollow-node"], m.Mains["go.etcd.io/etcd/server/v3"] = "hollow-node", "etcd"
 	m.Sources = append(m.Sources, "../../cmd/hello/demoserver") // A module that the hollow node is made of.
 	return m, err
 }
 
-// kubernetes are some of upstream's programs, as lab/kube pins them.
-func kubernetes(root string, names ...string) (Module, error) {
-	m, err := pinned(filepath.Join(root, "lab", "kube"), names...)
+// kubernetesPrograms are some of upstream's programs, in the version that lab/kube pins.
+func kubernetesPrograms(root string, names ...string) (Module, error) {
+	m, err := pinnedPrograms(filepath.Join(root, "lab", "kube"), names...)
 	m.Without = []string{"minor"} // Modules of their own.
 	return m, err
 }
 
-// pinned are some of upstream's programs, as the module in dir pins them. The
-// flags are the same for all: with others, Go's cache would hold, and compile,
-// everything twice.
-func pinned(dir string, names ...string) (Module, error) {
+// pinnedPrograms are some of upstream's programs, in the version that the module in dir pins. The
+// flags are the same for all programs: with different flags Go would compile everything twice.
+func pinnedPrograms(dir string, names ...string) (Module, error) {
 	m := Module{Dir: dir, Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}}
 	for _, name := range names {
 		m.Mains["k8s.io/kubernetes/cmd/"+name] = name
@@ -108,6 +107,7 @@ func pinned(dir string, names ...string) (Module, error) {
 	return m, nil
 }
 
+// upstreamFlags are the flags for programs that are not our own. The linker sets the given variables.
 func upstreamFlags(set ...string) []string {
 	ldflags := "-s -w"
 	for _, value := range set {
@@ -116,23 +116,23 @@ func upstreamFlags(set ...string) []string {
 	return []string{"-trimpath", "-buildvcs=false", "-tags=" + pureGoTags, "-ldflags=" + ldflags}
 }
 
-// Node are the programs in a kind node beside those of Kubernetes: each folder
-// of lab/node pins one upstream, and is the key here. kube is the part of
+// Node are the programs that a kind node has beyond those of an embedded cluster. Each folder of
+// lab/node pins one upstream project, and is its key here. The key kube has the programs of
 // Kubernetes that an embedded cluster does without.
 func Node(root string) (map[string]Module, error) {
 	dir := filepath.Join(root, "lab", "node")
-	of := func(name, pkg string, programs ...string) Module {
+	newModule := func(name, pkg string, programs ...string) Module {
 		m := Module{Dir: filepath.Join(dir, name), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}, Flags: upstreamFlags()}
 		for _, program := range programs {
 			m.Mains[pkg+program] = path.Base(program)
 		}
 		return m
 	}
-	kube, err := kubernetes(root, "kubeadm", "kubelet", "kube-proxy")
+	kube, err := kubernetesPrograms(root, "kubeadm", "kubelet", "kube-proxy")
 	if err != nil {
 		return nil, err
 	}
-	containerd := of("containerd", "github.com/containerd/containerd/v2/cmd/", "containerd", "ctr", "containerd-shim-runc-v2")
+	containerd := newModule("containerd", "github.com/containerd/containerd/v2/cmd/", "containerd", "ctr", "containerd-shim-runc-v2")
 	version, err := Required(containerd.Dir, "github.com/containerd/containerd/v2")
 	if err != nil {
 		return nil, err
@@ -140,21 +140,21 @@ func Node(root string) (map[string]Module, error) {
 	containerd.Mains["./preload"] = "preload"
 	containerd.Flags = append(upstreamFlags("github.com/containerd/containerd/v2/version.Version="+version),
 		"-tags="+pureGoTags+",no_aufs,no_btrfs,no_devmapper,no_zfs")
-	crictl := of("crictl", "sigs.k8s.io/cri-tools/cmd/", "crictl")
+	crictl := newModule("crictl", "sigs.k8s.io/cri-tools/cmd/", "crictl")
 	if version, err = Required(crictl.Dir, "sigs.k8s.io/cri-tools"); err != nil {
 		return nil, err
 	}
 	crictl.Flags = upstreamFlags("sigs.k8s.io/cri-tools/pkg/version.Version=" + version)
-	pause := of("pause", "./lab/node/", "pause") // Of the project's own module.
+	pause := newModule("pause", "./lab/node/", "pause") // Of the project's own module.
 	pause.Dir, pause.Sources = root, []string{"lab/node/pause"}
 	return map[string]Module{
 		"kube": kube, "containerd": containerd, "crictl": crictl, "pause": pause,
-		"coredns": of("coredns", "github.com/coredns/", "coredns"),
-		"cni":     of("cni", "github.com/containernetworking/plugins/plugins/", "ipam/host-local", "main/loopback", "main/ptp", "meta/portmap"),
+		"coredns": newModule("coredns", "github.com/coredns/", "coredns"),
+		"cni":     newModule("cni", "github.com/containernetworking/plugins/plugins/", "ipam/host-local", "main/loopback", "main/ptp", "meta/portmap"),
 	}, nil
 }
 
-// Required is the version of a module that the go.mod in dir pins.
+// Required is the version of a module that go.mod in dir requires.
 func Required(dir, module string) (string, error) {
 	file := filepath.Join(dir, "go.mod")
 	mod, err := os.ReadFile(file)
@@ -168,14 +168,14 @@ func Required(dir, module string) (string, error) {
 	return string(m[1]), nil
 }
 
-// Build makes out hold the module's programs. note is told how far it is.
-// built is false when they were up to date.
+// Build builds the module's programs into the folder out. It calls note with the progress.
+// built is false when the programs were up to date.
 func (m Module) Build(ctx context.Context, out string, note func(string)) (built bool, err error) {
-	// go build runs in the module's folder, not in ours.
+	// go build runs in the module's folder, so out must not be relative to this process's.
 	if out, err = filepath.Abs(out); err != nil {
 		return false, err
 	}
-	want, err := m.stamp()
+	want, err := m.hashSources()
 	if err != nil {
 		return false, err
 	}
@@ -183,14 +183,14 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 		want += m.Release(ctx)
 	}
 	stampFile := filepath.Join(out, ".stamp")
-	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want && m.complete(out) {
+	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want && m.hasPrograms(out) {
 		return false, nil
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return false, err
 	}
 	if left, err := filepath.Glob(filepath.Join(out, ".build-*")); err == nil {
-		for _, dir := range left { // Of a build that was killed.
+		for _, dir := range left { // A build that was killed leaves such a folder.
 			_ = os.RemoveAll(dir)
 		}
 	}
@@ -204,7 +204,7 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 		return false, err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := m.compile(ctx, tmp, stale, note); err != nil {
+	if err := m.compilePrograms(ctx, tmp, stale, note); err != nil {
 		return false, err
 	}
 	for pkg, name := range m.Mains {
@@ -215,17 +215,18 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	return true, os.WriteFile(stampFile, []byte(want), 0o644)
 }
 
-// defaultName is what `go build` calls a package's program.
+// defaultName is the name that `go build` gives a package's program.
 func defaultName(pkg string) string {
-	if versionRE.MatchString(path.Base(pkg)) {
+	if majorVersionRegexp.MatchString(path.Base(pkg)) {
 		pkg = path.Dir(pkg)
 	}
 	return path.Base(pkg)
 }
 
-var versionRE = regexp.MustCompile(`^v[0-9]+$`)
+var majorVersionRegexp = regexp.MustCompile(`^v[0-9]+$`)
 
-func (m Module) complete(out string) bool {
+// hasPrograms tells whether the folder out has all programs of the module.
+func (m Module) hasPrograms(out string) bool {
 	for _, name := range m.Mains {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			return false
@@ -234,8 +235,8 @@ func (m Module) complete(out string) bool {
 	return true
 }
 
-// stamp is a hash of all that the programs are made from.
-func (m Module) stamp() (string, error) {
+// hashSources is a hash of all that the programs are made from.
+func (m Module) hashSources() (string, error) {
 	h := sha256.New()
 	_, _ = fmt.Fprintln(h, runtime.Version(), m.Env, m.Flags)
 	for _, source := range m.Sources {
@@ -271,7 +272,8 @@ func hashFile(w io.Writer, file string) error {
 	return err
 }
 
-func (m Module) command(ctx context.Context, flags []string, args ...string) *exec.Cmd {
+// goCommand is a go command on the packages of all programs.
+func (m Module) goCommand(ctx context.Context, flags []string, args ...string) *exec.Cmd {
 	args = append(args, flags...)
 	for pkg := range m.Mains {
 		args = append(args, pkg)
@@ -282,9 +284,10 @@ func (m Module) command(ctx context.Context, flags []string, args ...string) *ex
 	return cmd
 }
 
+// countStale is the number of packages that are to be compiled.
 func (m Module) countStale(ctx context.Context) (int, error) {
 	var stderr bytes.Buffer
-	cmd := m.command(ctx, m.Flags, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
+	cmd := m.goCommand(ctx, m.Flags, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
 	cmd.Stderr = &stderr
 	list, err := cmd.Output()
 	if err != nil {
@@ -293,8 +296,10 @@ func (m Module) countStale(ctx context.Context) (int, error) {
 	return len(strings.Fields(string(list))), nil
 }
 
-func (m Module) compile(ctx context.Context, out string, stale int, note func(string)) error {
-	cmd := m.command(ctx, m.stamped(ctx), "build", "-v", "-o", out+string(filepath.Separator))
+// compilePrograms builds all programs into the folder out. stale is the number of packages to
+// compile, from which the progress is computed.
+func (m Module) compilePrograms(ctx context.Context, out string, stale int, note func(string)) error {
+	cmd := m.goCommand(ctx, m.stampedFlags(ctx), "build", "-v", "-o", out+string(filepath.Separator))
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -302,26 +307,27 @@ func (m Module) compile(ctx context.Context, out string, stale int, note func(st
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	var said []string
+	var lines []string
 	began := time.Now()
 	for r := bufio.NewReader(stderr); ; {
 		line, err := r.ReadString('\n')
 		if err != nil {
 			break
 		}
-		said = append(said, strings.TrimRight(line, "\n"))
-		note(progress(len(said), stale, time.Since(began)))
+		lines = append(lines, strings.TrimRight(line, "\n"))
+		note(formatProgress(len(lines), stale, time.Since(began)))
 	}
 	if err := cmd.Wait(); err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted; what is compiled stays in Go's cache")
 		}
-		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, process.LastLines(strings.Join(said, "\n"), 20))
+		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, process.LastLines(strings.Join(lines, "\n"), 20))
 	}
 	return nil
 }
 
-func progress(done, stale int, elapsed time.Duration) string {
+// formatProgress says how many packages are compiled, and how long the rest will take.
+func formatProgress(done, stale int, elapsed time.Duration) string {
 	if done >= stale {
 		return fmt.Sprintf("%d packages compiled, linking", done)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // A module of one program, built for real.
-func TestBuildOnceThenNotAgain(t *testing.T) {
+func TestBuildOnlyWhenStale(t *testing.T) {
 	src, out := t.TempDir(), filepath.Join(t.TempDir(), "bin")
 	write := func(file, text string) {
 		t.Helper()
@@ -88,8 +88,8 @@ func TestKubernetesIsMadeOfReplacedModules(t *testing.T) {
 	}
 }
 
-// Each upstream is pinned by a folder of its own, and none is forgotten.
-func TestNodeHasAllThatIsPinned(t *testing.T) {
+// Each folder of lab/node pins an upstream project, and Node has all of them.
+func TestNodeHasEveryPinnedProject(t *testing.T) {
 	parts, err := Node(filepath.Join("..", ".."))
 	require.NoError(t, err)
 	dirs, err := os.ReadDir(filepath.Join("..", "node"))
@@ -102,8 +102,8 @@ func TestNodeHasAllThatIsPinned(t *testing.T) {
 	assert.Contains(t, strings.Join(parts["containerd"].Flags, " "), "version.Version=v2.")
 }
 
-// What two modules need is compiled once if it is of the same version in both: with
-// other versions of what all of Kubernetes imports, a first build took minutes more.
+// A dependency of two modules is compiled once if both require the same version. With different
+// versions of what all of Kubernetes imports, a first build took minutes more.
 func TestKubernetesAndOwnModulesAgreeOnVersions(t *testing.T) {
 	own := requiredModules(t, filepath.Join("..", "..", "go.mod"))
 	for module, version := range requiredModules(t, filepath.Join("..", "kube", "go.mod")) {
@@ -137,6 +137,6 @@ func requiredModules(t *testing.T, file string) map[string]string {
 }
 
 func TestProgress(t *testing.T) {
-	assert.Equal(t, "100 of 300 packages compiled, about 2m0s left", progress(100, 300, time.Minute))
-	assert.Equal(t, "300 packages compiled, linking", progress(300, 300, time.Minute))
+	assert.Equal(t, "100 of 300 packages compiled, about 2m0s left", formatProgress(100, 300, time.Minute))
+	assert.Equal(t, "300 packages compiled, linking", formatProgress(300, 300, time.Minute))
 }

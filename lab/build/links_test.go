@@ -1,7 +1,5 @@
 package build
 
-// A link of a document leads to a file that is there, and to a heading of it.
-
 import (
 	"io/fs"
 	"os"
@@ -16,16 +14,16 @@ import (
 )
 
 var (
-	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
-	fenced  = regexp.MustCompile("(?ms)^```.*?^```$")
-	code    = regexp.MustCompile("(?m)`[^`\n]*`|^    .*$")
+	linkRegexp    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	headingRegexp = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	fenceRegexp   = regexp.MustCompile("(?ms)^```.*?^```$")
+	codeRegexp    = regexp.MustCompile("(?m)`[^`\n]*`|^    .*$")
 )
 
-// anchors are the names that GitHub gives the headings of a document.
-func anchors(text string) map[string]bool {
+// headingAnchors are the names that GitHub gives the headings of a document.
+func headingAnchors(text string) map[string]bool {
 	names := map[string]bool{}
-	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+	for _, m := range headingRegexp.FindAllStringSubmatch(fenceRegexp.ReplaceAllString(text, ""), -1) {
 		names[strings.Map(func(r rune) rune {
 			switch {
 			case r == ' ':
@@ -34,12 +32,13 @@ func anchors(text string) map[string]bool {
 				return unicode.ToLower(r)
 			}
 			return -1
-		}, link.ReplaceAllString(m[1], ""))] = true
+		}, linkRegexp.ReplaceAllString(m[1], ""))] = true
 	}
 	return names
 }
 
-func TestDocumentsLinkToWhatIsThere(t *testing.T) {
+// Each relative link in a document leads to an existing file, and to a heading of it.
+func TestDocumentLinks(t *testing.T) {
 	documents := map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -57,7 +56,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 	}))
 	links := 0
 	for file, text := range documents {
-		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(fenced.ReplaceAllString(text, ""), ""), -1) {
+		for _, m := range linkRegexp.FindAllStringSubmatch(codeRegexp.ReplaceAllString(fenceRegexp.ReplaceAllString(text, ""), ""), -1) {
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
 			}
@@ -70,7 +69,7 @@ func TestDocumentsLinkToWhatIsThere(t *testing.T) {
 			_, err := os.Stat(target)
 			assert.NoError(t, err, "%s: %s", file, m[1])
 			if anchor != "" {
-				assert.True(t, anchors(documents[target])[anchor], "%s: %s has no such heading", file, m[1])
+				assert.True(t, headingAnchors(documents[target])[anchor], "%s: %s has no such heading", file, m[1])
 			}
 		}
 	}

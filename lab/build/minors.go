@@ -8,10 +8,10 @@ import (
 )
 
 // Minors are the control planes of the other Kubernetes minors that the CCM
-// supports, each by its name, "v1.35": a folder of lab/kube/minor pins one. The
-// hollow node is not among them: its kubelet is of the minor of lab/kube, and a
+// supports, by name, e.g. "v1.35". A folder of lab/kube/minor pins each. The
+// hollow node is not among their programs, because its kubelet has the minor of lab/kube. A
 // kubelet must not be newer than its API server (kubernetes.io, version skew
-// policy), nor must a controller manager or a scheduler.
+// policy), nor may a controller manager or a scheduler.
 func Minors(root string) (map[string]Module, error) {
 	dir := filepath.Join(root, "lab", "kube", "minor")
 	entries, err := os.ReadDir(dir)
@@ -20,7 +20,7 @@ func Minors(root string) (map[string]Module, error) {
 	}
 	minors := map[string]Module{}
 	for _, e := range entries {
-		m, err := pinned(filepath.Join(dir, e.Name()), "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+		m, err := pinnedPrograms(filepath.Join(dir, e.Name()), "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 		if err != nil {
 			return nil, err
 		}
@@ -36,5 +36,5 @@ func Minors(root string) (map[string]Module, error) {
 	return minors, nil
 }
 
-// Version is that of Kubernetes that the module pins.
+// Version is the version of Kubernetes that the module pins.
 func (m Module) Version() (string, error) { return Required(m.Dir, "k8s.io/kubernetes") }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A minor's control plane is whole, is of that minor, and has no kubelet.
+// A minor's control plane is complete, has that minor's version, and has no kubelet.
 func TestMinors(t *testing.T) {
 	minors, err := Minors(filepath.Join("..", ".."))
 	require.NoError(t, err)

@@ -1,8 +1,5 @@
 package build
 
-// A release says its version in three places beside its tag: the changelog, the
-// reusable workflow and the example that calls it.
-
 import (
 	"os"
 	"path/filepath"
@@ -24,12 +21,14 @@ func readFile(t *testing.T, path ...string) string {
 	return string(data)
 }
 
-// latestRelease is the first heading of the changelog that is a version.
+// latestRelease is the first version among the headings of the changelog. Beside its tag, a
+// release's version is in three places: the changelog, the reusable workflow and the example that
+// calls it.
 func latestRelease(t *testing.T) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^## \[(v[0-9]\S*)\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$`).FindStringSubmatch(readFile(t, "CHANGELOG.md"))
 	require.NotNil(t, m, "CHANGELOG.md has no heading like \"## [v1.2.3] - 2026-01-02\"")
-	require.Equal(t, m[1], semantic(m[1]))
+	require.Equal(t, m[1], toSemanticVersion(m[1]))
 	return m[1]
 }
 
@@ -49,7 +48,7 @@ func TestWorkflowBelongsToLatestRelease(t *testing.T) {
 		"uses: ccmlab/ccmlab/.github/workflows/conformance.yml@"+latestRelease(t)+"\n")
 }
 
-// A tag of somebody else's repository can be moved, a commit cannot.
+// Actions are pinned by commit because a tag of another repository can be moved.
 func TestActionsArePinnedByCommit(t *testing.T) {
 	workflows, err := filepath.Glob(filepath.Join(root, ".github", "workflows", "*.y*ml"))
 	require.NoError(t, err)

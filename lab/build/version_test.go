@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSemantic(t *testing.T) {
+func TestToSemanticVersion(t *testing.T) {
 	for description, want := range map[string]string{
 		"":                         noRelease,
 		"0123abc":                  noRelease,
@@ -22,7 +22,7 @@ func TestSemantic(t *testing.T) {
 		"v1.2.3-rc.1-12-g0123abc":  "v1.2.3-rc.1+12.g0123abc",
 		"v1.2.3 -X main.evil=true": noRelease,
 	} {
-		assert.Equal(t, want, semantic(description), description)
+		assert.Equal(t, want, toSemanticVersion(description), description)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestStampComesFromGit(t *testing.T) {
 	assert.Contains(t, stampOf(t.Context(), dir), pkg+"gitTreeState=dirty")
 	git("commit", "-qam", "b")
 	assert.Equal(t, "release ", releaseOf(t.Context(), dir))
-	flags := Own(dir).stamped(t.Context())
+	flags := Own(dir).stampedFlags(t.Context())
 	assert.Contains(t, flags[2], "-ldflags=-s -w -extldflags=-static -X "+pkg+"gitVersion=v1.2.3+1.g")
 	assert.NotContains(t, Own(dir).Flags[2], "-X", "what makes programs stale stays the same")
 }

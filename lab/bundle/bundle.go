@@ -1,7 +1,9 @@
-// Package bundle packs all that a lab runs from into one archive, for a room
+// Package bundle packs everything that a lab needs into one archive, for a room
 // without internet: the programs, upstream's among them, the images, and what
-// lessons need, with the licences of all that. A list of checksums comes first;
-// what is unpacked is checked against it.
+// lessons need, with the licences of all that. A list of checksums comes first, against
+// which the other files are checked when they are unpacked.
+//
+// It knows nothing of what the programs do. Begin with Write and Unpack.
 package bundle
 
 import (
@@ -26,24 +28,24 @@ import (
 )
 
 const (
-	// sumsFile is the first file of a bundle, as sha256sum(1) writes it.
+	// sumsFile is the first file of a bundle, in the format of sha256sum(1).
 	sumsFile = "SHA256SUMS"
-	// maxSums bounds what is read before anything can be trusted. Ten thousand
-	// files, most of them Go's and the modules', take little more than 1 MB.
+	// maxSums is the most bytes that are read of sumsFile, before anything can be trusted. Ten
+	// thousand files, most of them Go's and the modules', take little more than 1 MB.
 	maxSums = 8 << 20
 )
 
-// wanted is what a bundle holds, of the folder of programs. The lab command is
-// first, so that a person can take it out without reading on.
-var wanted = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.tar", "node-image.tar*"}
+// programPatterns match what a bundle has of the folder of programs. The lab command is
+// first, so that one can extract it without reading the rest.
+var programPatterns = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.tar", "node-image.tar*"}
 
 // entry is a file to pack, and its name in the bundle.
 type entry struct{ name, file string }
 
-// Write packs the folder of programs, and more files by their name in the bundle, into
-// file, all or nothing. The terms of others' code in the programs come with them.
+// Write packs the folder of programs, and more files by their names in the bundle, into
+// file, all or nothing. It adds the licences of third-party code in the programs.
 func Write(ctx context.Context, dir string, more map[string]string, file string, note func(string)) (packed int, err error) {
-	entries, err := contents(dir)
+	entries, err := programEntries(dir)
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +60,7 @@ func Write(ctx context.Context, dir string, more map[string]string, file string,
 	defer func() { _ = os.Remove(thirdParty) }()
 	entries = append(entries, entry{notices.ThirdPartyFile, thirdParty})
 	note("computing checksums")
-	sums, err := checksums(ctx, entries)
+	sums, err := computeChecksums(ctx, entries)
 	if err != nil {
 		return 0, err
 	}
@@ -66,18 +68,18 @@ func Write(ctx context.Context, dir string, more map[string]string, file string,
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = os.Remove(out.Name()) }() // Fails when all went well.
-	if err := errors.Join(pack(ctx, out, entries, sums, note), out.Chmod(0o644), out.Close()); err != nil {
+	defer func() { _ = os.Remove(out.Name()) }() // After the rename below there is no such file.
+	if err := errors.Join(packFiles(ctx, out, entries, sums, note), out.Chmod(0o644), out.Close()); err != nil {
 		return 0, err
 	}
 	return len(entries), os.Rename(out.Name(), file)
 }
 
-// contents are the files to pack of the folder of programs; a part that is missing
-// altogether is an error.
-func contents(dir string) ([]entry, error) {
+// programEntries are the files to pack of the folder of programs. A pattern that matches no file is
+// an error.
+func programEntries(dir string) ([]entry, error) {
 	var entries []entry
-	for _, pattern := range wanted {
+	for _, pattern := range programPatterns {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return nil, err
@@ -104,8 +106,8 @@ func contents(dir string) ([]entry, error) {
 	return entries, nil
 }
 
-// writeNotices writes the terms of others' code in the programs to a new file.
-// The images have those of theirs in them.
+// writeNotices writes the licences of third-party code in the programs to a new file. The images
+// contain their own.
 func writeNotices(ctx context.Context, entries []entry) (file string, err error) {
 	var collection notices.Collection
 	for _, e := range entries {
@@ -138,7 +140,7 @@ func addProgram(collection *notices.Collection, e entry) error {
 	return collection.AddProgram(e.name, f)
 }
 
-func checksums(ctx context.Context, entries []entry) ([]byte, error) {
+func computeChecksums(ctx context.Context, entries []entry) ([]byte, error) {
 	var sums bytes.Buffer
 	for _, e := range entries {
 		if err := ctx.Err(); err != nil {
@@ -158,7 +160,7 @@ func checksums(ctx context.Context, entries []entry) ([]byte, error) {
 	return sums.Bytes(), nil
 }
 
-func pack(ctx context.Context, out io.Writer, entries []entry, sums []byte, note func(string)) error {
+func packFiles(ctx context.Context, out io.Writer, entries []entry, sums []byte, note func(string)) error {
 	compressed, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
 	if err != nil {
 		return err
@@ -199,8 +201,8 @@ func packFile(w *tar.Writer, e entry) error {
 	return err
 }
 
-// Unpack puts a bundle's files into the user's cache, where they stay, and
-// returns their folder. A bundle that was unpacked before is not read again.
+// Unpack unpacks a bundle into the user's cache, where the files stay, and
+// returns their folder. A bundle that was unpacked before is not unpacked again.
 func Unpack(ctx context.Context, file string, note func(string)) (dir string, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -221,7 +223,7 @@ func Unpack(ctx context.Context, file string, note func(string)) (dir string, er
 		return "", fmt.Errorf("where to unpack the bundle: %w", err)
 	}
 	root := filepath.Join(cache, "ccmlab", "bundles")
-	if dir = filepath.Join(root, id); exists(dir) {
+	if dir = filepath.Join(root, id); folderExists(dir) {
 		return dir, nil
 	}
 	if err := os.MkdirAll(root, 0o755); err != nil {
@@ -232,7 +234,7 @@ func Unpack(ctx context.Context, file string, note func(string)) (dir string, er
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := unpack(ctx, r, tmp, sums, note); errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := unpackFiles(ctx, r, tmp, sums, note); errors.Is(err, io.ErrUnexpectedEOF) {
 		return "", fmt.Errorf("--bundle %s is cut short: copy it here again", file)
 	} else if err != nil {
 		return "", fmt.Errorf("--bundle %s: %w", file, err)
@@ -240,19 +242,18 @@ func Unpack(ctx context.Context, file string, note func(string)) (dir string, er
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return "", err
 	}
-	if err := os.Rename(tmp, dir); err != nil && !exists(dir) { // Somebody else may have been faster.
+	if err := os.Rename(tmp, dir); err != nil && !folderExists(dir) { // Another command may have been faster.
 		return "", err
 	}
 	return dir, nil
 }
 
-func exists(dir string) bool {
+func folderExists(dir string) bool {
 	_, err := os.Stat(dir)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// readSums reads the first file of a bundle. Its own checksum is the bundle's
-// identity.
+// readSums reads the first file of a bundle. The bundle's ID is the checksum of that file.
 func readSums(r *tar.Reader) (sums map[string]string, id string, err error) {
 	header, err := r.Next()
 	if err != nil || header.Name != sumsFile || header.Size > maxSums {
@@ -274,9 +275,9 @@ func readSums(r *tar.Reader) (sums map[string]string, id string, err error) {
 	return sums, hex.EncodeToString(hash[:8]), nil
 }
 
-// unpack writes what the checksums name, and fails unless all of it was there
-// and is what it should be.
-func unpack(ctx context.Context, r *tar.Reader, dir string, sums map[string]string, note func(string)) error {
+// unpackFiles writes the files that the checksums name. It fails unless the bundle has all of them
+// and each has its checksum.
+func unpackFiles(ctx context.Context, r *tar.Reader, dir string, sums map[string]string, note func(string)) error {
 	left := len(sums)
 	for ; ; left-- {
 		header, err := r.Next()

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func quiet(string) {}
+func ignoreNote(string) {}
 
-// programs is a folder like the one that `make build node-image` leaves. Its
-// etcd is the one that is a program.
-func programs(t *testing.T) string {
+// makePrograms makes a folder like the one that `make build node-image` leaves. Only its
+// etcd is a real program.
+func makePrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{
@@ -34,16 +34,16 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-func TestWhatIsPackedComesOut(t *testing.T) {
+func TestPackAndUnpack(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	from := filepath.Join(t.TempDir(), "made")
 	require.NoError(t, os.WriteFile(from, []byte("this is more"), 0o644))
-	n, err := Write(t.Context(), programs(t), map[string]string{"own/go.mod": from}, file, quiet)
+	n, err := Write(t.Context(), makePrograms(t), map[string]string{"own/go.mod": from}, file, ignoreNote)
 	require.NoError(t, err)
 	assert.Equal(t, 9, n)
 
-	dir, err := Unpack(t.Context(), file, quiet)
+	dir, err := Unpack(t.Context(), file, ignoreNote)
 	require.NoError(t, err)
 	data, err := os.ReadFile(filepath.Join(dir, "kube", "kubectl"))
 	require.NoError(t, err)
@@ -66,11 +66,11 @@ func TestWhatIsPackedComesOut(t *testing.T) {
 	assert.Equal(t, dir, again)
 }
 
-func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
+func TestDamagedBundle(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	_, err := Write(t.Context(), programs(t), nil, file, quiet)
+	_, err := Write(t.Context(), makePrograms(t), nil, file, ignoreNote)
 	require.NoError(t, err)
 	whole, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -78,21 +78,21 @@ func TestNothingOfADamagedBundleIsUsed(t *testing.T) {
 	flipped[len(flipped)/2] ^= 1
 	for name, data := range map[string][]byte{"cut short": whole[:len(whole)*2/3], "a flipped bit": flipped, "something else": []byte("hello"), "empty": nil} {
 		require.NoError(t, os.WriteFile(file, data, 0o644))
-		_, err := Unpack(t.Context(), file, quiet)
+		_, err := Unpack(t.Context(), file, ignoreNote)
 		require.ErrorContains(t, err, file, name)
 		assert.Equal(t, name == "cut short", strings.Contains(err.Error(), "is cut short: copy it here again"), err)
 		left, err := filepath.Glob(filepath.Join(cache, "ccmlab", "bundles", "*"))
 		require.NoError(t, err)
 		assert.Empty(t, left, name)
 	}
-	_, err = Unpack(t.Context(), filepath.Join(cache, "none"), quiet)
+	_, err = Unpack(t.Context(), filepath.Join(cache, "none"), ignoreNote)
 	assert.ErrorContains(t, err, "--bundle")
 }
 
-func TestABundleIsWhole(t *testing.T) {
-	dir := programs(t)
+func TestMissingProgram(t *testing.T) {
+	dir := makePrograms(t)
 	require.NoError(t, os.Remove(filepath.Join(dir, "node-image.tar")))
-	_, err := Write(t.Context(), dir, nil, filepath.Join(t.TempDir(), "b"), quiet)
+	_, err := Write(t.Context(), dir, nil, filepath.Join(t.TempDir(), "b"), ignoreNote)
 	assert.ErrorContains(t, err, "make build node-image")
 }
 
@@ -105,7 +105,7 @@ func TestManyFiles(t *testing.T) {
 		more[fmt.Sprintf("own/%s/%d", strings.Repeat("long", 10), i)] = empty
 	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	_, err := Write(t.Context(), programs(t), more, file, quiet)
+	_, err := Write(t.Context(), makePrograms(t), more, file, ignoreNote)
 	require.NoError(t, err)
 	f, err := os.Open(file)
 	require.NoError(t, err)

@@ -2,32 +2,32 @@ package notices
 
 import "embed"
 
-// This file has all that is not looked up, by hand and with its reason.
+// Licences that cannot be looked up are declared here by hand, each with the reason.
 
-// partsWithoutTerms are what modules bring along without its terms, by module.
-// The terms are in a folder of texts with that name.
+// partsWithoutTerms are third-party parts that modules contain without their licence, by module.
+// The licence is in a folder of texts with the part's name.
 var partsWithoutTerms = map[string][]string{
-	// The module has SQLite as C code in one file; it is what makes a program need
+	// The module has SQLite as C code in one file. Because of that a program needs
 	// a C library, and ours are linked statically.
 	"github.com/mattn/go-sqlite3": {"sqlite", "glibc"},
-	// The module embeds Swagger UI 5.29.0; the npm package swagger-ui-dist of that
-	// version has its terms.
+	// The module embeds Swagger UI 5.29.0. Its licence is from the npm package swagger-ui-dist of
+	// that version.
 	"github.com/swaggest/swgui": {"swagger-ui"},
 }
 
-// texts are the terms that are kept here. Those of Go are copies from GOROOT:
+// texts are the licences that are kept here. Those of Go are copies from GOROOT, because
 // not every distribution has them there.
 //
 //go:embed texts
 var texts embed.FS
 
-// replacedByOwn are modules that code of this repository takes the place of, by
-// a `replace` with a folder: the project's own licence is theirs.
+// replacedByOwn are modules that are replaced by code of this repository, by a `replace` with a
+// folder. The project's own licence applies to them.
 var replacedByOwn = map[string]string{
 	"github.com/euank/go-kmsg-parser": "lab/kube/kmsg, see lab/kube/go.mod",
 }
 
-// otherTerms are programs that come with their terms in another way.
+// otherTerms are programs whose licence is passed on in another way.
 var otherTerms = map[string]string{
 	"github.com/opencontainers/runc": "Debian's package, made without modules: /usr/share/doc/runc/copyright",
 }

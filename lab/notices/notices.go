@@ -1,7 +1,8 @@
-// Package notices collects the terms of others' code that is compiled into Go
-// programs: who passes the programs on passes these on, too. A program says
-// itself which modules it is made of; their licences are in Go's module cache,
-// from which it was compiled. It knows neither images nor bundles.
+// Package notices collects the licences of third-party code that is compiled into Go
+// programs, because they must be passed on with the programs. A program contains the list of
+// its modules, and their licences are in Go's module cache, from which it was compiled.
+//
+// It knows neither images nor bundles. Begin with Collection.
 package notices
 
 import (
@@ -27,25 +28,25 @@ import (
 )
 
 const (
-	// LicenseFile is the project's own licence, in a clone and wherever programs
+	// LicenseFile is the file with the project's own licence, in a clone and wherever programs
 	// are passed on.
 	LicenseFile = "LICENSE"
-	// ThirdPartyFile is beside it where programs are passed on.
+	// ThirdPartyFile is the file beside it with the third-party licences, where programs are
+	// passed on.
 	ThirdPartyFile = "THIRD_PARTY_NOTICES"
 )
 
-// Collection is what the programs of one artefact are made of.
+// Collection is the set of programs in one artefact, and of the modules that they are made of.
 type Collection struct {
 	programs map[string]bool
 	modules  map[module.Version]bool
 }
 
-// AddProgram adds a program under the name that readers know it by. What Go did
-// not compile is left out.
+// AddProgram adds a program, and lists it by this name. A file that Go did not compile is ignored.
 func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 	info, err := buildinfo.Read(program)
 	if err != nil {
-		return nil //nolint:nilerr // It says so of all that is no program of Go.
+		return nil //nolint:nilerr // The error says that the file is no Go program.
 	}
 	if _, known := otherTerms[info.Path]; known && info.Main.Path == "" {
 		return nil
@@ -55,7 +56,7 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 	}
 	c.programs[name] = true
 	if strings.HasPrefix(info.Path, "cmd/") {
-		return nil // Go's own, of nothing but Go.
+		return nil // A program of Go's own, made of nothing else.
 	}
 	if info.Main.Path == "" {
 		return fmt.Errorf("%s does not say of which modules it is made", name)
@@ -79,12 +80,12 @@ func (c *Collection) AddProgram(name string, program io.ReaderAt) error {
 	return nil
 }
 
-// isOwnModule tells of a module's path that it is one of this repository's.
+// isOwnModule tells whether a module is one of this repository's.
 func isOwnModule(path string) bool {
 	return path == build.ModulePath || strings.HasPrefix(path, build.ModulePath+"/")
 }
 
-// Text is the terms of all that was added, the same for the same programs.
+// Text is the text of all licences. It is the same whenever the programs are the same.
 func (c *Collection) Text(ctx context.Context) (string, error) {
 	if len(c.programs) == 0 {
 		return "", errors.New("there is no program whose third-party notices could be collected")
@@ -98,16 +99,16 @@ func (c *Collection) Text(ctx context.Context) (string, error) {
 	l := listing{byWords: map[string]int{}}
 	errs := []error{l.addOwnText("Go's runtime and standard library", "go")}
 	for _, m := range modules {
-		errs = append(errs, l.add(m.Path+" "+m.Version, os.DirFS(folders[m])))
+		errs = append(errs, l.addComponent(m.Path+" "+m.Version, os.DirFS(folders[m])))
 		for _, part := range partsWithoutTerms[m.Path] {
 			errs = append(errs, l.addOwnText(part+" (with "+m.Path+")", part))
 		}
 	}
-	return l.write(slices.Sorted(maps.Keys(c.programs))), errors.Join(errs...)
+	return l.format(slices.Sorted(maps.Keys(c.programs))), errors.Join(errs...)
 }
 
-// moduleFolders says where the modules are in Go's cache. What is missing there,
-// because another machine compiled the programs, is downloaded.
+// moduleFolders says where the modules are in Go's cache. It downloads modules that are missing
+// there, because another machine compiled the programs.
 func moduleFolders(ctx context.Context, modules []module.Version) (map[module.Version]string, error) {
 	cache, err := goCommand(ctx, "env", "GOMODCACHE")
 	if err != nil {
@@ -134,7 +135,7 @@ func moduleFolders(ctx context.Context, modules []module.Version) (map[module.Ve
 	return folders, nil
 }
 
-// goCommand runs go outside of any module: no go.mod or go.sum is changed.
+// goCommand runs go outside of any module, so that no go.mod or go.sum is changed.
 func goCommand(ctx context.Context, args ...string) (string, error) {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -146,12 +147,12 @@ func goCommand(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// listing is the text that is being made: components, and each text once,
-// whoever has it.
+// listing is what the text is made from: the components, and each licence text once,
+// no matter how many components have it.
 type listing struct {
 	components []string
 	texts      []licenseText
-	byWords    map[string]int // Where in texts one is. The layout makes no other text.
+	byWords    map[string]int // The index in texts, by the words of a text: white space does not count.
 }
 
 type licenseText struct {
@@ -159,8 +160,8 @@ type licenseText struct {
 	files []string
 }
 
-// add adds all the terms in a component's folder.
-func (l *listing) add(component string, folder fs.FS) error {
+// addComponent adds all licence texts in a component's folder.
+func (l *listing) addComponent(component string, folder fs.FS) error {
 	files, err := licenseFiles(folder)
 	if err != nil {
 		return fmt.Errorf("the licence of %s: %w", component, err)
@@ -186,16 +187,16 @@ func (l *listing) add(component string, folder fs.FS) error {
 	return nil
 }
 
-// addOwnText adds a component whose terms are kept here, in a folder of texts.
+// addOwnText adds a component whose licence is kept here, in a folder of texts.
 func (l *listing) addOwnText(component, folder string) error {
 	files, err := fs.Sub(texts, path.Join("texts", folder))
 	if err != nil {
 		return err
 	}
-	return l.add(component, files)
+	return l.addComponent(component, files)
 }
 
-const header = `Third-party notices of CCM Lab
+const headerFormat = `Third-party notices of CCM Lab
 
 CCM Lab is under the Apache License, version 2.0: see LICENSE beside this file.
 These programs of it, and those it brings along, are compiled with other
@@ -211,9 +212,9 @@ An image beside these programs has its own notices in /usr/share/doc/ccmlab.
 
 `
 
-func (l *listing) write(programs []string) string {
+func (l *listing) format(programs []string) string {
 	var out strings.Builder
-	_, _ = fmt.Fprintf(&out, header, strings.Join(programs, "\n    "))
+	_, _ = fmt.Fprintf(&out, headerFormat, strings.Join(programs, "\n    "))
 	for _, component := range l.components {
 		_, _ = fmt.Fprintf(&out, "%s\n", component)
 	}
@@ -224,10 +225,10 @@ func (l *listing) write(programs []string) string {
 	return out.String()
 }
 
-// licenseFile is a text, under its name in a module.
+// licenseFile is a licence text, with the file's name in its module.
 type licenseFile struct{ name, text string }
 
-// licenseFiles are the files below a folder that have terms in them, by name.
+// licenseFiles are the files below a folder whose names say that they contain licence terms.
 func licenseFiles(folder fs.FS) (files []licenseFile, err error) {
 	err = fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -239,7 +240,7 @@ func licenseFiles(folder fs.FS) (files []licenseFile, err error) {
 			return nil
 		}
 		data, err := fs.ReadFile(folder, name)
-		if err == nil && !bytes.ContainsRune(data, 0) { // A picture of the authors is no text.
+		if err == nil && !bytes.ContainsRune(data, 0) { // Otherwise it is no text, e.g. a picture of the authors.
 			text := strings.Trim(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
 			files = append(files, licenseFile{name: name, text: text})
 		}
@@ -248,27 +249,26 @@ func licenseFiles(folder fs.FS) (files []licenseFile, err error) {
 	return files, err
 }
 
-// isNeverCompiled tells of a folder's name that the go command ignores it.
+// isNeverCompiled tells whether the go command ignores a folder with this name.
 func isNeverCompiled(name string) bool {
 	return name == "testdata" || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".")
 }
 
-// metaPrefixes are those of cmd/go/internal/modcmd/vendor.go, with which the
-// names of the files begin that `go mod vendor` takes along, and one more
-// spelling.
+// metaPrefixes begin the names of the files that `go mod vendor` copies along
+// (cmd/go/internal/modcmd/vendor.go). "LICENCE" is one more spelling.
 var metaPrefixes = []string{
 	"AUTHORS", "CONTRIBUTORS", "COPYLEFT", "COPYING", "COPYRIGHT", "LEGAL", "LICENCE", "LICENSE", "NOTICE",
 	"PATENTS",
 }
 
-// hasTerms tells of a file's name that there are terms in it.
+// hasTerms tells whether a file with this name contains licence terms.
 func hasTerms(name string) bool {
 	return path.Ext(name) != ".go" && slices.ContainsFunc(metaPrefixes, func(prefix string) bool {
 		return strings.HasPrefix(strings.ToUpper(name), prefix)
 	})
 }
 
-// isOfAll tells whether the file has the terms of all of its module.
+// isOfAll tells whether the file has the licence of its whole module, not of a part.
 func (f licenseFile) isOfAll() bool {
 	return slices.ContainsFunc([]string{"COPYING", "COPYRIGHT", "LICENCE", "LICENSE"}, func(prefix string) bool {
 		return strings.HasPrefix(strings.ToUpper(f.name), prefix)

@@ -19,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/build"
 )
 
-// root is that of the clone.
+// root is the folder of the clone.
 var root = filepath.Join("..", "..")
 
 func addFile(t *testing.T, c *Collection, name string) error {
@@ -30,8 +30,8 @@ func addFile(t *testing.T, c *Collection, name string) error {
 	return c.AddProgram(filepath.Base(name), file)
 }
 
-// A program of the project's names what it is made of.
-func TestProgramSaysItsModules(t *testing.T) {
+// A program of this project contains the list of its modules.
+func TestProgramModules(t *testing.T) {
 	hello := filepath.Join(t.TempDir(), "hello")
 	own := build.Own(root)
 	args := append(append([]string{"build", "-o", hello}, own.Flags...), "./cmd/hello")
@@ -56,7 +56,7 @@ func TestProgramSaysItsModules(t *testing.T) {
 	assert.NotContains(t, said[0], build.ModulePath)
 }
 
-// What a module brings along without its terms has them here.
+// Each part that a module contains without its licence has it here.
 func TestPartsWithoutTerms(t *testing.T) {
 	c := Collection{programs: map[string]bool{"fakecloud": true}, modules: map[module.Version]bool{}}
 	for name := range partsWithoutTerms {
@@ -73,13 +73,13 @@ func TestPartsWithoutTerms(t *testing.T) {
 	assert.Contains(t, text, "GNU LESSER GENERAL PUBLIC LICENSE")
 }
 
-func fsText(name string) (string, error) {
+func readOwnText(name string) (string, error) {
 	data, err := texts.ReadFile(name)
 	return string(data), err
 }
 
-// cached has Go's cache hold these files of modules, and no other.
-func cached(t *testing.T, files map[string]string, modules ...module.Version) *Collection {
+// collectionWithCache makes a module cache with these files only, and a collection of these modules.
+func collectionWithCache(t *testing.T, files map[string]string, modules ...module.Version) *Collection {
 	t.Helper()
 	cache := t.TempDir()
 	t.Setenv("GOMODCACHE", cache)
@@ -97,7 +97,7 @@ func cached(t *testing.T, files map[string]string, modules ...module.Version) *C
 }
 
 func TestTextHasEachTextOnce(t *testing.T) {
-	c := cached(t, map[string]string{
+	c := collectionWithCache(t, map[string]string{
 		"example.org/one@v1.0.0/LICENSE":                      "Do as you\r\nlike.\r\n",
 		"example.org/one@v1.0.0/NOTICE.txt":                   "We made it.",
 		"example.org/one@v1.0.0/license.go":                   "no terms",
@@ -146,19 +146,19 @@ Ask them.
 
 func TestMissingTermsAreAnError(t *testing.T) {
 	one := module.Version{Path: "example.org/one", Version: "v1.0.0"}
-	_, err := cached(t, map[string]string{
+	_, err := collectionWithCache(t, map[string]string{
 		"example.org/one@v1.0.0/NOTICE": "We made it.", "example.org/one@v1.0.0/third_party/LICENSE": "Ask them.",
 	}, one).Text(t.Context())
 	require.ErrorContains(t, err, "example.org/one v1.0.0 has no licence text")
-	_, err = cached(t, nil, one).Text(t.Context())
+	_, err = collectionWithCache(t, nil, one).Text(t.Context())
 	require.ErrorContains(t, err, "example.org/one@v1.0.0")
 	_, err = new(Collection).Text(t.Context())
 	require.ErrorContains(t, err, "no program")
 }
 
-// Others' programs that were not compiled from a module's version do not say
-// where their terms are.
-func TestProgramsThatDoNotSay(t *testing.T) {
+// Licences cannot be looked up for third-party programs that were not compiled from a module's
+// version.
+func TestProgramsWithoutModules(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -196,7 +196,7 @@ replace example.org/dep => ./dep
 	assert.Empty(t, c.programs, "a file that Go did not compile is none of its programs")
 }
 
-// What is kept by hand is still true.
+// The exceptions that are kept by hand are still right.
 func TestExceptions(t *testing.T) {
 	goroot, err := goCommand(t.Context(), "env", "GOROOT")
 	require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestExceptions(t *testing.T) {
 			t.Logf("%s is without %s, as some distributions' is", runtime.Version(), name)
 			continue
 		}
-		have, err := fsText("texts/go/" + name)
+		have, err := readOwnText("texts/go/" + name)
 		require.NoError(t, err)
 		assert.Equal(t, string(want), have)
 	}

@@ -1,4 +1,6 @@
-// Package pki makes a lab's certificates, as files that its owner alone reads.
+// Package pki makes a lab's certificates, as files that only their owner can read.
+//
+// It does not know who uses them. Begin with LoadOrCreate and Authority.Ensure.
 package pki
 
 import (
@@ -21,12 +23,11 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// validity is longer than any lab lives and short enough to be harmless when
-// a folder is forgotten.
+// validity is longer than any lab lives, and short enough that a forgotten folder does no harm.
 const validity = 365 * 24 * time.Hour
 
-// Margin is how far the clock may go back, a wrong time zone's correction for
-// one, before a lab's certificates are not valid yet.
+// Margin is how far the clock may be set back, e.g. to correct a wrong time zone, before a lab's
+// certificates are not valid yet.
 const Margin = 24 * time.Hour
 
 // Authority signs certificates.
@@ -38,12 +39,12 @@ type Authority struct {
 // Pair is a certificate with its key, as files.
 type Pair struct{ Cert, Key string }
 
-// PairAt is the pair of this name in a folder.
+// PairAt is the pair with this name in a folder.
 func PairAt(dir, name string) Pair {
 	return Pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
 }
 
-// LoadOrCreate reads the CA of this name, or makes it.
+// LoadOrCreate reads the CA with this name, or makes it.
 func LoadOrCreate(dir, name string) (*Authority, error) {
 	files := PairAt(dir, name)
 	certPEM, err := os.ReadFile(files.Cert)
@@ -70,15 +71,15 @@ func LoadOrCreate(dir, name string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", files.Key, err)
 	}
-	if err := valid(files.Cert, cert, time.Now()); err != nil {
+	if err := checkValidity(files.Cert, cert, time.Now()); err != nil {
 		return nil, err
 	}
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// valid is an error when a certificate is of no use at this time: no connection
-// of the lab would come about, and each side would blame the other.
-func valid(file string, cert *x509.Certificate, now time.Time) error {
+// checkValidity is an error when a certificate is not valid at this time. Without the check, all
+// connections of the lab would fail, with errors that do not name the clock.
+func checkValidity(file string, cert *x509.Certificate, now time.Time) error {
 	switch {
 	case now.Before(cert.NotBefore):
 		return fmt.Errorf("it is %s, and %s is valid from %s on: the clock has gone back; set it (timedatectl), or make the lab anew: `lab down`, then `lab up`", now.Format(time.RFC3339), file, cert.NotBefore.Format(time.RFC3339))
@@ -97,12 +98,12 @@ func createAuthority(files Pair, name string) (*Authority, error) {
 		MaxPathLenZero:        true,
 	}
 	ca := &Authority{}
-	err := ca.write(tmpl, files)
+	err := ca.writeSelfSigned(tmpl, files)
 	return ca, err
 }
 
-// Identity is what a certificate says of its holder. With addresses it can
-// serve; every one can be a client.
+// Identity is what a certificate says about its holder. A holder with addresses can be a server;
+// every holder can be a client.
 type Identity struct {
 	Name      string
 	Groups    []string
@@ -110,7 +111,7 @@ type Identity struct {
 	DNSNames  []string
 }
 
-// Ensure writes a certificate for who, unless there is one already.
+// Ensure writes a certificate for an identity, unless the file exists.
 func (a *Authority) Ensure(dir, file string, who Identity) (Pair, error) {
 	files := PairAt(dir, file)
 	if _, err := os.Stat(files.Cert); err == nil {
@@ -132,12 +133,13 @@ func (a *Authority) Ensure(dir, file string, who Identity) (Pair, error) {
 	return files, child.writeSignedBy(a, tmpl, files)
 }
 
-func (a *Authority) write(tmpl *x509.Certificate, files Pair) error {
+// writeSelfSigned makes a key and a certificate that it signs itself, and writes both.
+func (a *Authority) writeSelfSigned(tmpl *x509.Certificate, files Pair) error {
 	return a.writeSignedBy(a, tmpl, files)
 }
 
 // writeSignedBy makes a key, has parent sign the template for it, and writes
-// both. The key goes first: a certificate without its key is of no use.
+// both. The key is written first, because a certificate without its key is useless.
 func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, files Pair) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

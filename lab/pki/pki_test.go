@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
-// leaf reads a pair, whose key must fit.
+// readCertificate reads the certificate of a pair, whose key must fit.
 func leaf(t *testing.T, p pki.Pair) *x509.Certificate {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(p.Cert, p.Key)
@@ -28,7 +28,7 @@ func leaf(t *testing.T, p pki.Pair) *x509.Certificate {
 	return cert
 }
 
-// What one CA signed holds for that CA only, and for nothing but what it says.
+// A certificate is valid only under the CA that signed it, and only for its usages and names.
 func TestCertificates(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.LoadOrCreate(dir, "ca")

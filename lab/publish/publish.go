@@ -1,6 +1,8 @@
-// Package publish lets others than this machine's own programs reach a Service:
-// a port that somebody outside can reach, a container's published one for
-// example, leads to the Service's load balancer, which listens on loopback only.
+// Package publish makes a Service reachable from other machines. Its load balancer listens on
+// loopback only. A published port, for example one that a container publishes, forwards
+// connections to it.
+//
+// It knows the Service only through the API server. Begin with Parse, Listen and Serve.
 package publish
 
 import (
@@ -20,20 +22,20 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Port is where one port of a Service is published. TCP only.
+// Port says where one TCP port of a Service is published.
 type Port struct {
 	// Listen is ADDRESS:PORT on this machine.
 	Listen string
 	// Namespace and Service name the Service.
 	Namespace, Service string
-	// Port is the Service's; 0 is its first TCP port.
+	// Port is the Service's port; 0 means its first TCP port.
 	Port int32
 }
 
-// Default is the Service that is published when none is named: the demo's.
+// Default is the Service that is published when none is named. It is the demo's.
 const Default = "web"
 
-// Parse reads [ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]. Without an address it
+// Parse reads [ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]. Without an address the Service
 // is published to this machine only.
 func Parse(text string) (Port, error) {
 	listen, service, named := strings.Cut(text, "=")
@@ -42,7 +44,7 @@ func Parse(text string) (Port, error) {
 	if err != nil {
 		host, port = "127.0.0.1", listen
 	}
-	if _, err := number(port); err != nil || host != "" && net.ParseIP(host) == nil {
+	if _, err := parsePort(port); err != nil || host != "" && net.ParseIP(host) == nil {
 		return Port{}, fmt.Errorf("%q: want [ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]], such as 8080 or 0.0.0.0:9090=shop/cart", text)
 	}
 	p.Listen = net.JoinHostPort(host, port)
@@ -51,7 +53,7 @@ func Parse(text string) (Port, error) {
 	}
 	name, target, withPort := strings.Cut(service, ":")
 	if withPort {
-		if p.Port, err = number(target); err != nil {
+		if p.Port, err = parsePort(target); err != nil {
 			return Port{}, fmt.Errorf("%q: the Service's port: %w", text, err)
 		}
 	}
@@ -64,7 +66,7 @@ func Parse(text string) (Port, error) {
 	return p, nil
 }
 
-func number(text string) (int32, error) {
+func parsePort(text string) (int32, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
 		return 0, fmt.Errorf("%q: want a number from 1 to 65535", text)
@@ -76,13 +78,13 @@ func (p Port) String() string {
 	return fmt.Sprintf("%s for service %s/%s", p.Listen, p.Namespace, p.Service)
 }
 
-// Listeners are ports that have been taken; connections wait until Serve.
+// Listeners are ports that are listened on. Connections wait until Serve.
 type Listeners struct {
 	ports     []Port
 	byAddress map[string]net.Listener
 }
 
-// Listen takes all of the ports or none.
+// Listen listens on all of the ports, or on none.
 func Listen(ctx context.Context, ports []Port) (*Listeners, error) {
 	l := &Listeners{ports: ports, byAddress: map[string]net.Listener{}}
 	var errs []error
@@ -100,7 +102,7 @@ func Listen(ctx context.Context, ports []Port) (*Listeners, error) {
 	return l, nil
 }
 
-// Close gives the ports back.
+// Close stops listening on the ports.
 func (l *Listeners) Close() error {
 	var errs []error
 	for _, listener := range l.byAddress {
@@ -111,14 +113,13 @@ func (l *Listeners) Close() error {
 	return errors.Join(errs...)
 }
 
-// Serve forwards to where the Services' balancers are at the time of each
-// connection, until ctx ends. While a Service has no address a connection is
-// reset, and the log says why.
+// Serve forwards each connection to the address that the Service's balancer has at that time,
+// until ctx ends. While a Service has no address, connections are reset, and the log says why.
 func (l *Listeners) Serve(ctx context.Context, kube kubernetes.Interface, log *slog.Logger) error {
 	var proxy tcpproxy.Proxy
 	proxy.ListenFunc = func(_, address string) (net.Listener, error) { return l.byAddress[address], nil }
 	for _, p := range l.ports {
-		proxy.AddRoute(p.Listen, p.target(ctx, kube, log))
+		proxy.AddRoute(p.Listen, p.newTarget(ctx, kube, log))
 	}
 	if err := proxy.Start(); err != nil {
 		return err
@@ -127,8 +128,8 @@ func (l *Listeners) Serve(ctx context.Context, kube kubernetes.Interface, log *s
 	return proxy.Close()
 }
 
-// target follows the Service, so that a connection asks nobody.
-func (p Port) target(ctx context.Context, kube kubernetes.Interface, log *slog.Logger) tcpproxy.Target {
+// newTarget makes a target that watches the Service, so that a connection needs no API call.
+func (p Port) newTarget(ctx context.Context, kube kubernetes.Interface, log *slog.Logger) tcpproxy.Target {
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(p.Namespace),
 		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, p.Service).String()
@@ -141,7 +142,7 @@ func (p Port) target(ctx context.Context, kube kubernetes.Interface, log *slog.L
 			if err != nil {
 				return nil, err
 			}
-			address, err := p.balancer(service)
+			address, err := p.balancerAddress(service)
 			if err != nil {
 				return nil, err
 			}
@@ -157,8 +158,8 @@ func (p Port) target(ctx context.Context, kube kubernetes.Interface, log *slog.L
 	}
 }
 
-// balancer is where the Service's load balancer listens.
-func (p Port) balancer(object any) (string, error) {
+// balancerAddress is the address and port on which the Service's load balancer listens.
+func (p Port) balancerAddress(object any) (string, error) {
 	service, ok := object.(*corev1.Service)
 	if !ok {
 		return "", errors.New("there is no such Service")

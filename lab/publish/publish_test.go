@@ -43,7 +43,7 @@ const (
 	waitTick  = 20 * time.Millisecond
 )
 
-func service(address string, ports ...corev1.ServicePort) *corev1.Service {
+func newService(address string, ports ...corev1.ServicePort) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	s.Spec.Ports = ports
 	if address != "" {
@@ -52,7 +52,7 @@ func service(address string, ports ...corev1.ServicePort) *corev1.Service {
 	return s
 }
 
-func TestBalancer(t *testing.T) {
+func TestBalancerAddress(t *testing.T) {
 	udp := corev1.ServicePort{Protocol: corev1.ProtocolUDP, Port: 53}
 	tcp := corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80}
 	other := corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 81}
@@ -62,15 +62,15 @@ func TestBalancer(t *testing.T) {
 		want    string
 		err     string
 	}{
-		"the first TCP port": {0, service("127.30.64.1", udp, tcp, other), "127.30.64.1:80", ""},
-		"the port named":     {81, service("127.30.64.1", udp, tcp, other), "127.30.64.1:81", ""},
-		"UDP only":           {0, service("127.30.64.1", udp), "", "no TCP port"},
-		"no such port":       {82, service("127.30.64.1", tcp), "", "no TCP port 82"},
-		"no address yet":     {0, service("", tcp), "", "no load balancer's address yet"},
+		"the first TCP port": {0, newService("127.30.64.1", udp, tcp, other), "127.30.64.1:80", ""},
+		"the port named":     {81, newService("127.30.64.1", udp, tcp, other), "127.30.64.1:81", ""},
+		"UDP only":           {0, newService("127.30.64.1", udp), "", "no TCP port"},
+		"no such port":       {82, newService("127.30.64.1", tcp), "", "no TCP port 82"},
+		"no address yet":     {0, newService("", tcp), "", "no load balancer's address yet"},
 		"no Service":         {0, nil, "", "no such Service"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Port{Port: tc.port}.balancer(tc.service)
+			got, err := Port{Port: tc.port}.balancerAddress(tc.service)
 			assert.Equal(t, tc.want, got)
 			if tc.err != "" {
 				assert.ErrorContains(t, err, tc.err)
@@ -79,7 +79,7 @@ func TestBalancer(t *testing.T) {
 	}
 }
 
-// A connection goes to where the balancer is when it is made.
+// Each connection goes to the address that the balancer has when the connection is made.
 func TestServeFollowsTheService(t *testing.T) {
 	answer := func(text string) (host string, port int32) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
@@ -92,7 +92,7 @@ func TestServeFollowsTheService(t *testing.T) {
 	tcp := func(port int32) corev1.ServicePort {
 		return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: port}
 	}
-	kube := fake.NewClientset(service("", tcp(firstPort)))
+	kube := fake.NewClientset(newService("", tcp(firstPort)))
 	port := Port{Listen: "127.0.0.1:0", Namespace: "default", Service: "web"}
 	listeners, err := Listen(t.Context(), []Port{port})
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestServeFollowsTheService(t *testing.T) {
 		want, host string
 		port       int32
 	}{{"first", firstHost, firstPort}, {"second", secondHost, secondPort}} {
-		_, err := kube.CoreV1().Services("default").Update(ctx, service(step.host, tcp(step.port)), metav1.UpdateOptions{})
+		_, err := kube.CoreV1().Services("default").Update(ctx, newService(step.host, tcp(step.port)), metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return strings.Contains(ask(), step.want) }, waitBound, waitTick)
 	}

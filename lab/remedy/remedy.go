@@ -1,5 +1,7 @@
-// Package remedy says what to do where the system refuses something: its own
-// word says what, and not what next.
+// Package remedy says what to do about errors of the operating system. These say what failed, and
+// not what to do next.
+//
+// It knows only errors that come from the lab's folder or from starting its programs.
 package remedy
 
 import (
@@ -11,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Of says in a clause what to do about an error that came of the lab's folder or
-// of starting its programs; "" where the error says enough.
+// Of is a clause that says what to do about an error that came from the lab's folder or from
+// starting its programs. It is "" for an error that it does not know.
 func Of(err error) string {
 	for _, known := range []struct {
 		is   error
@@ -36,7 +38,7 @@ func Of(err error) string {
 	return ""
 }
 
-// With is the error with what to do about it.
+// With is the error with the remedy added, if there is one.
 func With(err error) error {
 	next := Of(err)
 	if next == "" || strings.Contains(err.Error(), next) {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A clock that jumps within a day harms nothing; one that jumps further is told.
+// Certificates stay valid when the clock jumps within a day. A larger jump is an error that
+// names the clock.
 func TestClockJumps(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := LoadOrCreate(dir, "ca")
@@ -20,7 +21,7 @@ func TestClockJumps(t *testing.T) {
 		0: "", -23 * time.Hour: "", validity - time.Hour: "",
 		-25 * time.Hour: "the clock has gone back; set it (timedatectl), or make the lab anew", validity + time.Hour: "was valid until",
 	} {
-		err := valid("ca.crt", ca.cert, time.Now().Add(jump))
+		err := checkValidity("ca.crt", ca.cert, time.Now().Add(jump))
 		if want == "" {
 			assert.NoError(t, err, "%s", jump)
 			continue
