@@ -1,6 +1,8 @@
 // Package image makes container images of one layer without a container
 // engine. The same input gives the same bytes, so that an image which is loaded
-// already is known by its ID.
+// already is recognised by its ID.
+//
+// It does not know which images the project has. Begin with Spec, Tree and WriteFile.
 package image
 
 import (
@@ -31,14 +33,14 @@ type Spec struct {
 	Env        []string
 	User       string
 	StopSignal string
-	Licenses   string // An SPDX expression, such as Apache-2.0; a label says it.
+	Licenses   string // An SPDX expression, such as Apache-2.0, for the image's label.
 }
 
-// OwnLicense is the project's, as Spec.Licenses has it.
+// OwnLicense is the project's licence, as a value of Spec.Licenses.
 const OwnLicense = "Apache-2.0"
 
-// Program is an image of one static program and nothing else, run as an
-// ordinary user unless root is asked for.
+// Program is an image of one static program and nothing else. It runs as an
+// ordinary user unless root is set.
 func Program(name, binary string, root bool) (Spec, error) {
 	base := filepath.Base(binary)
 	spec := Spec{
@@ -50,18 +52,17 @@ func Program(name, binary string, root bool) (Spec, error) {
 	return spec, errors.Join(spec.Tree.File(base, binary, 0o755), spec.Tree.Dir("tmp", 0o777|os.ModeSticky))
 }
 
-// Write writes the image as the archive that `docker load` and `ctr images
-// import` take.
+// Write writes the image as an archive for `docker load` and `ctr images import`.
 func Write(w io.Writer, spec Spec) error {
-	layer, err := os.CreateTemp("", "layer-*.tar.gz") // Its digest is needed before its content.
+	layer, err := os.CreateTemp("", "layer-*.tar.gz") // The layer's digest is needed before its content.
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(layer.Name()) }()
-	if err := errors.Join(compress(layer, spec.Tree), layer.Close()); err != nil {
+	if err := errors.Join(writeLayer(layer, spec.Tree), layer.Close()); err != nil {
 		return err
 	}
-	img, err := build(layer.Name(), spec)
+	img, err := buildImage(layer.Name(), spec)
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func Write(w io.Writer, spec Spec) error {
 	return tarball.MultiRefWrite(tags, w)
 }
 
-// WriteFile writes the image to a file, which is there only when it is whole.
+// WriteFile writes the image to a file, all or nothing.
 func WriteFile(file string, spec Spec) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
@@ -106,9 +107,9 @@ func ID(file string) (string, error) {
 	return manifest[0].Config, nil
 }
 
-// compress does so quickly rather than well: layers are unpacked on the machine
-// they are made on.
-func compress(w io.Writer, tree Tree) error {
+// writeLayer writes the tree as a compressed layer. It compresses quickly rather than well, because
+// layers are unpacked on the machine on which they are made.
+func writeLayer(w io.Writer, tree Tree) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	zip, err := gzip.NewWriterLevel(buffered, gzip.BestSpeed)
 	if err != nil {
@@ -117,7 +118,8 @@ func compress(w io.Writer, tree Tree) error {
 	return errors.Join(tree.write(zip), zip.Close(), buffered.Flush())
 }
 
-func build(layerFile string, spec Spec) (v1.Image, error) {
+// buildImage makes an image of the layer in a file.
+func buildImage(layerFile string, spec Spec) (v1.Image, error) {
 	layer, err := tarball.LayerFromFile(layerFile)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func program(t *testing.T, text string) string {
+func writeProgram(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "greet")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o700))
@@ -28,7 +28,7 @@ func TestSameInputGivesSameBytes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(file, text string) []byte {
 		t.Helper()
-		spec, err := Program("ccmlab/greet:dev", program(t, text), false)
+		spec, err := Program("ccmlab/greet:dev", writeProgram(t, text), false)
 		require.NoError(t, err)
 		require.NoError(t, WriteFile(filepath.Join(dir, file), spec))
 		data, err := os.ReadFile(filepath.Join(dir, file))
@@ -52,8 +52,8 @@ func TestSameInputGivesSameBytes(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-func TestImageHoldsItsProgram(t *testing.T) {
-	spec, err := Program("ccmlab/greet:dev", program(t, "hello"), false)
+func TestProgramImage(t *testing.T) {
+	spec, err := Program("ccmlab/greet:dev", writeProgram(t, "hello"), false)
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "greet.tar")
 	require.NoError(t, WriteFile(file, spec))
@@ -72,11 +72,11 @@ func TestImageHoldsItsProgram(t *testing.T) {
 	content, err := layers[0].Uncompressed()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, content.Close()) }()
-	assert.Equal(t, map[string]string{"greet": "hello", "tmp/": ""}, untar(t, content))
+	assert.Equal(t, map[string]string{"greet": "hello", "tmp/": ""}, readArchive(t, content))
 }
 
-// An image has the terms of what is in it, and its label says the project's own.
-func TestImageHoldsItsLicenses(t *testing.T) {
+// An image has the licences of what is in it, and its label says the project's own.
+func TestImageLicenses(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	spec, err := Program("ccmlab/greet:dev", self, false)
@@ -95,19 +95,19 @@ func TestImageHoldsItsLicenses(t *testing.T) {
 	content, err := layers[0].Uncompressed()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, content.Close()) }()
-	files := untar(t, content)
+	files := readArchive(t, content)
 	license, err := os.ReadFile(filepath.Join("..", "..", "LICENSE"))
 	require.NoError(t, err)
 	assert.Equal(t, string(license), files["usr/share/doc/ccmlab/LICENSE"])
 	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "\n    /"+filepath.Base(self)+"\n\n")
 	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "The Go Authors")
 
-	spec, err = Program("ccmlab/greet:dev", program(t, "#!/bin/sh\n"), false)
+	spec, err = Program("ccmlab/greet:dev", writeProgram(t, "#!/bin/sh\n"), false)
 	require.NoError(t, err)
 	require.ErrorContains(t, spec.Tree.AddNotices(t.Context(), filepath.Join("..", "..")), "no program")
 }
 
-func TestIDSaysWhatIsWrong(t *testing.T) {
+func TestIDErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "no.tar")
 	_, err := ID(file)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -116,8 +116,8 @@ func TestIDSaysWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, file)
 }
 
-// A tree that was written and read again is written alike, links and all.
-func TestTreeSurvivesItsArchive(t *testing.T) {
+// A tree that was written and read again gives the same archive, also with links.
+func TestTreeRoundTrip(t *testing.T) {
 	tree := Tree{}
 	require.NoError(t, tree.Dir("usr/sbin", 0o755))
 	require.NoError(t, tree.Link("sbin", "usr/sbin"))
@@ -145,7 +145,7 @@ func TestTreeSurvivesItsArchive(t *testing.T) {
 	assert.Equal(t, "init", string(text))
 }
 
-func TestRemoveTakesWhatIsBelow(t *testing.T) {
+func TestRemoveIncludesSubfolders(t *testing.T) {
 	tree := Tree{}
 	for _, name := range []string{"etc/a.wants/x", "etc/a.wants/y/z", "etc/b", "dev/null"} {
 		require.NoError(t, tree.Text(name, "", 0o644))
@@ -153,11 +153,11 @@ func TestRemoveTakesWhatIsBelow(t *testing.T) {
 	require.NoError(t, tree.Remove("etc/*.wants/*", "dev/*"))
 	var buf bytes.Buffer
 	require.NoError(t, tree.write(&buf))
-	assert.Equal(t, map[string]string{"dev/": "", "etc/": "", "etc/a.wants/": "", "etc/b": ""}, untar(t, &buf))
+	assert.Equal(t, map[string]string{"dev/": "", "etc/": "", "etc/a.wants/": "", "etc/b": ""}, readArchive(t, &buf))
 }
 
-// Whatever links there are, following them ends, and inside the tree.
-func TestRealEnds(t *testing.T) {
+// Whatever links there are, following them terminates, and inside the tree.
+func TestRealTerminates(t *testing.T) {
 	part := rapid.SampledFrom([]string{"a", "b", "c", "..", ".", ""})
 	rapid.Check(t, func(t *rapid.T) {
 		tree := Tree{}
@@ -174,7 +174,7 @@ func TestRealEnds(t *testing.T) {
 	})
 }
 
-func untar(t *testing.T, r io.Reader) map[string]string {
+func readArchive(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for archive := tar.NewReader(r); ; {

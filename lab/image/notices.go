@@ -1,7 +1,5 @@
 package image
 
-// This file adds the licences to an image that whoever passes it on must pass on too.
-
 import (
 	"archive/tar"
 	"context"
@@ -14,11 +12,11 @@ import (
 	"github.com/ccmlab/ccmlab/lab/notices"
 )
 
-// DocFolder is where an image has the licences.
+// DocFolder is the folder in which an image has the licences.
 const DocFolder = "usr/share/doc/ccmlab"
 
-// AddNotices adds the project's own licence, from the root of a clone, and the
-// terms of others' code in all programs that the tree has by now.
+// AddNotices adds the licences that must be passed on with an image: the project's own, from the
+// root of a clone, and those of third-party code in all programs that the tree has by now.
 func (t Tree) AddNotices(ctx context.Context, root string) error {
 	var collection notices.Collection
 	for _, name := range slices.Sorted(maps.Keys(t)) {

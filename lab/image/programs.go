@@ -1,7 +1,5 @@
 package image
 
-// This file takes programs, with all that they load, from one tree to another.
-
 import (
 	"debug/elf"
 	"errors"
@@ -12,9 +10,9 @@ import (
 	"strings"
 )
 
-// CopyPrograms takes programs and plug-ins from another tree, each under the
-// name it is asked for by, and every library that they, and those, are linked
-// to.
+// CopyPrograms copies programs and plug-ins from another tree, each under the
+// name that is given here. It also copies the libraries that they are linked to, and the libraries
+// of these.
 func (t Tree) CopyPrograms(from Tree, names ...string) error {
 	dirs := from.libraryDirs()
 	done := map[string]bool{}
@@ -25,30 +23,30 @@ func (t Tree) CopyPrograms(from Tree, names ...string) error {
 			continue
 		}
 		done[name] = true
-		entry, err := from.file(name)
+		entry, err := from.findFile(name)
 		if err != nil {
 			return err
 		}
-		needs, err := entry.needs()
+		needs, err := entry.listLibraries()
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		for _, need := range needs {
-			library, err := from.library(need, dirs)
+			library, err := from.findLibrary(need, dirs)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			names = append(names, library)
 		}
-		if err := t.add(name, entry.Header, entry.Open); err != nil {
+		if err := t.addEntry(name, entry.Header, entry.Open); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// needs are an ELF file's libraries, and the loader of a program.
-func (e Entry) needs() (needs []string, err error) {
+// listLibraries lists the libraries that an ELF file is linked to, and the loader of a program.
+func (e Entry) listLibraries() (needs []string, err error) {
 	content, err := e.Open()
 	if err != nil {
 		return nil, err
@@ -71,7 +69,7 @@ func (e Entry) needs() (needs []string, err error) {
 	return append(needs, libraries...), err
 }
 
-// libraryDirs are where Debian has libraries.
+// libraryDirs are the folders in which Debian has libraries.
 func (t Tree) libraryDirs() []string {
 	dirs := []string{"usr/lib", "usr/lib64"}
 	for name := range t {
@@ -83,12 +81,13 @@ func (t Tree) libraryDirs() []string {
 	return dirs
 }
 
-func (t Tree) library(name string, dirs []string) (string, error) {
+// findLibrary is the path of a library, which may be given as a path or as a name in one of dirs.
+func (t Tree) findLibrary(name string, dirs []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
 	for _, dir := range dirs {
-		if _, err := t.file(path.Join(dir, name)); err == nil {
+		if _, err := t.findFile(path.Join(dir, name)); err == nil {
 			return path.Join(dir, name), nil
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The machine's own ldd knows what a program needs.
-func TestCopyProgramsTakesTheLibrariesToo(t *testing.T) {
+// The libraries to expect are those that the machine's own ldd lists.
+func TestCopyProgramsCopiesLibraries(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	require.NoError(t, err)
 	out, err := exec.CommandContext(t.Context(), "ldd", sh).Output()

@@ -1,7 +1,5 @@
 package image
 
-// This file holds file systems to be, before they are a layer.
-
 import (
 	"archive/tar"
 	"errors"
@@ -17,14 +15,14 @@ import (
 	"time"
 )
 
-// Tree is a file system to be, by path without the leading slash. Everything in
-// it has the same time and, unless it came out of an archive, belongs to root.
+// Tree is a file system that becomes a layer. Its keys are paths without the leading slash. All
+// entries have the same time. They belong to root, unless they were read from an archive.
 type Tree map[string]Entry
 
 // Entry is a file, a folder, a link or a device.
 type Entry struct {
 	Header tar.Header
-	Open   func() (Content, error) // Of a file.
+	Open   func() (Content, error) // Opens a file; nil for others.
 }
 
 // Content is what is in a file.
@@ -35,11 +33,11 @@ type Content interface {
 
 // Dir adds a folder.
 func (t Tree) Dir(name string, mode fs.FileMode) error {
-	return t.add(name, tar.Header{Typeflag: tar.TypeDir, Mode: tarMode(mode)}, nil)
+	return t.addEntry(name, tar.Header{Typeflag: tar.TypeDir, Mode: tarMode(mode)}, nil)
 }
 
-// File adds what the machine's own file is now: it is read when the tree is
-// written.
+// File adds a copy of a file of this machine. The file must not change until the tree is written,
+// because it is read only then.
 func (t Tree) File(name, source string, mode fs.FileMode) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -48,24 +46,24 @@ func (t Tree) File(name, source string, mode fs.FileMode) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is no file", source)
 	}
-	return t.add(name, tar.Header{Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: info.Size()},
+	return t.addEntry(name, tar.Header{Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: info.Size()},
 		func() (Content, error) { return os.Open(source) })
 }
 
 // Text adds a file with that text.
 func (t Tree) Text(name, text string, mode fs.FileMode) error {
-	return t.add(name, tar.Header{Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: int64(len(text))}, func() (Content, error) {
+	return t.addEntry(name, tar.Header{Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: int64(len(text))}, func() (Content, error) {
 		return section{io.NewSectionReader(strings.NewReader(text), 0, int64(len(text)))}, nil
 	})
 }
 
 // Link adds a symbolic link.
 func (t Tree) Link(name, target string) error {
-	return t.add(name, tar.Header{Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: target}, nil)
+	return t.addEntry(name, tar.Header{Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: target}, nil)
 }
 
-// Folder adds all that is below one of the machine's folders, with modes as
-// given: executables are the files that executable picks.
+// Folder adds everything below a folder of this machine. The files for which executable is true
+// get mode 0755, others 0644.
 func (t Tree) Folder(name, source string, executable func(name string) bool) error {
 	return filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -86,7 +84,7 @@ func (t Tree) Folder(name, source string, executable func(name string) bool) err
 	})
 }
 
-// Remove takes away what the patterns match, and what is below it.
+// Remove removes what the patterns match, and everything below it.
 func (t Tree) Remove(patterns ...string) error {
 	for _, pattern := range patterns {
 		for name := range t {
@@ -104,8 +102,8 @@ func (t Tree) Remove(patterns ...string) error {
 	return nil
 }
 
-// add puts an entry where the path leads now: /sbin may be a link to /usr/sbin.
-func (t Tree) add(name string, header tar.Header, open func() (Content, error)) error {
+// addEntry adds an entry at the path to which links lead: /sbin may be a link to /usr/sbin.
+func (t Tree) addEntry(name string, header tar.Header, open func() (Content, error)) error {
 	name = strings.Trim(path.Clean("/"+name), "/")
 	if name == "" {
 		return nil // The root is there.
@@ -133,7 +131,7 @@ func (t Tree) add(name string, header tar.Header, open func() (Content, error)) 
 	return nil
 }
 
-// Real follows the links on a path; what is not there is taken as it is named.
+// Real is the path to which the links on a path lead. Parts of the path that do not exist are kept.
 func (t Tree) Real(name string) (string, error) {
 	at := "."
 	rest := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")
@@ -155,8 +153,8 @@ func (t Tree) Real(name string) (string, error) {
 	return at, nil
 }
 
-// ReadTree looks at an uncompressed archive. The file must stay open, and as it
-// is, for as long as the tree is used.
+// ReadTree reads an uncompressed archive. The file must stay open and unchanged
+// for as long as the tree is used.
 func ReadTree(f *os.File) (Tree, error) {
 	t := Tree{}
 	for r := tar.NewReader(f); ; {
@@ -190,12 +188,13 @@ func ReadTree(f *os.File) (Tree, error) {
 	}
 }
 
+// section is a part of a file, or a text, as Content.
 type section struct{ *io.SectionReader }
 
 func (section) Close() error { return nil }
 
-// write makes the archive: sorted, and hard links last, so that what they name
-// is there.
+// write writes the tree as an archive: sorted, and hard links last, so that their targets come
+// before them.
 func (t Tree) write(w io.Writer) error {
 	names := slices.Sorted(maps.Keys(t))
 	out := tar.NewWriter(w)
@@ -235,9 +234,9 @@ func tarMode(mode fs.FileMode) int64 {
 	return bits
 }
 
-// Read returns what is in a file.
+// Read returns the content of a file.
 func (t Tree) Read(name string) ([]byte, error) {
-	entry, err := t.file(name)
+	entry, err := t.findFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -249,8 +248,8 @@ func (t Tree) Read(name string) ([]byte, error) {
 	return io.ReadAll(content)
 }
 
-// file follows links of both kinds.
-func (t Tree) file(name string) (Entry, error) {
+// findFile is the file at a path. It follows symbolic and hard links.
+func (t Tree) findFile(name string) (Entry, error) {
 	real, err := t.Real(name)
 	if err != nil {
 		return Entry{}, err

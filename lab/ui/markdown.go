@@ -1,7 +1,5 @@
 package ui
 
-// Text in Markdown, for a terminal.
-
 import (
 	"io"
 	"net/url"
@@ -19,17 +17,17 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns that text is wrapped to: where the terminal has more, lines would be too
-// long to read.
+// The columns at which text is wrapped. Longer lines are hard to read, even if the terminal has
+// more columns.
 const (
-	fewestColumns = 40
-	mostColumns   = 100
+	minColumns = 40
+	maxColumns = 100
 )
 
-// Markdown writes text so that it reads well there: in colours and other weights on
-// a terminal, as plain text elsewhere.
+// Markdown writes a text in Markdown so that people can read it: on a terminal in colours and
+// different weights, elsewhere as plain text.
 func Markdown(w io.Writer, text string) error {
-	style, columns := onPaper(), mostColumns
+	style, columns := plainStyle(), maxColumns
 	if Colored(w) {
 		style = styles.DarkStyleConfig
 		if background := os.Getenv("COLORFGBG"); background == "0;15" {
@@ -38,7 +36,7 @@ func Markdown(w io.Writer, text string) error {
 	}
 	if f, ok := w.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			columns = max(fewestColumns, min(mostColumns, width))
+			columns = max(minColumns, min(maxColumns, width))
 		}
 	}
 	r, err := glamour.NewTermRenderer(glamour.WithStyles(style), glamour.WithWordWrap(columns))
@@ -51,37 +49,37 @@ func Markdown(w io.Writer, text string) error {
 		return err
 	}
 	out = restore(out)
-	if !Colored(w) { // Paper cannot follow a link, whose address is printed as well.
+	if !Colored(w) { // Links are of no use there. Their addresses are printed in any case.
 		out = padding.ReplaceAllString(hyperlink.ReplaceAllString(out, ""), "")
 	}
 	_, err = io.WriteString(w, out)
 	return err
 }
 
-// onPaper is the style without colours. Names and commands are marked; marks around
-// what is emphasised would be torn apart where it is wrapped.
-func onPaper() ansi.StyleConfig {
+// plainStyle is the style without colours. Code is marked. Emphasis is not, because wrapping
+// would separate the marks around it.
+func plainStyle() ansi.StyleConfig {
 	style := styles.NoTTYStyleConfig
 	style.Emph, style.Strong = ansi.StylePrimitive{}, ansi.StylePrimitive{}
 	style.Code.Prefix, style.Code.Suffix = "`", "`"
 	return style
 }
 
-// What stands in for parts of the text while it is wrapped: characters that have no meaning.
+// Private-use characters that stand for parts of the text while it is wrapped.
 const (
 	standInHyphen = '\uE000'
-	standInLine   = '\uE001' // Of the first line; each is one character, which no colours can divide.
+	standInLine   = '\uE001' // For the first line; the next ones follow. A single character cannot be divided by colours.
 )
 
-// blockMargins is what the renderer puts beside code.
+// blockMargins is how many columns the renderer adds beside code.
 const blockMargins = 8
 
-// address is one to copy.
+// address matches a URL.
 var address = regexp.MustCompile("https?://[^\\s)>`]+")
 
-// withStandIns hides from the renderer where it would break code and addresses, but a
-// command that is broken in two is another: at hyphens, and in lines longer than columns,
-// which are the terminal's to wrap. restore puts them back.
+// withStandIns prevents the renderer from wrapping code and addresses, because a command that is
+// broken in two is another command. Hyphens, where it would break, and lines of code longer than
+// columns, which the terminal is to wrap, are replaced by stand-ins. restore puts them back.
 func withStandIns(text string, columns int) (hidden string, restore func(string) string) {
 	source, at := []byte(text), 0
 	var (
@@ -124,8 +122,8 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 	}
 }
 
-// padding fills lines up, for a background colour that is not there.
+// padding matches the spaces with which the renderer fills up lines for a background colour.
 var padding = regexp.MustCompile(`(?m)[ ]+$`)
 
-// hyperlink begins or ends one, on terminals that have them (OSC 8).
+// hyperlink matches the sequence that begins or ends a hyperlink on a terminal (OSC 8).
 var hyperlink = regexp.MustCompile("\x1b]8;[^\x07\x1b]*(?:\x07|\x1b\\\\)")

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What goes into a file or a pipe has nothing in it for terminals.
-func TestMarkdownForPaper(t *testing.T) {
+// Output to a file or a pipe has no escape sequences for terminals.
+func TestMarkdownWithoutTerminal(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, Markdown(&out, "See [the docs](https://kubernetes.io/docs/).\n\n    kubectl get nodes\n"))
 	assert.NotContains(t, out.String(), "\x1b")
@@ -19,13 +19,13 @@ func TestMarkdownForPaper(t *testing.T) {
 	}
 }
 
-// A command that is broken at a hyphen is another.
+// Commands are not broken at hyphens: they would be other commands.
 func TestMarkdownWraps(t *testing.T) {
 	const page = "https://kubernetes.io/docs/concepts/architecture/cloud-controller/#node-controller"
-	for pad := range mostColumns {
+	for pad := range maxColumns {
 		var out strings.Builder
-		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* [cloud-controllers]("+page+"), `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", mostColumns)+"\n"))
-		for _, want := range []string{page, "`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", mostColumns)} {
+		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* [cloud-controllers]("+page+"), `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", maxColumns)+"\n"))
+		for _, want := range []string{page, "`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", maxColumns)} {
 			assert.Contains(t, out.String(), want)
 		}
 		assert.NotContains(t, out.String(), "*")

@@ -14,8 +14,8 @@ import (
 )
 
 // Tests prints one line per test that has ended. On a terminal a last line
-// shows how many have, and which run; elsewhere those that take long are named
-// when nothing else is said for a while.
+// shows how many tests have ended, and which run. Elsewhere the tests that still run are named
+// when nothing was printed for longSilence.
 type Tests struct {
 	w     io.Writer
 	tty   bool
@@ -23,14 +23,14 @@ type Tests struct {
 	width func() int // of the terminal
 	total int
 
-	mu      sync.Mutex
-	began   time.Time
-	running map[string]time.Time // since when
-	done    int
-	failed  int
-	said    time.Time     // when a line was last printed
-	stop    chan struct{} // nil while nothing is drawn
-	drawn   sync.WaitGroup
+	mu          sync.Mutex
+	began       time.Time
+	running     map[string]time.Time // since when
+	done        int
+	failed      int
+	lastPrinted time.Time     // when a line was last printed
+	stop        chan struct{} // ends the goroutine that draws the last line; nil while there is none
+	drawing     sync.WaitGroup
 }
 
 // Outcome is how a test ended.
@@ -40,11 +40,11 @@ type Outcome int
 const (
 	Pass Outcome = iota
 	Fail
-	Tolerated // a failure that does not count
+	Tolerated // a failure that is not counted
 	Skip
 )
 
-// NewTests prints to f. total is how many tests there will be.
+// NewTests makes a Tests that prints to f. total is how many tests there will be.
 func NewTests(f *os.File, total int) *Tests {
 	tty := Terminal(f)
 	return &Tests{
@@ -65,20 +65,20 @@ func (t *Tests) Begin(name string) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	if t.stop == nil {
-		t.began, t.said = now, now
+		t.began, t.lastPrinted = now, now
 		t.stop = make(chan struct{})
 		stop := t.stop
-		t.drawn.Go(func() { t.show(stop) })
+		t.drawing.Go(func() { t.drawUntil(stop) })
 	}
 	t.running[name] = now
 }
 
-// End prints how a test ended and why, which is "" for one that passed.
+// End prints how a test ended and why. why is "" for a test that passed.
 func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string) {
 	t.mu.Lock()
 	delete(t.running, name)
 	t.done++
-	t.clear()
+	t.clearLine()
 	code, mark, note := "32", "✓", ""
 	switch outcome {
 	case Fail:
@@ -93,8 +93,8 @@ func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string
 	if why != "" {
 		_, _ = fmt.Fprintln(t.w, "     "+strings.ReplaceAll(why, "\n", "\n     "))
 	}
-	t.said = time.Now()
-	t.draw()
+	t.lastPrinted = time.Now()
+	t.drawLine()
 	last := t.done == t.total
 	t.mu.Unlock()
 	if last {
@@ -102,38 +102,39 @@ func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string
 	}
 }
 
-// Close takes the line that shows what runs away. It can be called again.
+// Close removes the last line. It can be called again.
 func (t *Tests) Close() {
 	t.mu.Lock()
 	if t.stop != nil {
 		close(t.stop)
 		t.stop = nil
-		t.clear()
+		t.clearLine()
 	}
 	t.mu.Unlock()
-	t.drawn.Wait()
+	t.drawing.Wait()
 }
 
 const (
-	drawEvery = 100 * time.Millisecond
-	// longSilence is when silence would look like a hang.
+	drawInterval = 100 * time.Millisecond
+	// longSilence is after how long without output a person would suspect a hang.
 	longSilence = 30 * time.Second
 )
 
-func (t *Tests) show(stop <-chan struct{}) {
-	tick := time.NewTicker(drawEvery)
+// drawUntil redraws the last line until stop is closed.
+func (t *Tests) drawUntil(stop <-chan struct{}) {
+	tick := time.NewTicker(drawInterval)
 	defer tick.Stop()
 	for {
 		t.mu.Lock()
 		select {
-		case <-stop: // Looked at with the lock held: nothing is drawn after Close.
+		case <-stop: // Checked with the lock held, so that nothing is drawn after Close.
 			t.mu.Unlock()
 			return
 		default:
 		}
-		t.clear()
-		t.draw()
-		t.announce()
+		t.clearLine()
+		t.drawLine()
+		t.announceRunning()
 		t.mu.Unlock()
 		select {
 		case <-stop:
@@ -142,15 +143,15 @@ func (t *Tests) show(stop <-chan struct{}) {
 	}
 }
 
-func (t *Tests) clear() {
+func (t *Tests) clearLine() {
 	if t.tty {
 		_, _ = fmt.Fprint(t.w, "\r\033[K")
 	}
 }
 
-// draw writes the last line, never wider than the terminal: one that wraps
-// could not be drawn over.
-func (t *Tests) draw() {
+// drawLine writes the last line. It is never wider than the terminal, because a line that wraps
+// could not be overwritten.
+func (t *Tests) drawLine() {
 	if !t.tty || t.stop == nil {
 		return
 	}
@@ -165,17 +166,17 @@ func (t *Tests) draw() {
 	_, _ = fmt.Fprint(t.w, line)
 }
 
-// announce is for where no line can be drawn over.
-func (t *Tests) announce() {
-	if t.tty || time.Since(t.said) < longSilence || len(t.running) == 0 {
+// announceRunning names the tests that run, where lines cannot be overwritten.
+func (t *Tests) announceRunning() {
+	if t.tty || time.Since(t.lastPrinted) < longSilence || len(t.running) == 0 {
 		return
 	}
 	oldest := t.byAge()[0]
 	_, _ = fmt.Fprintf(t.w, " … %d/%d, still running: %s (%s)\n", t.done, t.total, strings.Join(t.byAge(), ", "), time.Since(t.running[oldest]).Round(time.Second))
-	t.said = time.Now()
+	t.lastPrinted = time.Now()
 }
 
-// byAge lists what runs, the oldest first.
+// byAge lists the tests that run, the oldest first.
 func (t *Tests) byAge() []string {
 	var names []string
 	for name := range t.running {

@@ -12,15 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// display shows tests to a builder; to be read once it is closed.
-func display(tty bool, total int) (*Tests, *strings.Builder) {
+// newTests prints to a builder, which is to be read once the Tests are closed.
+func newTests(tty bool, total int) (*Tests, *strings.Builder) {
 	var out strings.Builder
 	return &Tests{w: &out, tty: tty, color: tty, width: func() int { return 40 }, total: total, running: map[string]time.Time{}}, &out
 }
 
-func TestTestsWithoutATerminal(t *testing.T) {
+func TestTestsWithoutTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shown, out := display(false, 5)
+		shown, out := newTests(false, 5)
 		shown.End("skipped", Skip, 0, "it needs machines")
 		shown.Begin("slow")
 		shown.Begin("fine")
@@ -54,9 +54,8 @@ func TestTestsWithoutATerminal(t *testing.T) {
 	})
 }
 
-// screen is what a terminal shows of the output in the end: a line that is
-// drawn over is not there any more.
-func screen(out string) []string {
+// finalScreen is what a terminal shows in the end, without the lines that were overwritten.
+func finalScreen(out string) []string {
 	lines := strings.Split(out, "\n")
 	for i, line := range lines {
 		lines[i] = line[strings.LastIndex(line, "\r\x1b[K")+1:]
@@ -65,16 +64,16 @@ func screen(out string) []string {
 	return lines
 }
 
-func TestTestsOnATerminal(t *testing.T) {
+func TestTestsOnTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shown, out := display(true, 3)
+		shown, out := newTests(true, 3)
 		shown.Begin("first")
 		shown.Begin("second-with-a-very-long-name-that-does-not-fit")
 		time.Sleep(2 * time.Second)
 		shown.End("first", Fail, time.Second, "no")
 		time.Sleep(time.Second)
 		shown.mu.Lock()
-		lines := screen(out.String())
+		lines := finalScreen(out.String())
 		shown.mu.Unlock()
 		require.Len(t, lines, 3)
 		assert.Contains(t, lines[0], "\x1b[31m✗\x1b[0m first")
@@ -84,24 +83,24 @@ func TestTestsOnATerminal(t *testing.T) {
 
 		shown.Close()
 		shown.Close()
-		assert.Equal(t, "", screen(out.String())[2], "nothing is left of the line")
-		shown.End("second", Pass, time.Second, "") // One that comes late is shown all the same.
+		assert.Equal(t, "", finalScreen(out.String())[2], "nothing is left of the line")
+		shown.End("second", Pass, time.Second, "") // A test that ends after Close is shown all the same.
 		assert.Contains(t, out.String(), "\x1b[32m✓\x1b[0m second")
 	})
 }
 
-// The last one to end ends the display.
-func TestTestsEnd(t *testing.T) {
+// The display is closed when the last test ends.
+func TestLastTestCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shown, out := display(true, 1)
+		shown, out := newTests(true, 1)
 		shown.Begin("only")
 		shown.End("only", Pass, time.Second, "")
 		assert.Nil(t, shown.stop)
-		assert.Equal(t, "", screen(out.String())[1])
+		assert.Equal(t, "", finalScreen(out.String())[1])
 	})
 }
 
-func TestColourOnlyOnATerminal(t *testing.T) {
+func TestColorOnlyOnTerminal(t *testing.T) {
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
 	shown := NewTests(file, 1)

@@ -1,5 +1,7 @@
-// Package ui shows a person what happens: steps with their durations, in
-// colour on a terminal only.
+// Package ui prints for people: steps and tests with their durations, Markdown, and what
+// --verbose adds. It uses colours on a terminal only.
+//
+// It does not know which commands print. Begin with Steps.
 package ui
 
 import (
@@ -11,7 +13,7 @@ import (
 )
 
 // Steps prints one line per step when it has ended. On a terminal the step
-// that runs is shown with its time so far; elsewhere one that takes long is
+// that runs is shown with its time so far. Elsewhere a step that takes long is
 // announced.
 type Steps struct {
 	w     io.Writer
@@ -21,21 +23,21 @@ type Steps struct {
 	quiet bool
 }
 
-// New prints to f. quiet prints nothing but problems.
+// New makes Steps that print to f. With quiet they print nothing but problems.
 func New(f *os.File, quiet bool) *Steps {
 	return &Steps{w: f, start: time.Now(), tty: Terminal(f), color: Colored(f), quiet: quiet}
 }
 
-// Discard shows nothing.
+// Discard makes Steps that print nothing.
 func Discard() *Steps { return &Steps{w: io.Discard, start: time.Now(), quiet: true} }
 
-// underWay is what a step shows until it has noted something.
+// underWay is the status of a step until it has called note.
 const underWay = "under way"
 
-// longStep is when a step's silence would look like a hang.
+// longStep is after how long without output a person would suspect that a step hangs.
 const longStep = 2 * time.Second
 
-// Do runs one step. What it returns is shown beside its title.
+// Do runs one step. The text that step returns is shown beside the title.
 func (s *Steps) Do(title string, step func(note func(string)) (string, error)) error {
 	began := time.Now()
 	var mu sync.Mutex
@@ -43,7 +45,7 @@ func (s *Steps) Do(title string, step func(note func(string)) (string, error)) e
 	done := make(chan struct{})
 	var shown sync.WaitGroup
 	shown.Go(func() {
-		s.progress(title, began, done, func() string {
+		s.showProgress(title, began, done, func() string {
 			mu.Lock()
 			defer mu.Unlock()
 			return status
@@ -74,13 +76,14 @@ func (s *Steps) Do(title string, step func(note func(string)) (string, error)) e
 	return nil
 }
 
-func (s *Steps) progress(title string, began time.Time, done <-chan struct{}, status func() string) {
+// showProgress shows the status of a step until it is done.
+func (s *Steps) showProgress(title string, began time.Time, done <-chan struct{}, status func() string) {
 	if s.quiet {
 		<-done
 		return
 	}
 	if !s.tty {
-		s.announce(title, began, done, status)
+		s.announceProgress(title, began, done, status)
 		return
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -95,9 +98,9 @@ func (s *Steps) progress(title string, began time.Time, done <-chan struct{}, st
 	}
 }
 
-// announce is the progress where no line can be drawn over: one line after two
-// seconds, then each time the wait has doubled.
-func (s *Steps) announce(title string, began time.Time, done <-chan struct{}, status func() string) {
+// announceProgress shows the status where lines cannot be overwritten: one line after longStep,
+// then each time the wait has doubled.
+func (s *Steps) announceProgress(title string, began time.Time, done <-chan struct{}, status func() string) {
 	for wait := longStep; ; wait *= 2 {
 		select {
 		case <-done:

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A step that takes long says so, before it has noted anything too.
-func TestLongStepSaysSomething(t *testing.T) {
+// A step that takes long is announced, also before it has called note.
+func TestLongStepIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := &Steps{w: &out, start: time.Now()}

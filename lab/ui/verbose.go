@@ -1,8 +1,5 @@
 package ui
 
-// What `--verbose` tells, beside the steps: each line is written at once, and
-// first wipes out the step's line that is being drawn over.
-
 import (
 	"context"
 	"fmt"
@@ -13,30 +10,31 @@ import (
 	"strings"
 )
 
-// Verbose shows what the lab's parts tell with slog, debugging among it.
+// Verbose is what --verbose shows beside the steps: all that is logged with slog, of level debug,
+// too. Each line is written at once. On a terminal it replaces the line of the step that runs.
 func Verbose(f *os.File) slog.Handler {
-	return &verbose{w: f, wipe: Terminal(f), color: Colored(f)}
+	return &verboseHandler{w: f, wipe: Terminal(f), color: Colored(f)}
 }
 
-type verbose struct {
+type verboseHandler struct {
 	w           io.Writer
 	wipe, color bool
 	attrs       []slog.Attr
 }
 
-func (v *verbose) Enabled(context.Context, slog.Level) bool { return true }
+func (v *verboseHandler) Enabled(context.Context, slog.Level) bool { return true }
 
-func (v *verbose) Handle(_ context.Context, r slog.Record) error {
+func (v *verboseHandler) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	_, _ = fmt.Fprint(&b, " · ", r.Message)
-	tell := func(a slog.Attr) bool {
+	writeAttr := func(a slog.Attr) bool {
 		_, _ = fmt.Fprintf(&b, "  %s: %s", a.Key, a.Value)
 		return true
 	}
 	for _, a := range v.attrs {
-		tell(a)
+		writeAttr(a)
 	}
-	r.Attrs(tell)
+	r.Attrs(writeAttr)
 	line := paint(v.color, "2", b.String()) + "\n"
 	if v.wipe {
 		line = "\r\033[K" + line
@@ -45,11 +43,11 @@ func (v *verbose) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
-func (v *verbose) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (v *verboseHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *v
 	with.attrs = slices.Concat(v.attrs, attrs)
 	return &with
 }
 
-// WithGroup leaves the group out: nothing here has names that meet.
-func (v *verbose) WithGroup(string) slog.Handler { return v }
+// WithGroup ignores the group: no two attributes here have the same name.
+func (v *verboseHandler) WithGroup(string) slog.Handler { return v }

@@ -1,5 +1,7 @@
-// Package debian makes root file systems of Debian packages, which images are made
-// of: without root, and without any registry.
+// Package debian makes root file systems of Debian packages, as the base of images. It needs
+// neither root nor a registry.
+//
+// It does not know what the images are for. Begin with RootFS.
 package debian
 
 import (
@@ -22,17 +24,17 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image"
 )
 
-// suite is the last whose systemd still drives cgroup v1.
+// suite is the last release of Debian whose systemd supports cgroup v1.
 const suite = "bookworm"
 
-// RootFS writes an archive with these packages and what they need, unless that is what is
-// there.
+// RootFS writes an archive with these packages and their dependencies, unless the file was made
+// from the same packages before.
 func RootFS(ctx context.Context, out string, packages []string, note func(string)) (built bool, err error) {
 	args := []string{"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","), `--aptopt=APT::Install-Recommends "false"`}
 	for _, dir := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
 	}
-	// Who passes a package on passes on its terms.
+	// The copyright of a package must be passed on with it.
 	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright")
 	sum := sha256.Sum256([]byte(suite + strings.Join(args, "\n")))
 	want := hex.EncodeToString(sum[:])
@@ -42,7 +44,7 @@ func RootFS(ctx context.Context, out string, packages []string, note func(string
 			return false, nil
 		}
 	}
-	if err := canDebootstrap(); err != nil {
+	if err := checkPrerequisites(); err != nil {
 		return false, err
 	}
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
@@ -50,7 +52,7 @@ func RootFS(ctx context.Context, out string, packages []string, note func(string
 	}
 	tmp := out + ".tmp"
 	defer func() { _ = os.Remove(tmp) }()
-	if err := mmdebstrap(ctx, append(append(args, suite, tmp), sources()...), note); err != nil {
+	if err := runMmdebstrap(ctx, append(append(args, suite, tmp), aptSources()...), note); err != nil {
 		return false, err
 	}
 	if err := os.Rename(tmp, out); err != nil {
@@ -59,8 +61,8 @@ func RootFS(ctx context.Context, out string, packages []string, note func(string
 	return true, os.WriteFile(stampFile, []byte(want), 0o644)
 }
 
-// canDebootstrap says what is missing before minutes are spent.
-func canDebootstrap() error {
+// checkPrerequisites says what is missing, before minutes are spent.
+func checkPrerequisites() error {
 	if _, err := exec.LookPath("mmdebstrap"); err != nil {
 		return errors.New("mmdebstrap is missing; install the package of that name")
 	}
@@ -86,9 +88,9 @@ func canDebootstrap() error {
 	return nil
 }
 
-// sources are where this machine gets the same packages from; any other uses
-// what mmdebstrap knows.
-func sources() (files []string) {
+// aptSources are this machine's own lists of package sources, if it runs the same release of
+// Debian. On any other machine mmdebstrap uses its default.
+func aptSources() (files []string) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil || !strings.Contains(string(release), "VERSION_CODENAME="+suite+"\n") {
 		return nil
@@ -101,10 +103,11 @@ func sources() (files []string) {
 	return files
 }
 
-func mmdebstrap(ctx context.Context, args []string, note func(string)) error {
+// runMmdebstrap runs mmdebstrap, and calls note with the progress.
+func runMmdebstrap(ctx context.Context, args []string, note func(string)) error {
 	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
 	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=0")
-	// It clears up when asked to end, and leaves mounts when killed.
+	// mmdebstrap cleans up on SIGTERM. When it is killed it leaves mounts.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	stderr, err := cmd.StderrPipe()
@@ -114,9 +117,9 @@ func mmdebstrap(ctx context.Context, args []string, note func(string)) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	var said []string
+	var output []string
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		said = append(said, lines.Text())
+		output = append(output, lines.Text())
 		if text, ok := strings.CutPrefix(lines.Text(), "I: "); ok {
 			note(text)
 		}
@@ -125,12 +128,12 @@ func mmdebstrap(ctx context.Context, args []string, note func(string)) error {
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
-		return fmt.Errorf("mmdebstrap: %w\n%s", err, strings.Join(said[max(0, len(said)-15):], "\n"))
+		return fmt.Errorf("mmdebstrap: %w\n%s", err, strings.Join(output[max(0, len(output)-15):], "\n"))
 	}
 	return nil
 }
 
-// Prune takes away what only a machine that boots, or installs packages, needs.
+// Prune removes what is needed only by a machine that boots or installs packages.
 func Prune(tree image.Tree) error {
 	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
 		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*") // perl-base stays.
@@ -138,12 +141,12 @@ func Prune(tree image.Tree) error {
 
 const (
 	docFolder  = "usr/share/doc"
-	listFolder = "var/lib/dpkg/info" // Of each package a list of its files.
+	listFolder = "var/lib/dpkg/info" // Has a list of files for each package.
 )
 
-// CopyCopyrights adds the copyright of each package that the files in a tree
-// came from, and the licences that those refer to. All of the tree must be
-// copied from base, a root file system.
+// CopyCopyrights adds the copyright of each package that files in the tree
+// come from, and the licences that the copyrights refer to. All files of the tree must be
+// copies from base, a root file system.
 func CopyCopyrights(tree, base image.Tree) error {
 	owners, err := fileOwners(base)
 	if err != nil {
@@ -174,7 +177,8 @@ func CopyCopyrights(tree, base image.Tree) error {
 	return nil
 }
 
-// fileOwners says which package has a file, by its path without links in folders.
+// fileOwners maps each file to its package. The path of a file is the one without links among its
+// folders.
 func fileOwners(base image.Tree) (map[string]string, error) {
 	owners := map[string]string{}
 	for name := range base {

@@ -31,7 +31,7 @@ func smallRoot(t *testing.T) image.Tree {
 	return tree
 }
 
-func TestCopyrightsOfWhatIsCopied(t *testing.T) {
+func TestCopyCopyrights(t *testing.T) {
 	base, tree := smallRoot(t), image.Tree{}
 	require.NoError(t, tree.Text("usr/bin/greet", "greet", 0o755))
 	require.NoError(t, tree.Text("usr/lib/libgreet.so.1", "library", 0o644))
