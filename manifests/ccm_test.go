@@ -1,7 +1,5 @@
 package manifests_test
 
-// The CCM's manifests, as kubectl makes them of the base and each overlay.
-
 import (
 	"bufio"
 	"bytes"
@@ -31,14 +29,14 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// kustomize is what `kubectl kustomize` prints for a folder of ccm/ or classroom/. It speaks
-// to nobody.
+// kustomize is the output of `kubectl kustomize` for a folder of ccm/ or classroom/. That needs no
+// cluster.
 func kustomize(t *testing.T, of, dir string) []byte {
 	t.Helper()
 	kubectl, err := filepath.Abs(filepath.Join(cmp.Or(os.Getenv("LAB_KUBE_BIN"), filepath.Join("..", "bin", "kube")), "kubectl"))
 	require.NoError(t, err)
 	require.FileExists(t, kubectl, "`make build` makes it")
-	// What only kubectl reads, `go test` would not notice to have changed.
+	// `go test` caches results by the files that the test itself reads, so it reads what kubectl reads.
 	require.NoError(t, fs.WalkDir(os.DirFS(of), ".", func(file string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			_, err = os.ReadFile(filepath.Join(of, file))
@@ -54,9 +52,8 @@ func kustomize(t *testing.T, of, dir string) []byte {
 	return out
 }
 
-// decode reads documents as the API server would: of types and fields that it
-// knows.
-func decode(t *testing.T, files ...[]byte) []runtime.Object {
+// decodeObjects reads documents as strictly as the API server: with known types and fields only.
+func decodeObjects(t *testing.T, files ...[]byte) []runtime.Object {
 	t.Helper()
 	strict := scheme.Codecs.UniversalDeserializer()
 	var objects []runtime.Object
@@ -76,8 +73,8 @@ func decode(t *testing.T, files ...[]byte) []runtime.Object {
 	return objects
 }
 
-// only is the one object of its type.
-func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
+// onlyObject is the only object of its type.
+func onlyObject[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 	t.Helper()
 	var found []T
 	for _, o := range objects {
@@ -89,13 +86,13 @@ func only[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 	return found[0]
 }
 
-// What labs apply is what a person gets from the base.
+// Labs apply the same objects as a person who applies the kustomize base.
 func TestLabsApplyTheBase(t *testing.T) {
-	assert.ElementsMatch(t, decode(t, kustomize(t, "ccm", "base")), decode(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget))
-	assert.ElementsMatch(t, decode(t, kustomize(t, "ccm", "overlays/outside")), decode(t, manifests.CCM, manifests.CCMUser))
+	assert.ElementsMatch(t, decodeObjects(t, kustomize(t, "ccm", "base")), decodeObjects(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget))
+	assert.ElementsMatch(t, decodeObjects(t, kustomize(t, "ccm", "overlays/outside")), decodeObjects(t, manifests.CCM, manifests.CCMUser))
 }
 
-// A user outside has what the service account has.
+// A CCM outside the cluster has the same roles as its service account.
 func TestUserHasTheServiceAccountsRights(t *testing.T) {
 	roles := map[bool][]rbacv1.RoleRef{}
 	for _, user := range []bool{false, true} {
@@ -103,7 +100,7 @@ func TestUserHasTheServiceAccountsRights(t *testing.T) {
 		if user {
 			file = manifests.CCMUser
 		}
-		for _, o := range decode(t, file) {
+		for _, o := range decodeObjects(t, file) {
 			switch o := o.(type) {
 			case *rbacv1.ClusterRoleBinding:
 				roles[user] = append(roles[user], o.RoleRef)
@@ -117,8 +114,8 @@ func TestUserHasTheServiceAccountsRights(t *testing.T) {
 	assert.ElementsMatch(t, roles[false], roles[true])
 }
 
-// Each overlay is a workload that the API server knows, with flags that ccm
-// knows, and has all it needs beside it.
+// Each overlay has a workload that the API server accepts, with flags that ccm
+// accepts, and all other objects that it needs.
 func TestOverlays(t *testing.T) {
 	for dir, tc := range map[string]struct {
 		replicas            int32
@@ -129,8 +126,8 @@ func TestOverlays(t *testing.T) {
 		"overlays/dev":     {replicas: 1, routes: "false", cidrs: "false"},
 	} {
 		t.Run(path.Base(dir), func(t *testing.T) {
-			objects := decode(t, kustomize(t, "ccm", dir))
-			d := only[*appsv1.Deployment](t, objects)
+			objects := decodeObjects(t, kustomize(t, "ccm", dir))
+			d := onlyObject[*appsv1.Deployment](t, objects)
 			assert.Equal(t, tc.replicas, *d.Spec.Replicas)
 			pod := d.Spec.Template.Spec
 			require.Len(t, pod.Containers, 1)
@@ -149,10 +146,10 @@ func TestOverlays(t *testing.T) {
 			assert.EqualValues(t, c.ReadinessProbe.HTTPGet.Port.IntValue(), c.Ports[0].HostPort)
 			assert.Equal(t, c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path)
 
-			config, secret := only[*corev1.ConfigMap](t, objects), only[*corev1.Secret](t, objects)
+			config, secret := onlyObject[*corev1.ConfigMap](t, objects), onlyObject[*corev1.Secret](t, objects)
 			assert.Contains(t, config.Data, path.Base(cmd.Flag("cloud-config").Value.String()))
 			assert.Equal(t, config.Name, pod.Volumes[0].ConfigMap.Name, "with the hash, so that another configuration makes other pods")
-			assert.Equal(t, rights(decode(t, manifests.CCM)), rights(objects), "kustomize leaves the lease's name alone")
+			assert.Equal(t, policyRules(decodeObjects(t, manifests.CCM)), policyRules(objects), "kustomize leaves the lease's name alone")
 			assert.Equal(t, secret.Name, pod.Volumes[1].Secret.SecretName)
 			for _, e := range c.Env {
 				_, inConfig := config.Data[path.Base(e.Value)]
@@ -161,12 +158,12 @@ func TestOverlays(t *testing.T) {
 			}
 			assert.Equal(t, d.Namespace, config.Namespace)
 			assert.Equal(t, d.Namespace, secret.Namespace)
-			assert.Equal(t, d.Namespace, only[*corev1.ServiceAccount](t, objects).Namespace)
+			assert.Equal(t, d.Namespace, onlyObject[*corev1.ServiceAccount](t, objects).Namespace)
 		})
 	}
 }
 
-func rights(objects []runtime.Object) (roles []rbacv1.PolicyRule) {
+func policyRules(objects []runtime.Object) (roles []rbacv1.PolicyRule) {
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *rbacv1.ClusterRole:
@@ -179,10 +176,10 @@ func rights(objects []runtime.Object) (roles []rbacv1.PolicyRule) {
 	return roles
 }
 
-// Two replicas never meet on one host, run where nothing else can yet, and can
-// do nothing to their host.
-func TestCCMDeploymentIsPlacedAndConfined(t *testing.T) {
-	d := only[*appsv1.Deployment](t, decode(t, manifests.CCMDeployment))
+// Two replicas never run on the same host. They tolerate the taints of new nodes, and have no
+// privileges on their host.
+func TestCCMDeploymentPlacementAndSecurity(t *testing.T) {
+	d := onlyObject[*appsv1.Deployment](t, decodeObjects(t, manifests.CCMDeployment))
 	pod := d.Spec.Template.Spec
 	c := pod.Containers[0]
 
@@ -202,9 +199,9 @@ func TestCCMDeploymentIsPlacedAndConfined(t *testing.T) {
 		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
 		{Key: corev1.TaintNodeNetworkUnavailable, Effect: corev1.TaintEffectNoSchedule},
 	} {
-		assert.True(t, tolerated(pod.Tolerations, taint), taint.Key)
+		assert.True(t, isTolerated(pod.Tolerations, taint), taint.Key)
 	}
-	assert.False(t, tolerated(pod.Tolerations, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/shutdown", Effect: corev1.TaintEffectNoSchedule}))
+	assert.False(t, isTolerated(pod.Tolerations, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/shutdown", Effect: corev1.TaintEffectNoSchedule}))
 
 	assert.True(t, *pod.SecurityContext.RunAsNonRoot)
 	assert.NotZero(t, *pod.SecurityContext.RunAsUser)
@@ -228,12 +225,12 @@ func TestCCMDeploymentIsPlacedAndConfined(t *testing.T) {
 	assert.EqualValues(t, 0o440, *pod.Volumes[1].Secret.DefaultMode)
 	assert.Equal(t, pod.SecurityContext.RunAsGroup, pod.SecurityContext.FSGroup)
 
-	budget := only[*policyv1.PodDisruptionBudget](t, decode(t, manifests.CCMDisruptionBudget))
+	budget := onlyObject[*policyv1.PodDisruptionBudget](t, decodeObjects(t, manifests.CCMDisruptionBudget))
 	assert.Equal(t, d.Spec.Selector, budget.Spec.Selector)
 	assert.Equal(t, 1, budget.Spec.MaxUnavailable.IntValue())
 }
 
-func tolerated(tolerations []corev1.Toleration, taint corev1.Taint) bool {
+func isTolerated(tolerations []corev1.Toleration, taint corev1.Taint) bool {
 	return slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool {
 		return tol.Key == taint.Key && tol.Operator == corev1.TolerationOpExists && tol.Effect == taint.Effect
 	})

@@ -1,7 +1,5 @@
 package manifests_test
 
-// A class on a cluster: what an API server says of its manifests.
-
 import (
 	"os"
 	"strings"
@@ -25,8 +23,8 @@ import (
 
 const classroom = "classroom"
 
-// create makes what an API server takes, or says what is wrong with it.
-func create(t *testing.T, kube kubernetes.Interface, o runtime.Object) error {
+// createObject creates an object at the API server, and returns its answer.
+func createObject(t *testing.T, kube kubernetes.Interface, o runtime.Object) error {
 	t.Helper()
 	var err error
 	switch o := o.(type) {
@@ -54,31 +52,31 @@ func create(t *testing.T, kube kubernetes.Interface, o runtime.Object) error {
 
 func TestClassroomIsAccepted(t *testing.T) {
 	kube := testbed.ForTest(t, testbed.Options{}).Admin()
-	objects := decode(t, kustomize(t, classroom, "base"))
+	objects := decodeObjects(t, kustomize(t, classroom, "base"))
 	for _, o := range objects {
-		require.NoError(t, create(t, kube, o))
+		require.NoError(t, createObject(t, kube, o))
 	}
-	// Nobody makes it here, and no pod is admitted without.
-	require.NoError(t, create(t, kube, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
-	seat := only[*appsv1.StatefulSet](t, objects).Spec.Template.Spec
-	t.Run("pods are restricted", func(t *testing.T) { restricted(t, kube, seat) })
-	require.NoError(t, pod(t, kube, only[*appsv1.Deployment](t, objects).Spec.Template.Spec))
-	t.Run("a learner has one seat", func(t *testing.T) { oneSeat(t, kube) })
+	// No controller makes this account here, and no pod is admitted without it.
+	require.NoError(t, createObject(t, kube, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
+	seat := onlyObject[*appsv1.StatefulSet](t, objects).Spec.Template.Spec
+	t.Run("pods are restricted", func(t *testing.T) { assertRestricted(t, kube, seat) })
+	require.NoError(t, admitPod(t, kube, onlyObject[*appsv1.Deployment](t, objects).Spec.Template.Spec))
+	t.Run("a learner has one seat", func(t *testing.T) { assertOneSeat(t, kube) })
 	t.Run("overlays", func(t *testing.T) {
 		for _, dir := range []string{"overlays/example", "overlays/kept"} {
-			for _, o := range decode(t, kustomize(t, classroom, dir)) {
+			for _, o := range decodeObjects(t, kustomize(t, classroom, dir)) {
 				if o, ok := o.(*appsv1.StatefulSet); ok {
 					o.Name = strings.ReplaceAll(dir, "/", "-")
-					assert.NoError(t, create(t, kube, o))
-					assert.NoError(t, mounts(o), dir)
+					assert.NoError(t, createObject(t, kube, o))
+					assert.NoError(t, checkMounts(o), dir)
 				}
 			}
 		}
 	})
 }
 
-// mounts is an error where a container has a volume that is not there.
-func mounts(o *appsv1.StatefulSet) error {
+// checkMounts is an error where a container mounts a volume that does not exist.
+func checkMounts(o *appsv1.StatefulSet) error {
 	there := map[string]bool{}
 	for _, v := range o.Spec.Template.Spec.Volumes {
 		there[v.Name] = true
@@ -94,16 +92,17 @@ func mounts(o *appsv1.StatefulSet) error {
 	return nil
 }
 
-// pod is what admission says of a pod in the namespace.
-func pod(t *testing.T, kube kubernetes.Interface, spec corev1.PodSpec) error {
+// admitPod is the answer of admission to a pod in the namespace.
+func admitPod(t *testing.T, kube kubernetes.Interface, spec corev1.PodSpec) error {
 	t.Helper()
 	_, err := kube.CoreV1().Pods(classroom).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "seat-"}, Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
-// restricted: the API server's own admission takes a seat, and none with less.
-func restricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSpec) {
-	require.NoError(t, pod(t, kube, seat))
+// assertRestricted asserts that the API server's own admission accepts a seat, and none with a
+// restriction less.
+func assertRestricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSpec) {
+	require.NoError(t, admitPod(t, kube, seat))
 	for what, loosen := range map[string]func(*corev1.PodSpec){
 		"runAsNonRoot":             func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
 		"seccompProfile":           func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
@@ -112,7 +111,7 @@ func restricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSpec) {
 	} {
 		spec := *seat.DeepCopy()
 		loosen(&spec)
-		err := pod(t, kube, spec)
+		err := admitPod(t, kube, spec)
 		assert.True(t, apierrors.IsForbidden(err), "%s: %v", what, err)
 		assert.ErrorContains(t, err, what)
 	}
@@ -128,12 +127,12 @@ func restricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSpec) {
 	}
 }
 
-// oneSeat: who has learner.yaml comes to their own seat, and nowhere else.
-func oneSeat(t *testing.T, kube kubernetes.Interface) {
+// assertOneSeat asserts that learner.yaml gives access to the learner's own seat, and to nothing else.
+func assertOneSeat(t *testing.T, kube kubernetes.Interface) {
 	file, err := os.ReadFile("classroom/learner.yaml")
 	require.NoError(t, err)
-	for _, o := range decode(t, []byte(strings.ReplaceAll(string(file), "seat-0", "seat-3"))) {
-		require.NoError(t, create(t, kube, o))
+	for _, o := range decodeObjects(t, []byte(strings.ReplaceAll(string(file), "seat-0", "seat-3"))) {
+		require.NoError(t, createObject(t, kube, o))
 	}
 	may := func(verb, resource, name string) bool {
 		resource, sub, _ := strings.Cut(resource, "/")

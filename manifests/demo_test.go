@@ -1,7 +1,5 @@
 package manifests_test
 
-// What the demo's pods may do, and why they need it.
-
 import (
 	"slices"
 	"testing"
@@ -24,8 +22,8 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// A pod that is bound before its Node has a zone never gets the label. What the
-// Node has by then, the pod's own account may read, and nothing else.
+// A pod that is bound before its Node has a zone never gets the zone's label. The pod's own service
+// account may read the Node, which has the zone by then, and nothing else.
 func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	const node, namespace = "node-1", metav1.NamespaceDefault
 	bed := testbed.ForTest(t, testbed.Options{})
@@ -34,7 +32,7 @@ func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	_, err := core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
-	template := only[*appsv1.Deployment](t, decode(t, manifests.Demo)).Spec.Template
+	template := onlyObject[*appsv1.Deployment](t, decodeObjects(t, manifests.Demo)).Spec.Template
 	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: template.Labels}, Spec: *template.Spec.DeepCopy()}
 	web.Spec.NodeName = node
 	_, err = core.Pods(namespace).Create(t.Context(), web, metav1.CreateOptions{})
@@ -57,7 +55,7 @@ func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	assert.Equal(t, []authorizationv1.ResourceRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}}, ownRules(t, config, namespace))
 }
 
-// asServiceAccount is how a pod of the account comes to the API server.
+// asServiceAccount is the configuration with which a pod of the account reaches the API server.
 func asServiceAccount(t *testing.T, bed *testbed.Bed, namespace, account string) *rest.Config {
 	t.Helper()
 	token, err := bed.Admin().CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -67,8 +65,8 @@ func asServiceAccount(t *testing.T, bed *testbed.Bed, namespace, account string)
 	return config
 }
 
-// ownRules are what someone may do with the resources of a namespace and of the
-// cluster, without what everyone may do: ask who they are and what they may.
+// ownRules are the rights of a user to resources of a namespace and of the cluster. The rights that
+// every user has, to ask who they are and what they may do, are left out.
 func ownRules(t *testing.T, config *rest.Config, namespace string) []authorizationv1.ResourceRule {
 	t.Helper()
 	review, err := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),

@@ -1,6 +1,8 @@
-// Package manifests holds what is applied to a cluster. Those of the CCM are a
-// kustomize base and overlays (ccm/README.md), and labs apply the base's files,
-// so that people and labs have the same.
+// Package manifests holds what is applied to a cluster. The manifests of the CCM are a
+// kustomize base and overlays (ccm/README.md). Labs apply the files of the base,
+// so that people and labs have the same objects.
+//
+// It only embeds the files: lab/apply applies them.
 package manifests
 
 import (
@@ -20,12 +22,11 @@ var ccmLeaderElection []byte
 //go:embed ccm/base/rbac/metrics.yaml
 var ccmMetrics []byte
 
-// CCM is the service account of the cloud controller manager and what it may
-// do.
-var CCM = documents(ccmServiceAccount, ccmControllers, ccmLeaderElection, ccmMetrics)
+// CCM is the service account of the cloud controller manager, with its rights.
+var CCM = joinDocuments(ccmServiceAccount, ccmControllers, ccmLeaderElection, ccmMetrics)
 
-// CCMUser gives a user of the same name, by client certificate, the same
-// rights; it goes with CCM.
+// CCMUser gives the same rights to a user of the same name, who has a client certificate. It is
+// applied together with CCM.
 //
 //go:embed ccm/overlays/outside/user.yaml
 var CCMUser []byte
@@ -36,7 +37,7 @@ var CCMUser []byte
 //go:embed ccm/base/deployment.yaml
 var CCMDeployment []byte
 
-// CCMDisruptionBudget is the Deployment's.
+// CCMDisruptionBudget is the PodDisruptionBudget for CCMDeployment.
 //
 //go:embed ccm/base/disruptionbudget.yaml
 var CCMDisruptionBudget []byte
@@ -46,14 +47,14 @@ var CCMDisruptionBudget []byte
 //go:embed lab/rbac.yaml
 var Lab []byte
 
-// Embedded is the RBAC that only an embedded cluster lacks.
+// Embedded is the RBAC that only an embedded cluster needs, because other clusters have it.
 //
 //go:embed embedded/rbac.yaml
 var Embedded []byte
 
-// Demo is a Deployment and a Service of type LoadBalancer, with what they need.
+// Demo is a Deployment and a Service of type LoadBalancer, with all that they need.
 //
 //go:embed demo/demo.yaml
 var Demo []byte
 
-func documents(files ...[]byte) []byte { return bytes.Join(files, []byte("---\n")) }
+func joinDocuments(files ...[]byte) []byte { return bytes.Join(files, []byte("---\n")) }

@@ -1,10 +1,5 @@
 package manifests_test
 
-// That the CCM's RBAC is enough, and no more than enough: a genuine CCM, as its
-// service account, is given all of its work in front of a genuine API server,
-// whose audit log says what it asked for and which binding allowed it. Then
-// right after right is taken away, and each time a request of it is refused.
-
 import (
 	"bufio"
 	"bytes"
@@ -45,9 +40,9 @@ import (
 )
 
 const (
-	system  = metav1.NamespaceSystem
-	account = "cloud-controller-manager"
-	ccmUser = "system:serviceaccount:" + system + ":" + account
+	kubeSystem = metav1.NamespaceSystem
+	account    = "cloud-controller-manager"
+	ccmUser    = "system:serviceaccount:" + kubeSystem + ":" + account
 )
 
 const auditEverything = `apiVersion: audit.k8s.io/v1
@@ -59,16 +54,16 @@ rules:
 - level: None
 `
 
-// Client-go gets lists as watches where the API server can (KEP-3157). In front
-// of others it lists.
-const listing = "KUBE_FEATURE_WatchListClient=false"
+// By default client-go gets lists by watching, where the API server supports that (KEP-3157). This
+// makes it list, as it does with an API server that does not.
+const listWithoutWatch = "KUBE_FEATURE_WatchListClient=false"
 
 // grant is one verb of one rule, and the binding through which the CCM has it.
 type grant struct {
 	binding, role binding
 	verb, group   string
 	resource      string // with its subresource
-	name          string // empty: any
+	name          string // "" for any name
 }
 
 // binding is an RBAC object by kind, namespace and name.
@@ -79,10 +74,10 @@ func (g grant) String() string {
 }
 
 func (g grant) covers(e request) bool {
-	return g.verb == e.Verb && g.group == e.ObjectRef.APIGroup && g.resource == e.resource() && (g.name == "" || g.name == e.ObjectRef.Name)
+	return g.verb == e.Verb && g.group == e.ObjectRef.APIGroup && g.resource == e.resourceName() && (g.name == "" || g.name == e.ObjectRef.Name)
 }
 
-// request is what the audit log says of one.
+// request is a request, as the audit log has it.
 type request struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
@@ -92,17 +87,17 @@ type request struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-func (e request) resource() string {
+func (e request) resourceName() string {
 	return strings.TrimSuffix(e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 }
 
-func (e request) refused() bool {
+func (e request) isRefused() bool {
 	return e.Annotations["authorization.k8s.io/decision"] == "forbid"
 }
 
-// allowedBy is the binding that the authorizer names (pkg/auth/authorizer/rbac).
+// allowedBy is the binding that the authorizer names as the reason (pkg/auth/authorizer/rbac).
 func (e request) allowedBy() binding {
-	m := allowedBy.FindStringSubmatch(e.Annotations["authorization.k8s.io/reason"])
+	m := allowedByRegexp.FindStringSubmatch(e.Annotations["authorization.k8s.io/reason"])
 	if m == nil {
 		return binding{}
 	}
@@ -113,22 +108,24 @@ func (e request) allowedBy() binding {
 	return b
 }
 
-var allowedBy = regexp.MustCompile(`^RBAC: allowed by (\w+) "([^"]+)" of `)
+var allowedByRegexp = regexp.MustCompile(`^RBAC: allowed by (\w+) "([^"]+)" of `)
 
-// A right that is not used has no place in the manifests, one that is missing
-// shows as a request that is refused, and each that is there is needed.
-func TestCCMHasNoRightTooManyAndNoneTooFew(t *testing.T) {
+// The CCM's RBAC is enough, and no more than enough. A genuine CCM does all of its work with a
+// genuine API server, as its service account. The audit log says what it requested and which binding
+// allowed that: no request may be refused, and no right unused. Then one right after the other is
+// taken away, and each time a request must be refused.
+func TestCCMHasExactlyTheRightsItNeeds(t *testing.T) {
 	x := newExercise(t)
-	t.Run("what is granted is what is used", x.usesAll)
+	t.Run("what is granted is what is used", x.assertAllUsed)
 	for _, g := range x.grants {
-		t.Run("without "+g.String(), func(t *testing.T) { x.without(t, g) })
+		t.Run("without "+g.String(), func(t *testing.T) { x.assertNeeded(t, g) })
 	}
 	for _, b := range x.bindings() {
-		t.Run("without "+b.kind+" "+b.name, func(t *testing.T) { x.unbound(t, b) })
+		t.Run("without "+b.kind+" "+b.name, func(t *testing.T) { x.assertBindingNeeded(t, b) })
 	}
 }
 
-// exercise gives a CCM all of its work, in rounds.
+// exercise gives a CCM all kinds of work, in rounds.
 type exercise struct {
 	bed        *testbed.Bed
 	grants     []grant
@@ -146,15 +143,15 @@ func newExercise(t *testing.T) *exercise {
 	require.NoError(t, kubeaccess.ServiceAccount(t.Context(), bed.Kubeconfig(), account, x.kubeconfig))
 	x.flags = append(deploymentFlags(t),
 		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.ClusterCIDR(), "--route-reconciliation-period=1s")
-	x.grants = x.granted(t)
+	x.grants = x.listGrants(t)
 	x.scraper = newScraper(t, bed)
 	return x
 }
 
-// deploymentFlags are those of the Deployment that do not say where it runs.
+// deploymentFlags are the flags of the Deployment, except those that depend on where it runs.
 func deploymentFlags(t *testing.T) []string {
 	t.Helper()
-	d := only[*appsv1.Deployment](t, decode(t, manifests.CCMDeployment))
+	d := onlyObject[*appsv1.Deployment](t, decodeObjects(t, manifests.CCMDeployment))
 	flags := slices.DeleteFunc(slices.Clone(d.Spec.Template.Spec.Containers[0].Args), func(arg string) bool {
 		return strings.HasPrefix(arg, "--cloud-config=") || strings.HasPrefix(arg, "--bind-address=")
 	})
@@ -162,11 +159,11 @@ func deploymentFlags(t *testing.T) []string {
 	return flags
 }
 
-// granted are the rights that the manifests give; of roles that are not theirs
-// the API server tells.
-func (x *exercise) granted(t *testing.T) (grants []grant) {
+// listGrants lists the rights that the manifests give. The rules of each role are read from the API
+// server, because some roles are not in the manifests.
+func (x *exercise) listGrants(t *testing.T) (grants []grant) {
 	t.Helper()
-	for _, o := range decode(t, manifests.CCM) {
+	for _, o := range decodeObjects(t, manifests.CCM) {
 		var b binding
 		var ref rbacv1.RoleRef
 		switch o := o.(type) {
@@ -181,16 +178,17 @@ func (x *exercise) granted(t *testing.T) (grants []grant) {
 		if ref.Kind == "Role" {
 			role.namespace = b.namespace
 		}
-		for _, rule := range x.rules(t, role) {
+		for _, rule := range x.rulesOf(t, role) {
 			require.Empty(t, rule.NonResourceURLs)
-			grants = append(grants, expand(b, role, rule)...)
+			grants = append(grants, expandRule(b, role, rule)...)
 		}
 	}
 	require.NotEmpty(t, grants)
 	return grants
 }
 
-func expand(b, role binding, rule rbacv1.PolicyRule) (grants []grant) {
+// expandRule lists each right of a rule.
+func expandRule(b, role binding, rule rbacv1.PolicyRule) (grants []grant) {
 	names := rule.ResourceNames
 	if len(names) == 0 {
 		names = []string{""}
@@ -216,7 +214,7 @@ func (x *exercise) bindings() (all []binding) {
 	return all
 }
 
-func (x *exercise) rules(t *testing.T, role binding) []rbacv1.PolicyRule {
+func (x *exercise) rulesOf(t *testing.T, role binding) []rbacv1.PolicyRule {
 	t.Helper()
 	rbac := x.bed.Admin().RbacV1()
 	if role.kind == "Role" {
@@ -281,27 +279,27 @@ func (x *exercise) scrape(ctx context.Context, ccm *testbed.CCM) (status int, er
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// start starts a CCM that leads at once, and is killed when the test ends.
-func (x *exercise) start(t *testing.T, env ...string) *testbed.CCM {
+// startCCM starts a CCM that leads at once, and is killed when the test ends.
+func (x *exercise) startCCM(t *testing.T, env ...string) *testbed.CCM {
 	t.Helper()
 	ccm, err := x.bed.StartCCM(t.Context(), testbed.CCMOptions{Kubeconfig: x.kubeconfig, Flags: x.flags, Env: env})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		assert.NoError(t, ccm.Kill())
-		// Nobody else holds the lease, and the next one is not to wait for its end.
-		leases := x.bed.Admin().CoordinationV1().Leases(system)
+		// The next CCM must not wait until the lease expires.
+		leases := x.bed.Admin().CoordinationV1().Leases(kubeSystem)
 		assert.NoError(t, leases.DeleteCollection(context.WithoutCancel(t.Context()), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + account}))
 	})
 	return ccm
 }
 
-// prepare makes new work of every kind: a Node to initialise and to route to,
+// createWork makes new work of every kind: a Node to initialise and to route to,
 // one to taint as shut down, one to delete, and a Service.
-func (x *exercise) prepare(t *testing.T) {
+func (x *exercise) createWork(t *testing.T) {
 	t.Helper()
 	x.rounds++
 	ctx, cloud := t.Context(), x.bed.Cloud()
-	names := []string{x.name("new"), x.name("stopped"), x.name("gone")}
+	names := []string{x.nameOf("new"), x.nameOf("stopped"), x.nameOf("gone")}
 	made, err := x.bed.CreateInstances(ctx, names...)
 	require.NoError(t, err)
 	require.NoError(t, cluster.Poll(ctx, "an instance that can be stopped", func(ctx context.Context) error {
@@ -320,16 +318,16 @@ func (x *exercise) prepare(t *testing.T) {
 		n.Spec.ProviderID, n.Spec.Taints = "fakecloud://"+made[i].ID, nil
 		n.Status.Conditions[0].Status = corev1.ConditionUnknown
 	}, names...))
-	// Of a balancer whose Service is gone the CCM asks the API server every half
-	// minute: should it have missed that one was lost (see lose).
+	// The CCM looks for the Service of an orphaned balancer every half minute, so that it requests
+	// Services even if it has missed that a balancer was lost (see deleteBalancer).
 	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: x.name("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
+		Name: x.nameOf("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
 		Tags: &api.Tags{
-			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.name("orphan"), contract.TagServiceUID: x.name("orphan"),
+			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.nameOf("orphan"), contract.TagServiceUID: x.nameOf("orphan"),
 		},
 	})
 	require.NoError(t, err)
-	for _, name := range []string{x.name("service"), x.name("lost")} {
+	for _, name := range []string{x.nameOf("service"), x.nameOf("lost")} {
 		_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
@@ -338,19 +336,19 @@ func (x *exercise) prepare(t *testing.T) {
 	}
 }
 
-// lose deletes a Service's balancer behind the CCM's back, once it is ensured:
-// the CCM looks whether the Service is still there, and makes another.
-func (x *exercise) lose(ctx context.Context) error {
+// deleteBalancer deletes a Service's balancer in the cloud, once the CCM has ensured it. Then the CCM
+// gets the Service, and makes another balancer.
+func (x *exercise) deleteBalancer(ctx context.Context) error {
 	if x.lost == x.rounds {
 		return nil
 	}
 	events, err := x.bed.Admin().CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-		FieldSelector: "reason=EnsuredLoadBalancer,involvedObject.name=" + x.name("lost"),
+		FieldSelector: "reason=EnsuredLoadBalancer,involvedObject.name=" + x.nameOf("lost"),
 	})
 	if err != nil || len(events.Items) == 0 {
 		return err
 	}
-	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagService + "=default/" + x.name("lost")}})
+	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagService + "=default/" + x.nameOf("lost")}})
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -359,20 +357,20 @@ func (x *exercise) lose(ctx context.Context) error {
 	return err
 }
 
-// name is that of something of this round.
-func (x *exercise) name(what string) string { return fmt.Sprintf("%s-%d", what, x.rounds) }
+// nameOf is the name of an object of this round.
+func (x *exercise) nameOf(what string) string { return fmt.Sprintf("%s-%d", what, x.rounds) }
 
-// stir does what makes an event come again, and asks for metrics.
-func (x *exercise) stir(ctx context.Context, ccm *testbed.CCM) error {
+// touchService changes the Service, so that an event repeats, and requests metrics.
+func (x *exercise) touchService(ctx context.Context, ccm *testbed.CCM) error {
 	x.touches++
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/touched":"%d"}}}`, x.touches)
-	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, x.name("service"), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, x.nameOf("service"), types.MergePatchType, patch, metav1.PatchOptions{})
 	_, err2 := x.scrape(ctx, ccm)
-	return errors.Join(err, err2, x.lose(ctx))
+	return errors.Join(err, err2, x.deleteBalancer(ctx))
 }
 
-// requests are what the CCM asked for since the log had this length.
-func (x *exercise) requests(since int64) (all []request, err error) {
+// requestsSince are the requests of the CCM since the audit log had this length.
+func (x *exercise) requestsSince(since int64) (all []request, err error) {
 	log, err := os.Open(x.bed.AuditLog())
 	if err != nil {
 		return nil, err
@@ -396,29 +394,30 @@ func (x *exercise) requests(since int64) (all []request, err error) {
 
 func (x *exercise) allRequests(t *testing.T, since int64) []request {
 	t.Helper()
-	all, err := x.requests(since)
+	all, err := x.requestsSince(since)
 	require.NoError(t, err)
 	return all
 }
 
-func (x *exercise) logged(t *testing.T) int64 {
+func (x *exercise) auditLogSize(t *testing.T) int64 {
 	t.Helper()
 	info, err := os.Stat(x.bed.AuditLog())
 	require.NoError(t, err)
 	return info.Size()
 }
 
-// bound is for a machine that builds beside the tests.
+// bound is long enough for a machine that builds beside the tests.
 const bound = time.Minute
 
-// usesAll runs a CCM as it comes, and one that lists, until all work is done.
-func (x *exercise) usesAll(t *testing.T) {
+// assertAllUsed runs a CCM as it comes, and one that lists, until all work is done. It asserts that
+// every right was used and no request was refused.
+func (x *exercise) assertAllUsed(t *testing.T) {
 	unused := slices.Clone(x.grants)
 	use := func(since int64) error {
-		requests, err := x.requests(since)
+		requests, err := x.requestsSince(since)
 		for _, e := range requests {
 			unused = slices.DeleteFunc(unused, func(g grant) bool {
-				return e.ObjectRef != nil && !e.refused() && g.binding == e.allowedBy() && g.covers(e)
+				return e.ObjectRef != nil && !e.isRefused() && g.binding == e.allowedBy() && g.covers(e)
 			})
 		}
 		if err == nil && slices.ContainsFunc(unused, func(g grant) bool { return g.verb != "list" }) {
@@ -427,13 +426,13 @@ func (x *exercise) usesAll(t *testing.T) {
 		return err
 	}
 	run := func(t *testing.T, env ...string) {
-		since := x.logged(t)
-		x.prepare(t)
-		ccm := x.start(t, env...)
+		since := x.auditLogSize(t)
+		x.createWork(t)
+		ccm := x.startCCM(t, env...)
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
 		err := cluster.Poll(ctx, "all work to be done", func(ctx context.Context) error {
-			return errors.Join(x.stir(ctx, ccm), x.done(ctx), use(since))
+			return errors.Join(x.touchService(ctx, ccm), x.checkDone(ctx), use(since))
 		})
 		if err == nil {
 			err = x.deleteService(ctx)
@@ -442,37 +441,37 @@ func (x *exercise) usesAll(t *testing.T) {
 		for _, e := range x.allRequests(t, since) {
 			what := e.Verb + " " + e.RequestURI
 			switch {
-			case e.refused():
+			case e.isRefused():
 				refused = append(refused, what)
 			case e.ObjectRef != nil && e.ObjectRef.Resource != "" && !slices.Contains(x.bindings(), e.allowedBy()):
 				strange = append(strange, what)
 			}
 		}
-		assert.Empty(t, unique(refused), "requests that lack a right")
-		assert.Empty(t, unique(strange), "requests that another binding allows")
+		assert.Empty(t, sortedUnique(refused), "requests that lack a right")
+		assert.Empty(t, sortedUnique(strange), "requests that another binding allows")
 		require.NoError(t, err)
 		status, err := x.scrape(ctx, ccm)
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, status, "metrics are for those whom the API server lets read them")
 	}
-	if t.Run("as it comes", func(t *testing.T) { run(t) }) && t.Run("listing", func(t *testing.T) { run(t, listing) }) {
+	if t.Run("as it comes", func(t *testing.T) { run(t) }) && t.Run("listing", func(t *testing.T) { run(t, listWithoutWatch) }) {
 		assert.Empty(t, unused, "rights that nothing needs")
 	}
 }
 
-func unique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
+func sortedUnique(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
-// done is an error until the CCM has done all that prepare and stir gave it.
-func (x *exercise) done(ctx context.Context) error {
+// checkDone is an error until the CCM has done all the work of createWork and touchService.
+func (x *exercise) checkDone(ctx context.Context) error {
 	core := x.bed.Admin().CoreV1()
-	created, err1 := core.Nodes().Get(ctx, x.name("new"), metav1.GetOptions{})
-	stopped, err2 := core.Nodes().Get(ctx, x.name("stopped"), metav1.GetOptions{})
-	service, err3 := core.Services(metav1.NamespaceDefault).Get(ctx, x.name("service"), metav1.GetOptions{})
-	events, err4 := core.Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + x.name("service")})
+	created, err1 := core.Nodes().Get(ctx, x.nameOf("new"), metav1.GetOptions{})
+	stopped, err2 := core.Nodes().Get(ctx, x.nameOf("stopped"), metav1.GetOptions{})
+	service, err3 := core.Services(metav1.NamespaceDefault).Get(ctx, x.nameOf("service"), metav1.GetOptions{})
+	events, err4 := core.Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + x.nameOf("service")})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	_, gone := core.Nodes().Get(ctx, x.name("gone"), metav1.GetOptions{})
+	_, gone := core.Nodes().Get(ctx, x.nameOf("gone"), metav1.GetOptions{})
 	var missing []error
 	for what, is := range map[string]bool{
 		"initialised":     !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) && created.Spec.ProviderID != "",
@@ -494,14 +493,14 @@ func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
-// deleteService returns when the CCM has let it go.
+// deleteService deletes the Service, and returns when it is gone.
 func (x *exercise) deleteService(ctx context.Context) error {
 	services := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
-	if err := services.Delete(ctx, x.name("service"), metav1.DeleteOptions{}); err != nil {
+	if err := services.Delete(ctx, x.nameOf("service"), metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	return cluster.Poll(ctx, "the Service to be gone", func(ctx context.Context) error {
-		_, err := services.Get(ctx, x.name("service"), metav1.GetOptions{})
+		_, err := services.Get(ctx, x.nameOf("service"), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -509,9 +508,9 @@ func (x *exercise) deleteService(ctx context.Context) error {
 	})
 }
 
-// without takes one right away.
-func (x *exercise) without(t *testing.T, g grant) {
-	before := x.rules(t, g.role)
+// assertNeeded takes one right away, and asserts that a request is refused.
+func (x *exercise) assertNeeded(t *testing.T, g grant) {
+	before := x.rulesOf(t, g.role)
 	var left []rbacv1.PolicyRule
 	for _, other := range x.grants {
 		if other.role != g.role || other == g {
@@ -525,18 +524,18 @@ func (x *exercise) without(t *testing.T, g grant) {
 	}
 	t.Cleanup(func() {
 		x.setRules(t, g.role, before)
-		x.await(t, g, true)
+		x.awaitAuthorizer(t, g, true)
 	})
 	x.setRules(t, g.role, left)
-	x.await(t, g, false)
+	x.awaitAuthorizer(t, g, false)
 	x.assertRefused(t, g)
 }
 
-// unbound takes away all that a binding gives.
-func (x *exercise) unbound(t *testing.T, b binding) {
+// assertBindingNeeded deletes a binding, and asserts that a request is refused.
+func (x *exercise) assertBindingNeeded(t *testing.T, b binding) {
 	of := slices.DeleteFunc(slices.Clone(x.grants), func(g grant) bool { return g.binding != b })
 	rbac := x.bed.Admin().RbacV1()
-	t.Cleanup(func() { x.await(t, of[0], true) })
+	t.Cleanup(func() { x.awaitAuthorizer(t, of[0], true) })
 	if b.kind == "RoleBinding" {
 		have, err := rbac.RoleBindings(b.namespace).Get(t.Context(), b.name, metav1.GetOptions{})
 		require.NoError(t, err)
@@ -556,28 +555,28 @@ func (x *exercise) unbound(t *testing.T, b binding) {
 			assert.NoError(t, err)
 		})
 	}
-	x.await(t, of[0], false)
+	x.awaitAuthorizer(t, of[0], false)
 	x.assertRefused(t, of...)
 }
 
-// assertRefused: a CCM asks for one of the rights that it lacks.
+// assertRefused asserts that a request of a CCM is refused that needs one of the missing rights.
 func (x *exercise) assertRefused(t *testing.T, lacks ...grant) {
 	t.Helper()
-	since := x.logged(t)
-	x.prepare(t)
-	ccm := x.start(t, listing)
+	since := x.auditLogSize(t)
+	x.createWork(t)
+	ccm := x.startCCM(t, listWithoutWatch)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	assert.NoError(t, cluster.Poll(ctx, "a request to be refused", func(ctx context.Context) error {
-		if err := x.stir(ctx, ccm); err != nil {
+		if err := x.touchService(ctx, ccm); err != nil {
 			return err
 		}
-		requests, err := x.requests(since)
+		requests, err := x.requestsSince(since)
 		if err != nil {
 			return err
 		}
 		if !slices.ContainsFunc(requests, func(e request) bool {
-			return e.ObjectRef != nil && e.refused() && slices.ContainsFunc(lacks, func(g grant) bool { return g.covers(e) })
+			return e.ObjectRef != nil && e.isRefused() && slices.ContainsFunc(lacks, func(g grant) bool { return g.covers(e) })
 		}) {
 			return fmt.Errorf("%d requests, and not refused: %v", len(requests), lacks)
 		}
@@ -585,8 +584,8 @@ func (x *exercise) assertRefused(t *testing.T, lacks ...grant) {
 	}))
 }
 
-// await returns when the authorizer has heard of the change.
-func (x *exercise) await(t *testing.T, g grant, allowed bool) {
+// awaitAuthorizer returns when the authorizer knows of the change.
+func (x *exercise) awaitAuthorizer(t *testing.T, g grant, allowed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
 	defer cancel()
