@@ -36,7 +36,8 @@ func kustomize(t *testing.T, of, dir string) []byte {
 	kubectl, err := filepath.Abs(filepath.Join(cmp.Or(os.Getenv("LAB_KUBE_BIN"), filepath.Join("..", "bin", "kube")), "kubectl"))
 	require.NoError(t, err)
 	require.FileExists(t, kubectl, "`make build` makes it")
-	// `go test` caches results by the files that the test itself reads, so it reads what kubectl reads.
+	// `go test` caches results by the files that the test itself reads, so it reads what kubectl
+	// reads.
 	require.NoError(t, fs.WalkDir(os.DirFS(of), ".", func(file string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			_, err = os.ReadFile(filepath.Join(of, file))

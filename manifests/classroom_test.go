@@ -77,15 +77,15 @@ func TestClassroomIsAccepted(t *testing.T) {
 
 // checkMounts is an error where a container mounts a volume that does not exist.
 func checkMounts(o *appsv1.StatefulSet) error {
-	there := map[string]bool{}
+	volumes := map[string]bool{}
 	for _, v := range o.Spec.Template.Spec.Volumes {
-		there[v.Name] = true
+		volumes[v.Name] = true
 	}
 	for _, v := range o.Spec.VolumeClaimTemplates {
-		there[v.Name] = true
+		volumes[v.Name] = true
 	}
 	for _, m := range o.Spec.Template.Spec.Containers[0].VolumeMounts {
-		if !there[m.Name] {
+		if !volumes[m.Name] {
 			return os.ErrNotExist
 		}
 	}
@@ -127,7 +127,8 @@ func assertRestricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSp
 	}
 }
 
-// assertOneSeat asserts that learner.yaml gives access to the learner's own seat, and to nothing else.
+// assertOneSeat asserts that learner.yaml gives access to the learner's own seat, and to nothing
+// else.
 func assertOneSeat(t *testing.T, kube kubernetes.Interface) {
 	file, err := os.ReadFile("classroom/learner.yaml")
 	require.NoError(t, err)

@@ -22,8 +22,8 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// A pod that is bound before its Node has a zone never gets the zone's label. The pod's own service
-// account may read the Node, which has the zone by then, and nothing else.
+// A pod that is bound before its Node has a zone never gets the zone's label. The pod's own
+// service account may read the Node, which has the zone by then, and nothing else.
 func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	const node, namespace = "node-1", metav1.NamespaceDefault
 	bed := testbed.ForTest(t, testbed.Options{})
@@ -65,8 +65,8 @@ func asServiceAccount(t *testing.T, bed *testbed.Bed, namespace, account string)
 	return config
 }
 
-// ownRules are the rights of a user to resources of a namespace and of the cluster. The rights that
-// every user has, to ask who they are and what they may do, are left out.
+// ownRules are the rights of a user to resources of a namespace and of the cluster. The rights
+// that every user has, to ask who they are and what they may do, are left out.
 func ownRules(t *testing.T, config *rest.Config, namespace string) []authorizationv1.ResourceRule {
 	t.Helper()
 	review, err := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),

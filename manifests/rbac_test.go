@@ -111,9 +111,9 @@ func (e request) allowedBy() binding {
 var allowedByRegexp = regexp.MustCompile(`^RBAC: allowed by (\w+) "([^"]+)" of `)
 
 // The CCM's RBAC is enough, and no more than enough. A genuine CCM does all of its work with a
-// genuine API server, as its service account. The audit log says what it requested and which binding
-// allowed that: no request may be refused, and no right unused. Then one right after the other is
-// taken away, and each time a request must be refused.
+// genuine API server, as its service account. The audit log says what it requested and which
+// binding allowed that: no request may be refused, and no right unused. Then one right after the
+// other is taken away, and each time a request must be refused.
 func TestCCMHasExactlyTheRightsItNeeds(t *testing.T) {
 	x := newExercise(t)
 	t.Run("what is granted is what is used", x.assertAllUsed)
@@ -159,8 +159,8 @@ func deploymentFlags(t *testing.T) []string {
 	return flags
 }
 
-// listGrants lists the rights that the manifests give. The rules of each role are read from the API
-// server, because some roles are not in the manifests.
+// listGrants lists the rights that the manifests give. The rules of each role are read from the
+// API server, because some roles are not in the manifests.
 func (x *exercise) listGrants(t *testing.T) (grants []grant) {
 	t.Helper()
 	for _, o := range decodeObjects(t, manifests.CCM) {
@@ -336,8 +336,8 @@ func (x *exercise) createWork(t *testing.T) {
 	}
 }
 
-// deleteBalancer deletes a Service's balancer in the cloud, once the CCM has ensured it. Then the CCM
-// gets the Service, and makes another balancer.
+// deleteBalancer deletes a Service's balancer in the cloud, once the CCM has ensured it. Then the
+// CCM gets the Service, and makes another balancer.
 func (x *exercise) deleteBalancer(ctx context.Context) error {
 	if x.lost == x.rounds {
 		return nil
@@ -409,8 +409,8 @@ func (x *exercise) auditLogSize(t *testing.T) int64 {
 // bound is long enough for a machine that builds beside the tests.
 const bound = time.Minute
 
-// assertAllUsed runs a CCM as it comes, and one that lists, until all work is done. It asserts that
-// every right was used and no request was refused.
+// assertAllUsed runs a CCM as it comes, and one that lists, until all work is done. It asserts
+// that every right was used and no request was refused.
 func (x *exercise) assertAllUsed(t *testing.T) {
 	unused := slices.Clone(x.grants)
 	use := func(since int64) error {
@@ -437,18 +437,18 @@ func (x *exercise) assertAllUsed(t *testing.T) {
 		if err == nil {
 			err = x.deleteService(ctx)
 		}
-		var refused, strange []string
+		var refused, allowedByOthers []string
 		for _, e := range x.allRequests(t, since) {
 			what := e.Verb + " " + e.RequestURI
 			switch {
 			case e.isRefused():
 				refused = append(refused, what)
 			case e.ObjectRef != nil && e.ObjectRef.Resource != "" && !slices.Contains(x.bindings(), e.allowedBy()):
-				strange = append(strange, what)
+				allowedByOthers = append(allowedByOthers, what)
 			}
 		}
 		assert.Empty(t, sortedUnique(refused), "requests that lack a right")
-		assert.Empty(t, sortedUnique(strange), "requests that another binding allows")
+		assert.Empty(t, sortedUnique(allowedByOthers), "requests that another binding allows")
 		require.NoError(t, err)
 		status, err := x.scrape(ctx, ccm)
 		require.NoError(t, err)
@@ -471,14 +471,14 @@ func (x *exercise) checkDone(ctx context.Context) error {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	_, gone := core.Nodes().Get(ctx, x.nameOf("gone"), metav1.GetOptions{})
+	_, getErr := core.Nodes().Get(ctx, x.nameOf("gone"), metav1.GetOptions{})
 	var missing []error
 	for what, is := range map[string]bool{
 		"initialised":     !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) && created.Spec.ProviderID != "",
 		"addressed":       len(created.Status.Addresses) > 0,
 		"routed":          slices.ContainsFunc(created.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Reason == "RouteCreated" }),
 		"shut down":       hasTaint(stopped, cloudproviderapi.TaintNodeShutdown),
-		"gone":            apierrors.IsNotFound(gone),
+		"gone":            apierrors.IsNotFound(getErr),
 		"balanced":        len(service.Status.LoadBalancer.Ingress) > 0,
 		"told repeatedly": slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Count > 1 }),
 	} {

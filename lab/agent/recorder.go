@@ -123,8 +123,8 @@ func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Even
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
 			if o, ok := obj.(T); ok {
 				r.Tell(diff(o, nil)...)

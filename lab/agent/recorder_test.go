@@ -25,11 +25,11 @@ func readTimeline(t *testing.T, log timeline.Log) []string {
 	t.Helper()
 	entries, err := log.Read()
 	require.NoError(t, err)
-	told := []string{}
+	lines := []string{}
 	for _, e := range entries {
-		told = append(told, string(e.Source)+" "+e.Subject+" "+e.What)
+		lines = append(lines, string(e.Source)+" "+e.Subject+" "+e.What)
 	}
-	return told
+	return lines
 }
 
 // An agent that starts again records what has happened since, and nothing twice.
@@ -95,18 +95,18 @@ func TestComponents(t *testing.T) {
 	}
 	first := start("etcd")
 	start("node/node-1@i-1")
-	var told []string
+	var want []string
 	run(func() {}, "lab component/etcd started")
-	told = append(told, "lab component/etcd started")
+	want = append(want, "lab component/etcd started")
 	entries, err := log.Read()
 	require.NoError(t, err)
 	assert.WithinDuration(t, first.Started(), entries[0].Time, time.Second, "when it started, not when it was seen")
 
-	run(func() { start("late") }, append(told, "lab component/late started")...)
-	told = append(told, "lab component/late started")
-	run(func() { require.NoError(t, process.Stop(t.Context(), 0, first)) }, append(told, "lab component/etcd ended")...)
-	told = append(told, "lab component/etcd ended")
-	run(func() { start("etcd") }, append(told, "lab component/etcd started")...)
+	run(func() { start("late") }, append(want, "lab component/late started")...)
+	want = append(want, "lab component/late started")
+	run(func() { require.NoError(t, process.Stop(t.Context(), 0, first)) }, append(want, "lab component/etcd ended")...)
+	want = append(want, "lab component/etcd ended")
+	run(func() { start("etcd") }, append(want, "lab component/etcd started")...)
 }
 
 func filtered(lines []string, keep func(string) bool) []string {
@@ -132,7 +132,7 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Components(ctx, host.Running, always) }()
-	told := func(name string) (all []string) {
+	entriesOf := func(name string) (all []string) {
 		entries, err := log.Read()
 		require.NoError(t, err)
 		for _, e := range entries {
@@ -143,8 +143,8 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 		return all
 	}
 	assert.EventuallyWithT(t, func(c *assert.CollectT) {
-		assert.Equal(c, []string{"started process 1", "ended process 1"}, told("gone"))
-		assert.Equal(c, []string{"started process 1", "ended process 1", "started " + processID(p)}, told("again"))
+		assert.Equal(c, []string{"started process 1", "ended process 1"}, entriesOf("gone"))
+		assert.Equal(c, []string{"started process 1", "ended process 1", "started " + processID(p)}, entriesOf("again"))
 	}, bound, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)

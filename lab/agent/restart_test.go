@@ -58,13 +58,13 @@ func TestRestartBackoff(t *testing.T) {
 		b := &shortLivedMachines{sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0)}
 		b.routes = map[string][]cluster.Route{}
 		a := New(cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
-		var told []string
+		var reported []string
 		var mu sync.Mutex
 		a.Tell = func(changes ...timeline.Change) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range changes {
-				told = append(told, c.What)
+				reported = append(reported, c.What)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -79,8 +79,8 @@ func TestRestartBackoff(t *testing.T) {
 		s := time.Second
 		assert.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, s, s}, waited)
 		mu.Lock()
-		assert.Equal(t, slices.Repeat([]string{"booted", "ended"}, 9), told[:18])
-		assert.Equal(t, []string{"booted"}, told[18:])
+		assert.Equal(t, slices.Repeat([]string{"booted", "ended"}, 9), reported[:18])
+		assert.Equal(t, []string{"booted"}, reported[18:])
 		mu.Unlock()
 		cancel()
 		assert.NoError(t, <-done)

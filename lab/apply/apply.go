@@ -109,18 +109,18 @@ func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
 
 // withdrawObject deletes one object, or gives up the owner's fields in it.
 func (o Owner) withdrawObject(ctx context.Context, target dynamic.ResourceInterface, have *unstructured.Unstructured) error {
-	mine, others := false, false
+	ownsFields, sharedFields := false, false
 	for _, f := range have.GetManagedFields() {
 		if f.Manager == o.name {
-			mine = true
+			ownsFields = true
 		} else {
-			others = true
+			sharedFields = true
 		}
 	}
 	switch {
-	case !mine:
+	case !ownsFields:
 		return nil
-	case !others:
+	case !sharedFields:
 		uid := have.GetUID()
 		return target.Delete(ctx, have.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	}

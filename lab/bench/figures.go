@@ -47,7 +47,8 @@ const (
 	initCallsAim = 10
 )
 
-// terminatedAim is how long it should take at most until the Nodes of terminated instances are gone.
+// terminatedAim is how long it should take at most until the Nodes of terminated instances are
+// gone.
 const terminatedAim = 5 * time.Second
 
 // upstreamDefaults are the defaults of k8s.io/cloud-provider: config/v1alpha1/defaults.go,
@@ -117,7 +118,7 @@ func (s *stage) timeUntilGoal(ctx context.Context, bound time.Duration, begin fu
 	if err != nil {
 		return v, err
 	}
-	asked := time.Since(began)
+	requested := time.Since(began)
 	last, err := g.awaitAll(ctx, bound)
 	if err != nil {
 		return v, err
@@ -126,7 +127,7 @@ func (s *stage) timeUntilGoal(ctx context.Context, bound time.Duration, begin fu
 	if err != nil {
 		return v, err
 	}
-	v = value{Used: after.since(before), Left: g.countPending(), Asked: asked.Seconds()}
+	v = value{Used: after.since(before), Left: g.countPending(), Asked: requested.Seconds()}
 	if v.Seconds = bound.Seconds(); v.Left == 0 {
 		v.Seconds, v.First = last.Sub(began).Seconds(), g.first.Sub(began).Seconds()
 	}
@@ -266,7 +267,7 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 		names = append(names, fmt.Sprintf("web-%03d", i))
 	}
 	services := s.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
-	made, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+	created, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
 		g, err := s.watchServices(ctx, names, func(_ watch.EventType, svc *corev1.Service) bool { return len(svc.Status.LoadBalancer.Ingress) > 0 })
 		if err != nil {
 			return g, time.Time{}, err
@@ -280,14 +281,14 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	made.Each, made.Unit = len(names), "Service"
-	lines = append(lines, line{Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: made, Notes: made.askedNote()})
+	created.Each, created.Unit = len(names), "Service"
+	lines = append(lines, line{Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: created, Notes: created.askedNote()})
 	if err := machine.Sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
 
 	s.name = "services deleted"
-	gone, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
+	deleted, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
 		g, err := s.watchServices(ctx, names, func(e watch.EventType, _ *corev1.Service) bool { return e == watch.Deleted })
 		if err != nil {
 			return g, time.Time{}, err
@@ -300,15 +301,15 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return lines, err
 	}
-	gone.Each, gone.Unit = len(names), "Service"
+	deleted.Each, deleted.Unit = len(names), "Service"
 	left, later, err := s.awaitNoBalancer(ctx)
 	if err != nil {
 		return lines, err
 	}
-	gone.Seconds += later.Seconds()
-	l := line{Name: "services-deleted", Figure: formatInt(b.size.Services) + " Services deleted: last balancer gone", Ours: gone, Notes: gone.askedNote()}
+	deleted.Seconds += later.Seconds()
+	l := line{Name: "services-deleted", Figure: formatInt(b.size.Services) + " Services deleted: last balancer gone", Ours: deleted, Notes: deleted.askedNote()}
 	l.Notes = append(l.Notes, fmt.Sprintf("%d balancers left in the cloud, %.1f s after the last Service had gone", left, later.Seconds()))
-	l.setAim("0 balancers left", gone.Left == 0 && left == 0)
+	l.setAim("0 balancers left", deleted.Left == 0 && left == 0)
 	return append(lines, l), nil
 }
 

@@ -38,8 +38,8 @@ type stage struct {
 	profiles  sync.WaitGroup
 }
 
-// setUp makes a stage with Nodes and instances, and then makes the cloud slow for the CCM. edit may
-// change a Node before it is made.
+// setUp makes a stage with Nodes and instances, and then makes the cloud slow for the CCM. edit
+// may change a Node before it is made.
 func (b *bench) setUp(ctx context.Context, name string, edit func(int, *corev1.Node)) (*stage, error) {
 	b.logf("%s: setting up %s nodes …", name, formatInt(b.size.Nodes))
 	bed, err := testbed.New(ctx, b.bedOptions())

@@ -76,8 +76,8 @@ func (g *goal) countPending() int {
 // progressInterval is how often a goal logs how many objects are pending.
 const progressInterval = 10 * time.Second
 
-// awaitAll returns when all objects have reached the goal, or after bound, and then some are pending.
-// The time is when the last one reached it.
+// awaitAll returns when all objects have reached the goal, or after bound, and then some are
+// pending. The time is when the last one reached it.
 func (g *goal) awaitAll(ctx context.Context, bound time.Duration) (time.Time, error) {
 	defer func() { g.stop(); <-g.watchEnded }()
 	give := time.NewTimer(bound)

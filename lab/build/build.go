@@ -1,8 +1,9 @@
-// Package build makes the lab's programs with the go command. Programs that are up to date are not
-// made again. Because upstream Kubernetes takes minutes on empty caches, it reports the progress.
+// Package build makes the lab's programs with the go command. Programs that are up to date are
+// not made again. Because upstream Kubernetes takes minutes on empty caches, it reports the
+// progress.
 //
-// It imports nothing that takes long to compile, since it runs before anything is built. Begin with
-// Own, Kubernetes and Module.Build.
+// It imports nothing that takes long to compile, since it runs before anything is built. Begin
+// with Own, Kubernetes and Module.Build.
 package build
 
 import (
@@ -43,16 +44,18 @@ type Module struct {
 	// A change of these alone builds nothing: a commit that leaves the sources alone leaves the
 	// programs alone.
 	Stamp func(ctx context.Context) []string
-	// Release, unless nil, is text on whose change the programs are built again. So the programs of
-	// a release carry its version, even if those of the same sources were built before the tag.
+	// Release, unless nil, is text on whose change the programs are built again. So the programs
+	// of a release carry its version, even if those of the same sources were built before the
+	// tag.
 	Release func(ctx context.Context) string
 }
 
-// pureGoTags choose Go's own resolver and user database, with and without cgo. Because every module
-// is built with these tags, Go's cache holds net, and all that imports it, only once.
+// pureGoTags choose Go's own resolver and user database, with and without cgo. Because every
+// module is built with these tags, Go's cache holds net, and all that imports it, only once.
 const pureGoTags = "osusergo,netgo"
 
-// ModulePath is the path of the project's main module. The paths of its other modules are below it.
+// ModulePath is the path of the project's main module. The paths of its other modules are below
+// it.
 const ModulePath = "github.com/ccmlab/ccmlab"
 
 // Own are the project's programs. They are static, so that the same file runs
@@ -107,7 +110,8 @@ func pinnedPrograms(dir string, names ...string) (Module, error) {
 	return m, nil
 }
 
-// upstreamFlags are the flags for programs that are not our own. The linker sets the given variables.
+// upstreamFlags are the flags for programs that are not our own. The linker sets the given
+// variables.
 func upstreamFlags(set ...string) []string {
 	ldflags := "-s -w"
 	for _, value := range set {

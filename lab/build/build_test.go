@@ -36,9 +36,9 @@ func TestBuildOnlyWhenStale(t *testing.T) {
 	}
 	run := func() string {
 		t.Helper()
-		said, err := exec.CommandContext(ctx, filepath.Join(out, "greet")).CombinedOutput()
+		output, err := exec.CommandContext(ctx, filepath.Join(out, "greet")).CombinedOutput()
 		require.NoError(t, err)
-		return string(said)
+		return string(output)
 	}
 
 	assert.True(t, build())

@@ -75,8 +75,8 @@ func Write(ctx context.Context, dir string, more map[string]string, file string,
 	return len(entries), os.Rename(out.Name(), file)
 }
 
-// programEntries are the files to pack of the folder of programs. A pattern that matches no file is
-// an error.
+// programEntries are the files to pack of the folder of programs. A pattern that matches no file
+// is an error.
 func programEntries(dir string) ([]entry, error) {
 	var entries []entry
 	for _, pattern := range programPatterns {

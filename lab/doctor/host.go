@@ -22,7 +22,8 @@ import (
 const (
 	// NeedGo is the version of Go in go.mod.
 	NeedGo = "1.26.0"
-	// needKernel is the first kernel with pidfd_open(2), by which no process is mistaken for another.
+	// needKernel is the first kernel with pidfd_open(2), by which no process is mistaken for
+	// another.
 	needKernel = "5.3"
 	// needMemory, in MB, is what a lab of three nodes takes, with a reserve.
 	needMemory = 1500
@@ -70,7 +71,7 @@ func checkClock(_ context.Context, m *Machine) Finding {
 		return fixFinding(fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp))
 	}
 	all, _ := m.Labs()
-	seen := okFinding("%s", now.Format(stamp))
+	finding := okFinding("%s", now.Format(stamp))
 	for _, l := range all {
 		if l.State == nil || !now.Before(l.State.StartedAt) {
 			continue
@@ -79,9 +80,9 @@ func checkClock(_ context.Context, m *Machine) Finding {
 		if now.Before(l.State.StartedAt.Add(-pki.Margin)) {
 			return fixFinding(fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made)
 		}
-		seen = infoFinding(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
+		finding = infoFinding(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
 	}
-	return seen
+	return finding
 }
 
 func checkPrograms(_ context.Context, m *Machine) Finding {
@@ -137,17 +138,17 @@ func checkGCC(ctx context.Context, m *Machine) Finding {
 }
 
 func checkTools(_ context.Context, m *Machine) Finding {
-	var missing, there []string
+	var missing, found []string
 	for _, tool := range []string{"make", "git", "curl"} {
 		if _, err := m.Find(tool); err != nil {
 			missing = append(missing, tool)
 		} else {
-			there = append(there, tool)
+			found = append(found, tool)
 		}
 	}
 	switch {
 	case len(missing) == 0:
-		return okFinding("%s", strings.Join(there, ", "))
+		return okFinding("%s", strings.Join(found, ", "))
 	case strings.Contains(strings.Join(missing, " "), "make"):
 		return m.buildToolFinding("install make", "not in PATH: %s", strings.Join(missing, ", "))
 	}
@@ -199,8 +200,8 @@ func (m *Machine) leftInCgroup(limit, current string) (left uint64, found bool) 
 				_ = scanPrefix(rest, "%d", &cached)
 				used -= min(used, cached)
 			}
-			if here := highest - min(highest, used); !found || here < left {
-				left, found = here, true
+			if remaining := highest - min(highest, used); !found || remaining < left {
+				left, found = remaining, true
 			}
 		}
 		if dir == "/" {
@@ -228,18 +229,18 @@ func checkDisk(ctx context.Context, m *Machine) Finding {
 	if free>>20 < needDisk {
 		return fixFinding("free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d", free>>20, m.Home, needDisk)
 	}
-	seen := fmt.Sprintf("%d MB free for %s", free>>20, m.Home)
+	text := fmt.Sprintf("%d MB free for %s", free>>20, m.Home)
 	if len(m.Missing) == 0 {
-		return okFinding("%s", seen)
+		return okFinding("%s", text)
 	}
 	cache, err := m.Run(ctx, "", "go", "env", "GOCACHE")
 	if err != nil {
-		return okFinding("%s", seen)
+		return okFinding("%s", text)
 	}
 	if free, err = m.Space(cache); err == nil && free>>20 < buildDisk {
-		return infoFinding("free some space, or set GOCACHE to a folder on another disk", "%s, %d MB for Go's cache, %s, which grows to some %d at the first build", seen, free>>20, cache, buildDisk)
+		return infoFinding("free some space, or set GOCACHE to a folder on another disk", "%s, %d MB for Go's cache, %s, which grows to some %d at the first build", text, free>>20, cache, buildDisk)
 	}
-	return okFinding("%s, %d MB for Go's cache", seen, free>>20)
+	return okFinding("%s, %d MB for Go's cache", text, free>>20)
 }
 
 func checkFolder(_ context.Context, m *Machine) Finding {
@@ -293,15 +294,15 @@ func checkInotify(_ context.Context, m *Machine) Finding {
 	if err := errors.Join(err1, err2); err != nil {
 		return unknownFinding(err)
 	}
-	seen := fmt.Sprintf("%d instances and %d watches per user", instances, watches)
+	text := fmt.Sprintf("%d instances and %d watches per user", instances, watches)
 	const raise = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
 	switch {
 	case instances < needInstances || watches < needWatches:
-		return fixFinding(raise, "%s; a lab wants %d and %d", seen, needInstances, needWatches)
+		return fixFinding(raise, "%s; a lab wants %d and %d", text, needInstances, needWatches)
 	case instances <= kindInstances:
-		return infoFinding(raise, "%s; a third kind cluster beside two others would want more", seen)
+		return infoFinding(raise, "%s; a third kind cluster beside two others would want more", text)
 	}
-	return okFinding("%s", seen)
+	return okFinding("%s", text)
 }
 
 func checkBundles(ctx context.Context, m *Machine) Finding {
@@ -317,9 +318,9 @@ func checkBundles(ctx context.Context, m *Machine) Finding {
 }
 
 func checkContainerEngine(ctx context.Context, m *Machine) Finding {
-	seen, err := m.Engine(ctx)
+	engine, err := m.Engine(ctx)
 	if err == nil {
-		return okFinding("%s", seen)
+		return okFinding("%s", engine)
 	}
 	why, remedy := causeAndRemedy(err)
 	if m.Cluster == "kind" {

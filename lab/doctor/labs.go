@@ -46,14 +46,14 @@ func checkLabs(_ context.Context, m *Machine) Finding {
 			shown = append(shown, dir)
 		}
 	}
-	seen := "none runs"
+	text := "none runs"
 	if len(shown) > 0 {
-		seen = strings.Join(shown, ", ")
+		text = strings.Join(shown, ", ")
 	}
 	if len(stopped) > 0 {
-		return infoFinding(fmt.Sprintf("lab up --name %s goes on with it, lab down --name %[1]s removes it", stopped[0]), "%s; stopped: %s", seen, strings.Join(stopped, ", "))
+		return infoFinding(fmt.Sprintf("lab up --name %s goes on with it, lab down --name %[1]s removes it", stopped[0]), "%s; stopped: %s", text, strings.Join(stopped, ", "))
 	}
-	return okFinding("%s", seen)
+	return okFinding("%s", text)
 }
 
 // checkLeftovers finds processes whose lab's folder was deleted.
@@ -80,28 +80,28 @@ func checkLeftovers(_ context.Context, m *Machine) Finding {
 // checkKubectl checks the kubectl that is first in PATH. It is the lab's own in a shell that has
 // evaluated `lab env`. Another may be one minor older or newer (Kubernetes' version skew policy).
 func checkKubectl(ctx context.Context, m *Machine) Finding {
-	ours := filepath.Join(m.Kube, "kubectl")
+	labKubectl := filepath.Join(m.Kube, "kubectl")
 	file, err := m.Find("kubectl")
 	switch {
-	case err != nil && m.Exists(ours):
+	case err != nil && m.Exists(labKubectl):
 		return okFinding("the lab's own: eval \"$(lab env)\"")
 	case err != nil:
 		return infoFinding("make build, or install kubectl (the lab itself runs without)", "neither in PATH nor in %s", m.Kube)
 	}
-	if file == ours || len(m.Missing) > 0 {
+	if file == labKubectl || len(m.Missing) > 0 {
 		return okFinding("%s", file)
 	}
-	var theirs, wanted int
+	var found, wanted int
 	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() (err error) { theirs, err = kubectlMinor(ctx, m, file); return err })
-	both.Go(func() (err error) { wanted, err = kubectlMinor(ctx, m, ours); return err })
+	both.Go(func() (err error) { found, err = kubectlMinor(ctx, m, file); return err })
+	both.Go(func() (err error) { wanted, err = kubectlMinor(ctx, m, labKubectl); return err })
 	if both.Wait() != nil {
 		return infoFinding("", "%s is first in PATH; which version it has cannot be told", file)
 	}
-	if theirs < wanted-1 || theirs > wanted+1 {
-		return infoFinding(`eval "$(lab env)" puts the lab's own first`, "%s is first in PATH, and of 1.%d, where the lab is of 1.%d: more than one minor apart is not supported", file, theirs, wanted)
+	if found < wanted-1 || found > wanted+1 {
+		return infoFinding(`eval "$(lab env)" puts the lab's own first`, "%s is first in PATH, and of 1.%d, where the lab is of 1.%d: more than one minor apart is not supported", file, found, wanted)
 	}
-	return okFinding("%s, 1.%d", file, theirs)
+	return okFinding("%s, 1.%d", file, found)
 }
 
 // kubectlMinor is the minor version of the kubectl in this file.

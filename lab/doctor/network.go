@@ -71,8 +71,8 @@ func (m *Machine) listeners() ([]listener, error) {
 // kubeletPort is the port on which a kubelet listens by default.
 const kubeletPort = 10250
 
-// checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab takes
-// other ports then, except for its lock, which needs one of a few.
+// checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab
+// takes other ports then, except for its lock, which needs one of a few.
 func checkPorts(_ context.Context, m *Machine) Finding {
 	all, err := m.listeners()
 	if err != nil {
@@ -95,11 +95,11 @@ func checkPorts(_ context.Context, m *Machine) Finding {
 	if len(held) == 0 {
 		return okFinding("those that a lab prefers are free")
 	}
-	seen := "held on every address: " + strings.Join(slices.Collect(valuesInOrder(held)), ", ")
+	text := "held on every address: " + strings.Join(slices.Collect(valuesInOrder(held)), ", ")
 	if !slices.ContainsFunc(locks, func(port int) bool { return held[port] == "" }) {
-		return fixFinding("end one of them, or have it listen on one address", "%s; a lab needs one of %v", seen, locks)
+		return fixFinding("end one of them, or have it listen on one address", "%s; a lab needs one of %v", text, locks)
 	}
-	return infoFinding("", "%s; a lab takes others, and a load balancer on one of them says so", seen)
+	return infoFinding("", "%s; a lab takes others, and a load balancer on one of them says so", text)
 }
 
 func valuesInOrder(m map[int]string) func(func(string) bool) {
@@ -123,8 +123,8 @@ func checkLowPorts(_ context.Context, m *Machine) Finding {
 	return infoFinding("sudo sysctl net.ipv4.ip_unprivileged_port_start=80", "load balancers may not listen below %d; the demo uses 8080", first)
 }
 
-// checkSlots counts the free slots: those on whose addresses nobody listens. A slot may be taken by
-// another user.
+// checkSlots counts the free slots: those on whose addresses nobody listens. A slot may be taken
+// by another user.
 func checkSlots(_ context.Context, m *Machine) Finding {
 	all, err := m.listeners()
 	if err != nil {
@@ -143,14 +143,14 @@ func checkSlots(_ context.Context, m *Machine) Finding {
 			others[uid]++
 		}
 	}
-	seen := fmt.Sprintf("%d of %d are free", last-first+1-len(owner), last-first+1)
+	text := fmt.Sprintf("%d of %d are free", last-first+1-len(owner), last-first+1)
 	for _, uid := range slices.Sorted(maps.Keys(others)) {
-		seen += fmt.Sprintf("; %d taken by %s", others[uid], m.User(uid))
+		text += fmt.Sprintf("; %d taken by %s", others[uid], m.User(uid))
 	}
 	if len(owner) > last-first {
-		return fixFinding("take a lab down: lab down --name NAME", "%s", seen)
+		return fixFinding("take a lab down: lab down --name NAME", "%s", text)
 	}
-	return okFinding("%s", seen)
+	return okFinding("%s", text)
 }
 
 // checkProxy finds a proxy that would be used for loopback. Programs in Go never do that, but curl

@@ -107,8 +107,8 @@ func ID(file string) (string, error) {
 	return manifest[0].Config, nil
 }
 
-// writeLayer writes the tree as a compressed layer. It compresses quickly rather than well, because
-// layers are unpacked on the machine on which they are made.
+// writeLayer writes the tree as a compressed layer. It compresses quickly rather than well,
+// because layers are unpacked on the machine on which they are made.
 func writeLayer(w io.Writer, tree Tree) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	zip, err := gzip.NewWriterLevel(buffered, gzip.BestSpeed)

@@ -131,7 +131,8 @@ func (t Tree) addEntry(name string, header tar.Header, open func() (Content, err
 	return nil
 }
 
-// Real is the path to which the links on a path lead. Parts of the path that do not exist are kept.
+// Real is the path to which the links on a path lead. Parts of the path that do not exist are
+// kept.
 func (t Tree) Real(name string) (string, error) {
 	at := "."
 	rest := strings.Split(strings.Trim(path.Clean("/"+name), "/"), "/")

@@ -41,19 +41,19 @@ func TestProgramModules(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	version, err := build.Required(root, "github.com/pires/go-proxyproto")
 	require.NoError(t, err)
-	var said []string
+	var notices []string
 	for range 2 {
 		var c Collection
 		require.NoError(t, addFile(t, &c, hello))
 		text, err := c.Text(t.Context())
 		require.NoError(t, err)
-		said = append(said, text)
+		notices = append(notices, text)
 	}
-	assert.Equal(t, said[0], said[1])
-	assert.Contains(t, said[0], "\n    hello\n")
-	assert.Contains(t, said[0], "\ngithub.com/pires/go-proxyproto "+version+" [")
-	assert.Contains(t, said[0], "Copyright 2009 The Go Authors.")
-	assert.NotContains(t, said[0], build.ModulePath)
+	assert.Equal(t, notices[0], notices[1])
+	assert.Contains(t, notices[0], "\n    hello\n")
+	assert.Contains(t, notices[0], "\ngithub.com/pires/go-proxyproto "+version+" [")
+	assert.Contains(t, notices[0], "Copyright 2009 The Go Authors.")
+	assert.NotContains(t, notices[0], build.ModulePath)
 }
 
 // Each part that a module contains without its licence has it here.
@@ -78,7 +78,8 @@ func readOwnText(name string) (string, error) {
 	return string(data), err
 }
 
-// collectionWithCache makes a module cache with these files only, and a collection of these modules.
+// collectionWithCache makes a module cache with these files only, and a collection of these
+// modules.
 func collectionWithCache(t *testing.T, files map[string]string, modules ...module.Version) *Collection {
 	t.Helper()
 	cache := t.TempDir()

@@ -112,9 +112,9 @@ func TestCommandLine(t *testing.T) {
 		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT $CCMLAB_STATE ${FAKECLOUD_URL-none}"`},
 		Env: []string{"GREETING=hello there"},
 	})
-	said, err := exec.CommandContext(t.Context(), line[0], line[1:]...).Output()
+	output, err := exec.CommandContext(t.Context(), line[0], line[1:]...).Output()
 	require.NoError(t, err)
-	assert.Equal(t, "hello there a "+host.Lab+" none\n", string(said))
+	assert.Equal(t, "hello there a "+host.Lab+" none\n", string(output))
 }
 
 func TestAwaitReportsEarlyExit(t *testing.T) {

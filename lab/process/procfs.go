@@ -22,14 +22,14 @@ func (p *Process) Mine() bool {
 // seesSameLabFolder tells whether the path of the lab's folder names the same folder for the
 // process as for this one. A process in a container has other mounts, and so may mean another.
 func (f Found) seesSameLabFolder() bool {
-	theirs, err1 := os.Readlink(procFolder(f.PID) + "/ns/mnt")
-	ours, err2 := os.Readlink("/proc/self/ns/mnt")
-	if err1 == nil && err2 == nil && theirs == ours {
+	processNamespace, err1 := os.Readlink(procFolder(f.PID) + "/ns/mnt")
+	ownNamespace, err2 := os.Readlink("/proc/self/ns/mnt")
+	if err1 == nil && err2 == nil && processNamespace == ownNamespace {
 		return true
 	}
-	there, err1 := os.Stat(procFolder(f.PID) + "/root" + f.Lab)
-	seen, err2 := os.Stat(f.Lab)
-	return err1 == nil && err2 == nil && os.SameFile(there, seen)
+	processFolder, err1 := os.Stat(procFolder(f.PID) + "/root" + f.Lab)
+	ownFolder, err2 := os.Stat(f.Lab)
+	return err1 == nil && err2 == nil && os.SameFile(processFolder, ownFolder)
 }
 
 // Paused tells whether a signal or a debugger has stopped the process (state T

@@ -143,8 +143,8 @@ func (l *Lab) deleteContents() error {
 // isSameFolder tells whether the path still names the open folder.
 func isSameFolder(f *os.File, path string) bool {
 	opened, err1 := f.Stat()
-	there, err2 := os.Stat(path)
-	return err1 == nil && err2 == nil && os.SameFile(opened, there)
+	current, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(opened, current)
 }
 
 // lockHolder says which command has locked the folder, as part of a message. It reads

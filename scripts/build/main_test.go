@@ -30,9 +30,9 @@ func TestImagesCarryLicenses(t *testing.T) {
 	for _, program := range []string{"fakecloud", "ccm"} {
 		require.NoError(t, os.Link(filepath.Join(bin, "hello"), filepath.Join(bin, program)))
 	}
-	said, err := buildImages(t.Context(), bin, func(string) {})
+	result, err := buildImages(t.Context(), bin, func(string) {})
 	require.NoError(t, err)
-	assert.Contains(t, said, "3 images")
+	assert.Contains(t, result, "3 images")
 	for _, program := range clusterPrograms {
 		files := imageFiles(t, filepath.Join(bin, "images", program+".tar"))
 		assert.Contains(t, files["usr/share/doc/ccmlab/LICENSE"], "Apache License")

@@ -11,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 )
 
-// declaredReason is the reason that the declaration gives for a test to fail, too. key is the entry
-// of AlsoFails that has it, the test's ID or a pattern. Both are "" if there is none.
+// declaredReason is the reason that the declaration gives for a test to fail, too. key is the
+// entry of AlsoFails that has it, the test's ID or a pattern. Both are "" if there is none.
 func declaredReason(m mutants.Mutant, id string) (key, reason string) {
 	if reason, named := m.AlsoFails[id]; named {
 		return id, reason

@@ -72,7 +72,8 @@ func lastOption(args []string, names ...string) (value string) {
 	return value
 }
 
-// dropCapability removes the capability from all of a process's sets, and tells whether one had it.
+// dropCapability removes the capability from all of a process's sets, and tells whether one had
+// it.
 func dropCapability(process map[string]any) (changed bool) {
 	sets, _ := process["capabilities"].(map[string]any)
 	for name, set := range sets {
