@@ -16,7 +16,7 @@ import (
 
 // A lab puts the demo on another port by replacing the number, and this server
 // knows probes and files only where the demo has them.
-func TestTheDemoFitsThisServer(t *testing.T) {
+func TestDemoManifestFitsServer(t *testing.T) {
 	const port = 18081
 	documents := bytes.Split(bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte("18081")), []byte("\n---\n"))
 	var config corev1.ConfigMap
@@ -42,7 +42,7 @@ func TestTheDemoFitsThisServer(t *testing.T) {
 		assert.Contains(t, m.MountPath, filesDir+"/")
 	}
 	for _, e := range c.Env {
-		assert.Contains(t, shown(map[string]string{e.Name: "x"}), e.Name)
+		assert.Contains(t, shownVariables(map[string]string{e.Name: "x"}), e.Name)
 		if from := e.ValueFrom.ConfigMapKeyRef; from != nil {
 			assert.Equal(t, config.Name, from.Name)
 			assert.Contains(t, config.Data, from.Key)

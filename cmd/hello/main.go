@@ -1,11 +1,14 @@
-// hello is the demo's server: over HTTP and UDP it tells which pod answers. In
-// a real container it says what the simulated containers of an embedded cluster
-// say, and can be told to misbehave as they can: GET /help lists how.
+// hello is the demo's server: it answers over HTTP and UDP which pod it is. It runs in real
+// containers, and answers there what the simulated containers of an embedded cluster answer, the
+// commands that make it misbehave included: GET /help lists them. Begin with serveUntilEnd; what
+// is answered is package demoserver.
 //
-//	PORT            what to listen on, TCP and UDP (8080)
-//	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to tell; without ZONE,
-//	                the API server is asked for the label of the Node (see zone.go)
-//	GREETING        shown with these to who asks for JSON
+// Its environment:
+//
+//	PORT            the port to listen on, TCP and UDP (8080)
+//	POD_NAME, POD_NAMESPACE, POD_IP, NODE_NAME, ZONE    what to answer; without ZONE,
+//	                the zone comes from the Node's label in the API server (see zone.go)
+//	GREETING        shown beside these in answers in JSON
 //	SHOW_ENV        names of more variables to show, separated by commas
 //	PROXY_PROTOCOL  1: take the client's address from a PROXY header, v1 or v2, where there is one
 //	DRAIN_SECONDS   how long to serve on after SIGTERM, while balancers still send requests (5)
@@ -29,9 +32,9 @@ import (
 
 func main() {
 	err := run(os.Environ())
-	var asked exitError
-	if errors.As(err, &asked) {
-		os.Exit(int(asked))
+	var exit exitError
+	if errors.As(err, &exit) {
+		os.Exit(int(exit))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hello:", err)
@@ -42,19 +45,19 @@ func main() {
 type options struct {
 	identity demoserver.Identity
 	port     uint16
-	// env is what to show of the environment.
+	// env are the environment's variables that are shown.
 	env   map[string]string
 	proxy bool
 	drain time.Duration
 	// nodeURL and credentials are for a pod without a zone label: see zoneFinder.
 	nodeURL, credentials string
-	zoneWait             time.Duration
+	zoneTimeout          time.Duration
 }
 
 func run(environment []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o, err := optionsFrom(environment)
+	o, err := parseOptions(environment)
 	if err != nil {
 		return err
 	}
@@ -67,14 +70,14 @@ func run(environment []string) error {
 	if err != nil {
 		return errors.Join(err, tcp.Close())
 	}
-	return serve(ctx, o, tcp, udp)
+	return serveUntilEnd(ctx, o, tcp, udp)
 }
 
-// maxDrain is more than any pod has by default to end in.
+// maxDrain bounds DRAIN_SECONDS. A pod has 30 seconds to end in by default.
 const maxDrain = time.Hour
 
-// optionsFrom says all that is wrong at once.
-func optionsFrom(environment []string) (options, error) {
+// parseOptions reads the options from the environment. Its error names every mistake.
+func parseOptions(environment []string) (options, error) {
 	env := map[string]string{}
 	for _, variable := range environment {
 		name, value, _ := strings.Cut(variable, "=")
@@ -85,7 +88,7 @@ func optionsFrom(environment []string) (options, error) {
 	o := options{identity: demoserver.Identity{
 		Pod: get("POD_NAME", host), Namespace: get("POD_NAMESPACE", "default"), PodIP: get("POD_IP", "unknown address"),
 		Node: get("NODE_NAME", "an unknown node"), Zone: env["ZONE"], Container: "hello", Image: "ccmlab/hello",
-	}, env: shown(env), nodeURL: nodeURL(env), credentials: serviceAccountDir, zoneWait: firstZoneWait}
+	}, env: shownVariables(env), nodeURL: nodeURL(env), credentials: serviceAccountDir, zoneTimeout: defaultZoneTimeout}
 	port, portErr := strconv.ParseUint(get("PORT", "8080"), 10, 16)
 	if portErr != nil || port == 0 {
 		portErr = fmt.Errorf("PORT=%q: a number from 1 to 65535 is needed", env["PORT"])
@@ -102,18 +105,18 @@ func optionsFrom(environment []string) (options, error) {
 	return o, errors.Join(portErr, proxyErr, drainErr)
 }
 
-// alwaysShown are the demo's own.
+// alwaysShown names the variables that the demo itself sets.
 const alwaysShown = "POD_NAME,POD_NAMESPACE,POD_IP,NODE_NAME,ZONE,GREETING"
 
-// shown are the variables to show. A container cannot know which of its variables
-// come from a Secret, and anybody who reaches the port reads them: so only those
-// that were named.
-func shown(env map[string]string) map[string]string {
-	show := map[string]string{}
+// shownVariables returns the variables of alwaysShown and of SHOW_ENV. Others are not shown: a
+// container cannot know which of its variables come from a Secret, and whoever reaches the port
+// reads what is shown.
+func shownVariables(env map[string]string) map[string]string {
+	variables := map[string]string{}
 	for name := range strings.SplitSeq(alwaysShown+","+env["SHOW_ENV"], ",") {
 		if value, set := env[strings.TrimSpace(name)]; set {
-			show[strings.TrimSpace(name)] = demoserver.Shortened(value)
+			variables[strings.TrimSpace(name)] = demoserver.Shorten(value)
 		}
 	}
-	return show
+	return variables
 }

@@ -17,16 +17,17 @@ import (
 )
 
 const (
-	// lastAnswers is how long requests in progress have once draining is over:
-	// less than the rest of a pod's usual 30 seconds.
-	lastAnswers = 10 * time.Second
-	// headerTimeout bounds what a client takes to say what it wants.
+	// shutdownTimeout is how long requests in progress have once draining is over. With the
+	// default drain it ends within a pod's usual 30 seconds.
+	shutdownTimeout = 10 * time.Second
+	// headerTimeout is how long a client has to send a request's header.
 	headerTimeout = 30 * time.Second
 )
 
-// serve closes both listeners. When ctx ends it serves on while whoever sends
-// requests learns of it, then answers what it has begun.
-func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn) error {
+// serveUntilEnd serves on both listeners until ctx ends, a listener fails or a command says to
+// exit, and closes them. When ctx ends it goes on serving for o.drain, while load balancers take
+// the pod out, and then answers the requests in progress.
+func serveUntilEnd(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn) error {
 	if o.proxy {
 		// A header is used where there is one: the kubelet's probes have none.
 		tcp = &proxyproto.Listener{Listener: tcp, ReadHeaderTimeout: headerTimeout,
@@ -35,8 +36,8 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	var draining atomic.Bool
 	exited := make(chan int, 1)
 	zone := newZoneFinder(o)
-	answers := newAnswerer(o, zone.currentZone, portOf(tcp.Addr()), exited)
-	server := &http.Server{Handler: handler(answers, &draining), ReadHeaderTimeout: headerTimeout}
+	answers := newAnswerer(o, zone.currentZone, portNumber(tcp.Addr()), exited)
+	server := &http.Server{Handler: newHandler(answers, &draining), ReadHeaderTimeout: headerTimeout}
 	var served sync.WaitGroup
 	polling, stopPolling := context.WithCancel(ctx)
 	defer stopPolling()
@@ -46,8 +47,8 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	failed := make(chan error, 1)
 	served.Go(func() { failed <- server.Serve(tcp) })
 	fmt.Printf("listening on %s, TCP and UDP\n", tcp.Addr())
-	err := awaitEnd(ctx, o.drain, &draining, exited, failed)
-	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+	err := waitForEnd(ctx, o.drain, &draining, exited, failed)
+	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	stopPolling()
 	err = errors.Join(err, server.Shutdown(shutdown), udp.Close())
@@ -55,17 +56,19 @@ func serve(ctx context.Context, o options, tcp net.Listener, udp net.PacketConn)
 	return err
 }
 
+// exitError is the exit code that a POST /exit has asked for.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("asked to exit with code %d", int(e)) }
 
-func portOf(address net.Addr) uint16 {
+func portNumber(address net.Addr) uint16 {
 	at, _ := netip.ParseAddrPort(address.String())
 	return at.Port()
 }
 
-// awaitEnd returns when it is time to stop listening.
-func awaitEnd(ctx context.Context, drain time.Duration, draining *atomic.Bool, exited <-chan int, failed <-chan error) error {
+// waitForEnd returns when it is time to stop listening: after the drain that follows the end of
+// ctx, or at once, with an error, on a failure or a POST /exit.
+func waitForEnd(ctx context.Context, drain time.Duration, draining *atomic.Bool, exited <-chan int, failed <-chan error) error {
 	select {
 	case err := <-failed:
 		return err
@@ -85,8 +88,9 @@ func awaitEnd(ctx context.Context, drain time.Duration, draining *atomic.Bool, e
 	}
 }
 
-// handler is the answerer's, and /client answers with the client's address alone.
-func handler(answers *demoserver.Answerer, draining *atomic.Bool) http.Handler {
+// newHandler returns the answerer with one more path: /client answers with the client's address
+// and nothing else.
+func newHandler(answers *demoserver.Answerer, draining *atomic.Bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if draining.Load() {
 			w.Header().Set("Connection", "close") // The next request goes to another pod.
@@ -99,13 +103,13 @@ func handler(answers *demoserver.Answerer, draining *atomic.Bool) http.Handler {
 	})
 }
 
-// filesDir is where the demo's pods mount what they show. A container cannot tell
-// a ConfigMap's volume from a Secret's, so it shows no other.
+// filesDir is where the demo's pods mount what they show. No other folder is shown: a container
+// cannot tell a ConfigMap's volume from a Secret's.
 const filesDir = "/etc/demo"
 
-// newAnswerer is what the simulated node knows of its containers, as far as a
-// container can know it of itself: which probes there are, it cannot, so those at
-// /startupz, /livez and /readyz, as the demo has them, are what can be told to fail.
+// newAnswerer returns the answerer for this container. A simulated node knows which probes a
+// container declares; a real container does not, and assumes the demo's: /startupz, /livez and
+// /readyz.
 func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) *demoserver.Answerer {
 	return &demoserver.Answerer{
 		Identity: func() demoserver.Identity {
@@ -115,7 +119,7 @@ func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) 
 		},
 		Env: o.env,
 		Files: func() map[string]string {
-			return demoserver.Contents([]demoserver.Mounted{{Path: filesDir, Host: filesDir}})
+			return demoserver.ReadVolumes([]demoserver.VolumeMount{{Path: filesDir, Host: filesDir}})
 		},
 		Probes: map[string]demoserver.Probe{
 			demoserver.Startup:   {Port: port, URI: "/startupz"},
@@ -126,7 +130,7 @@ func newAnswerer(o options, zone func() string, port uint16, exited chan<- int) 
 		Exit: func(code uint8, _ string) {
 			select {
 			case exited <- int(code):
-			default: // Somebody asked before.
+			default: // An exit is under way.
 			}
 		},
 	}

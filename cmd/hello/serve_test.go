@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,13 +18,13 @@ import (
 
 const sentence = "Hello from pod web-1 (10.1.0.5) on node-1 in zone zone-a\n"
 
-type running struct {
+type runningServer struct {
 	tcp, udp string
 	stop     context.CancelFunc
 	ended    chan error
 }
 
-func start(t *testing.T, change func(*options)) running {
+func startServer(t *testing.T, change func(*options)) runningServer {
 	t.Helper()
 	o := options{identity: demoserver.Identity{Pod: "web-1", PodIP: "10.1.0.5", Node: "node-1", Zone: "zone-a"}}
 	if change != nil {
@@ -36,9 +35,9 @@ func start(t *testing.T, change func(*options)) running {
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	r := running{tcp: tcp.Addr().String(), udp: udp.LocalAddr().String(), stop: cancel, ended: make(chan error, 1)}
+	r := runningServer{tcp: tcp.Addr().String(), udp: udp.LocalAddr().String(), stop: cancel, ended: make(chan error, 1)}
 	go func() {
-		r.ended <- serve(ctx, o, tcp, udp)
+		r.ended <- serveUntilEnd(ctx, o, tcp, udp)
 		close(r.ended)
 	}()
 	t.Cleanup(func() {
@@ -48,7 +47,7 @@ func start(t *testing.T, change func(*options)) running {
 	return r
 }
 
-func (r running) get(t *testing.T, path string) (body string, code int) {
+func (r runningServer) get(t *testing.T, path string) (body string, code int) {
 	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -60,8 +59,8 @@ func (r running) get(t *testing.T, path string) (body string, code int) {
 	return string(text), answer.StatusCode
 }
 
-func TestAnswersWhoItIs(t *testing.T) {
-	r := start(t, nil)
+func TestAnswersWithIdentity(t *testing.T) {
+	r := startServer(t, nil)
 	body, _ := r.get(t, "/any/path")
 	assert.Equal(t, sentence, body)
 	body, _ = r.get(t, "/x?format=json")
@@ -74,7 +73,7 @@ func TestAnswersWhoItIs(t *testing.T) {
 }
 
 func TestEchoesDatagrams(t *testing.T) {
-	r := start(t, nil)
+	r := startServer(t, nil)
 	conn, err := net.Dial("udp", r.udp)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
@@ -89,8 +88,8 @@ func TestEchoesDatagrams(t *testing.T) {
 	}
 }
 
-func TestProxyHeaderGivesTheClient(t *testing.T) {
-	r := start(t, func(o *options) { o.proxy = true })
+func TestProxyHeaderGivesClientAddress(t *testing.T) {
+	r := startServer(t, func(o *options) { o.proxy = true })
 	for _, version := range []byte{0, 1, 2} {
 		conn, err := net.Dial("tcp", r.tcp)
 		require.NoError(t, err)
@@ -111,15 +110,15 @@ func TestProxyHeaderGivesTheClient(t *testing.T) {
 	}
 }
 
-func TestServesOnWhileDraining(t *testing.T) {
-	r := start(t, func(o *options) { o.drain = 2 * time.Second })
+func TestServesWhileDraining(t *testing.T) {
+	r := startServer(t, func(o *options) { o.drain = 2 * time.Second })
 	r.get(t, "/")
 	slow := make(chan string, 1)
 	go func() {
 		body, _ := r.get(t, "/?delay=3s")
 		slow <- body
 	}()
-	told := time.Now()
+	stopped := time.Now()
 	r.stop()
 	assert.EventuallyWithT(t, func(t *assert.CollectT) {
 		answer, err := http.Get("http://" + r.tcp)
@@ -130,40 +129,17 @@ func TestServesOnWhileDraining(t *testing.T) {
 	}, time.Second, 10*time.Millisecond)
 	assert.Equal(t, sentence, <-slow, "what was begun is answered")
 	require.NoError(t, <-r.ended)
-	assert.GreaterOrEqual(t, time.Since(told), 2*time.Second)
+	assert.GreaterOrEqual(t, time.Since(stopped), 2*time.Second)
 	_, err := net.DialTimeout("tcp", r.tcp, time.Second)
 	require.Error(t, err)
 }
 
-func TestExitsWhenAsked(t *testing.T) {
-	r := start(t, nil)
+func TestExitCommandEndsServer(t *testing.T) {
+	r := startServer(t, nil)
 	answer, err := http.Post("http://"+r.tcp+"/exit?code=3", "", nil)
 	require.NoError(t, err)
 	require.NoError(t, answer.Body.Close())
-	var asked exitError
-	require.ErrorAs(t, <-r.ended, &asked)
-	assert.Equal(t, 3, int(asked))
-}
-
-func TestOptionsSayAllThatIsWrong(t *testing.T) {
-	env := map[string]string{"PORT": "99999", "PROXY_PROTOCOL": "maybe", "DRAIN_SECONDS": "-1"}
-	var environment []string
-	for key, value := range env {
-		environment = append(environment, key+"="+value)
-	}
-	_, err := optionsFrom(environment)
-	for key, value := range env {
-		require.ErrorContains(t, err, fmt.Sprintf("%s=%q", key, value))
-	}
-	o, err := optionsFrom(nil)
-	require.NoError(t, err)
-	assert.Equal(t, uint16(8080), o.port)
-	assert.Equal(t, 5*time.Second, o.drain)
-	assert.False(t, o.proxy)
-}
-
-func TestShowsOnlyTheVariablesThatWereNamed(t *testing.T) {
-	o, err := optionsFrom([]string{"GREETING=a=b", "PASSWORD=x", "SHOW_ENV=COLOUR, MISSING", "COLOUR=blue", "NODE_NAME="})
-	require.NoError(t, err)
-	assert.Equal(t, map[string]string{"GREETING": "a=b", "COLOUR": "blue", "NODE_NAME": ""}, o.env)
+	var exit exitError
+	require.ErrorAs(t, <-r.ended, &exit)
+	assert.Equal(t, 3, int(exit))
 }

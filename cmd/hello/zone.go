@@ -22,23 +22,23 @@ const (
 	// serviceAccountDir is where the kubelet mounts the token and the API server's
 	// CA certificate.
 	serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// onlyMetadata asks for the Node's metadata without its spec and status.
+	// onlyMetadata is the Accept header for the Node's metadata without its spec and status.
 	onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-	// firstZoneWait is how long the server waits with its first answer for what
-	// the API server says of the Node. Probes wait for no longer either.
-	firstZoneWait = 2 * time.Second
-	// nodeTimeout bounds one request.
-	nodeTimeout = 5 * time.Second
-	// minNodePause and maxNodePause are between two requests.
+	// defaultZoneTimeout bounds how long the server waits for the API server's answer before it
+	// listens. Probes have no more patience.
+	defaultZoneTimeout = 2 * time.Second
+	// nodeRequestTimeout bounds one request for the Node.
+	nodeRequestTimeout = 5 * time.Second
+	// minNodePause and maxNodePause bound the backoff between two requests.
 	minNodePause = 250 * time.Millisecond
 	maxNodePause = 10 * time.Second
-	// maxNodeBytes is more than etcd takes of one object.
+	// maxNodeBytes bounds the API server's answer. It is more than etcd accepts for an object.
 	maxNodeBytes = 2 << 20
 )
 
-// nodeURL is where the API server has the pod's Node. It is empty outside a pod
-// and in one that does not know its Node.
+// nodeURL returns the URL of the pod's Node in the API server. It is empty outside a pod, and
+// where NODE_NAME is not set.
 func nodeURL(env map[string]string) string {
 	host, node := env["KUBERNETES_SERVICE_HOST"], env["NODE_NAME"]
 	if host == "" || node == "" {
@@ -47,31 +47,29 @@ func nodeURL(env map[string]string) string {
 	return "https://" + net.JoinHostPort(host, env["KUBERNETES_SERVICE_PORT"]) + "/api/v1/nodes/" + url.PathEscape(node)
 }
 
-// zoneFinder knows the pod's zone: from the pod's label, or else from its Node's.
+// zoneFinder finds the pod's zone: from the pod's label, or else from its Node's.
 //
-// The API server's admission copies the label from the Node when the pod is bound
-// (KEP-4742, plugin/pkg/admission/podtopologylabels), as it knows the Node from a
-// watch of its own. The scheduler has another watch, and binds as soon as it sees
-// the Node without its taint. The update that takes the taint off is the one that
-// puts the labels on, so a pod may be bound before the admission has seen either,
-// and then it never gets the label. By then the label is stored, though, and
-// whoever asks for the Node itself gets it.
+// When a pod is bound, the API server's admission copies the label from the Node (KEP-4742,
+// plugin/pkg/admission/podtopologylabels). It knows the Node from its own watch. The scheduler
+// has another watch, and binds as soon as it sees the Node without its taint. One update removes
+// the taint and sets the labels, so a pod may be bound before the admission has seen it; such a
+// pod never gets the label. The Node in the API server has the label by then.
 type zoneFinder struct {
-	// nodeURL is empty when there is nothing to ask.
+	// nodeURL is empty when there is no Node to request.
 	nodeURL string
 	// credentials is the folder of the token and the CA certificate.
 	credentials string
-	// wait bounds waitForAnswer.
-	wait time.Duration
+	// answerTimeout bounds how long waitForAnswer waits.
+	answerTimeout time.Duration
 
 	zone atomic.Value // string
-	// answered is closed when the zone is known, when the API server has shown a
-	// Node without one, or when there is nothing to ask.
+	// answered is closed once the zone is known, the API server has returned a Node without one,
+	// or there is no Node to request.
 	answered chan struct{}
 }
 
 func newZoneFinder(o options) *zoneFinder {
-	z := &zoneFinder{nodeURL: o.nodeURL, credentials: o.credentials, wait: o.zoneWait, answered: make(chan struct{})}
+	z := &zoneFinder{nodeURL: o.nodeURL, credentials: o.credentials, answerTimeout: o.zoneTimeout, answered: make(chan struct{})}
 	z.zone.Store(o.identity.Zone)
 	return z
 }
@@ -79,9 +77,9 @@ func newZoneFinder(o options) *zoneFinder {
 // currentZone is empty while the zone is not known.
 func (z *zoneFinder) currentZone() string { return z.zone.Load().(string) }
 
-// waitForAnswer returns once the API server has answered, or has had its time to.
+// waitForAnswer waits until the API server has answered, for answerTimeout at most.
 func (z *zoneFinder) waitForAnswer(ctx context.Context) {
-	timer := time.NewTimer(z.wait)
+	timer := time.NewTimer(z.answerTimeout)
 	defer timer.Stop()
 	select {
 	case <-z.answered:
@@ -90,7 +88,7 @@ func (z *zoneFinder) waitForAnswer(ctx context.Context) {
 	}
 }
 
-// pollNode asks for the Node until it has a zone, or ctx ends.
+// pollNode requests the Node again and again until it has a zone, or ctx ends.
 func (z *zoneFinder) pollNode(ctx context.Context) {
 	if z.currentZone() != "" || z.nodeURL == "" {
 		close(z.answered)
@@ -123,10 +121,10 @@ func (z *zoneFinder) pollNode(ctx context.Context) {
 	}
 }
 
-// getNodeZone is empty for a Node that has no zone label. The files are read each
-// time, as the kubelet renews them.
+// getNodeZone returns the Node's zone label; "" for a Node without one. It reads token and
+// certificates each time, as the kubelet renews them.
 func (z *zoneFinder) getNodeZone(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, nodeRequestTimeout)
 	defer cancel()
 	token, err := os.ReadFile(filepath.Join(z.credentials, "token"))
 	if err != nil {

@@ -70,20 +70,20 @@ func (s *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pod is one on node-1 without a zone label.
-func (s *fakeAPIServer) pod(o *options) {
+// podWithoutZone sets the options of a pod on node-1 that has no zone label.
+func (s *fakeAPIServer) podWithoutZone(o *options) {
 	o.identity.Zone, o.nodeURL, o.credentials = "", s.URL+"/api/v1/nodes/node-1", s.credentials
-	o.zoneWait = time.Minute // No test waits for its end.
+	o.zoneTimeout = time.Minute // No test waits for its end.
 }
 
-// refusedPod is one that begins before the API server lets it read.
-func (s *fakeAPIServer) refusedPod(o *options) {
-	s.pod(o)
-	o.zoneWait = time.Millisecond
+// podWithoutZoneOrWait sets those of one that starts before the API server lets it read.
+func (s *fakeAPIServer) podWithoutZoneOrWait(o *options) {
+	s.podWithoutZone(o)
+	o.zoneTimeout = time.Millisecond
 }
 
-// awaitZone returns when the server answers with its zone.
-func (r running) awaitZone(t *testing.T) {
+// waitForZone returns when the server answers with its zone.
+func (r runningServer) waitForZone(t *testing.T) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		body, _ := r.get(t, "/")
@@ -93,10 +93,10 @@ func (r running) awaitZone(t *testing.T) {
 
 // A pod was bound before the admission had seen the Node's labels, which are
 // there by now.
-func TestFirstAnswerHasTheNodesZone(t *testing.T) {
+func TestFirstAnswerHasNodeZone(t *testing.T) {
 	s := newFakeAPIServer(t)
 	s.zone.Store("zone-a")
-	r := start(t, s.pod)
+	r := startServer(t, s.podWithoutZone)
 	body, _ := r.get(t, "/")
 	assert.Equal(t, sentence, body)
 	body, _ = r.get(t, "/?format=json")
@@ -106,11 +106,11 @@ func TestFirstAnswerHasTheNodesZone(t *testing.T) {
 
 func TestNodeGetsItsZoneLate(t *testing.T) {
 	s := newFakeAPIServer(t)
-	r := start(t, s.pod)
+	r := startServer(t, s.podWithoutZone)
 	body, _ := r.get(t, "/")
 	assert.Equal(t, withoutZone, body, "a Node without a zone is not waited for")
 	s.zone.Store("zone-a")
-	r.awaitZone(t)
+	r.waitForZone(t)
 }
 
 // The rights and the token may come after the pod.
@@ -118,10 +118,10 @@ func TestRefusalsOfTheAPIServerAreRetried(t *testing.T) {
 	s := newFakeAPIServer(t)
 	s.zone.Store("zone-a")
 	s.token.Store("second")
-	r := start(t, s.refusedPod)
+	r := startServer(t, s.podWithoutZoneOrWait)
 	require.Eventually(t, func() bool { return s.requests.Load() > 1 }, 30*time.Second, time.Millisecond)
 	s.mountToken(t, "second")
-	r.awaitZone(t)
+	r.waitForZone(t)
 }
 
 func TestAnswersWithoutAnAPIServer(t *testing.T) {
@@ -132,8 +132,8 @@ func TestAnswersWithoutAnAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeAPIServer(t)
-			r := start(t, func(o *options) {
-				s.refusedPod(o)
+			r := startServer(t, func(o *options) {
+				s.podWithoutZoneOrWait(o)
 				change(o)
 			})
 			body, _ := r.get(t, "/")
@@ -152,7 +152,7 @@ func TestTokenIsForTheAPIServerOnly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "zone-a", zone)
 
-	for says, certificate := range map[string][]byte{"unknown authority": otherCA(t), "there is no certificate in ": []byte("none")} {
+	for says, certificate := range map[string][]byte{"unknown authority": newCA(t), "there is no certificate in ": []byte("none")} {
 		require.NoError(t, os.WriteFile(filepath.Join(s.credentials, "ca.crt"), certificate, 0o600))
 		_, err = z.getNodeZone(t.Context())
 		require.ErrorContains(t, err, says)
@@ -160,7 +160,7 @@ func TestTokenIsForTheAPIServerOnly(t *testing.T) {
 	assert.EqualValues(t, 1, s.requests.Load())
 }
 
-func otherCA(t *testing.T) []byte {
+func newCA(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -170,10 +170,10 @@ func otherCA(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
 }
 
-func TestZoneOfTheLabelIsNotAskedFor(t *testing.T) {
+func TestZoneLabelOfPodNeedsNoRequest(t *testing.T) {
 	s := newFakeAPIServer(t)
-	r := start(t, func(o *options) {
-		s.pod(o)
+	r := startServer(t, func(o *options) {
+		s.podWithoutZone(o)
 		o.identity.Zone = "zone-a"
 	})
 	body, _ := r.get(t, "/")
@@ -181,19 +181,19 @@ func TestZoneOfTheLabelIsNotAskedFor(t *testing.T) {
 	assert.Zero(t, s.requests.Load())
 }
 
-func TestOptionsNameTheNode(t *testing.T) {
+func TestOptionsNameNodeURL(t *testing.T) {
 	for want, environment := range map[string][]string{
 		"":                                       {"NODE_NAME=node-1"},
 		"https://10.96.0.1:443/api/v1/nodes/n-1": {"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"},
 		"https://[fd00::1]:443/api/v1/nodes/n-1": {"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=fd00::1", "KUBERNETES_SERVICE_PORT=443"},
 	} {
-		o, err := optionsFrom(environment)
+		o, err := parseOptions(environment)
 		require.NoError(t, err)
 		assert.Equal(t, want, o.nodeURL)
 		assert.Equal(t, serviceAccountDir, o.credentials)
-		assert.Equal(t, firstZoneWait, o.zoneWait)
+		assert.Equal(t, defaultZoneTimeout, o.zoneTimeout)
 	}
-	o, err := optionsFrom([]string{"KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"})
+	o, err := parseOptions([]string{"KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"})
 	require.NoError(t, err)
 	assert.Empty(t, o.nodeURL, "which Node, it is not told")
 }

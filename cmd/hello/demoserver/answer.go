@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Identity is what a container tells about itself.
+// Identity is what a container says of itself, as text or as JSON.
 type Identity struct {
 	Pod       string            `json:"pod"`
 	Namespace string            `json:"namespace"`
@@ -31,18 +31,18 @@ type Identity struct {
 	Image     string            `json:"image"`
 	Env       map[string]string `json:"env,omitempty"`
 	Files     map[string]string `json:"files,omitempty"`
-	Request   RequestSeen       `json:"request"`
+	Request   RequestInfo       `json:"request"`
 }
 
-// RequestSeen is the request that is answered.
-type RequestSeen struct {
+// RequestInfo is the request as the container has received it.
+type RequestInfo struct {
 	Method     string `json:"method"`
 	Path       string `json:"path"`
 	RemoteAddr string `json:"remoteAddr"`
 	Host       string `json:"host"`
 }
 
-// Sentence tells it to people.
+// Sentence returns the identity as one line for people.
 func (i Identity) Sentence() string {
 	zone := i.Zone
 	if zone == "" {
@@ -51,56 +51,59 @@ func (i Identity) Sentence() string {
 	return fmt.Sprintf("Hello from pod %s (%s) on %s in zone %s\n", i.Pod, i.PodIP, i.Node, zone)
 }
 
-// Answerer is an http.Handler, and all that one run of a container remembers.
-// It answers any request with the identity, so that any probe path succeeds,
-// but for the commands of Help.
+// Answerer is the http.Handler of one run of a container, with the faults that commands have set
+// in that run. It carries out the commands of Help, and answers any other request with the
+// identity, so that probes of any path succeed.
 type Answerer struct {
-	// Identity is asked at each request; Env, Files and Request are not its part.
+	// Identity is called for each request. Its Env, Files and Request are left empty.
 	Identity func() Identity
 	Env      map[string]string
-	Files    func() map[string]string
-	// Probes are the container's, by kind.
+	// Files is called for each request that asks for JSON.
+	Files func() map[string]string
+	// Probes are those that the container declares, by kind.
 	Probes map[string]Probe
-	// Log writes a line of the container's log.
+	// Log writes a line to the container's log.
 	Log func(line string)
-	// Exit ends the container. It is called on a goroutine of its own.
+	// Exit ends the container. It is called in a goroutine of its own.
 	Exit func(code uint8, reason string)
 
-	mu   sync.Mutex
-	told told
+	mu     sync.Mutex
+	faults faultState
 }
 
-// ServeHTTP answers a probe, a command, or whatever else there is to ask. A probe
-// that succeeds is not logged: there is one every second.
+// ServeHTTP answers a probe, a command or any other request. It does not log probes that
+// succeed: there may be one a second.
 func (a *Answerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if kinds := a.probedBy(r); len(kinds) > 0 {
+	if kinds := a.matchProbes(r); len(kinds) > 0 {
 		a.answerProbe(w, r, kinds)
 		return
 	}
 	a.Log(fmt.Sprintf("%s %s from %s host %s", r.Method, r.URL.RequestURI(), r.RemoteAddr, r.Host))
-	if a.command(w, r) {
+	if a.serveCommand(w, r) {
 		return
 	}
-	delay, err := duration(r.URL.Query(), "delay", maxDelay)
+	delay, err := parseDuration(r.URL.Query(), "delay", maxDelay)
 	if err != nil {
-		a.refuse(w, r, refusal{http.StatusBadRequest, err.Error()})
+		a.writeRefusal(w, r, refusal{http.StatusBadRequest, err.Error()})
 		return
 	}
-	wait(r.Context(), a.now().late()+delay)
-	a.answer(w, r)
+	waitUnlessCancelled(r.Context(), a.currentFaults().currentDelay()+delay)
+	a.writeIdentity(w, r)
 }
 
+// answerProbe fails a probe if one of the kinds that it may be is to fail.
 func (a *Answerer) answerProbe(w http.ResponseWriter, r *http.Request, kinds []string) {
-	wait(r.Context(), a.now().late())
-	if i := slices.IndexFunc(kinds, a.now().fails); i >= 0 {
+	waitUnlessCancelled(r.Context(), a.currentFaults().currentDelay())
+	if i := slices.IndexFunc(kinds, a.currentFaults().isProbeFailing); i >= 0 {
 		a.Log(fmt.Sprintf("%s %s: the %s probe fails, as it was told to", r.Method, r.URL.RequestURI(), kinds[i]))
 		http.Error(w, "The "+kinds[i]+" probe fails, as it was told to. POST /recover ends that.", http.StatusServiceUnavailable)
 		return
 	}
-	a.answer(w, r)
+	a.writeIdentity(w, r)
 }
 
-func (a *Answerer) answer(w http.ResponseWriter, r *http.Request) {
+// writeIdentity answers with the sentence, or with JSON if the request asks for that.
+func (a *Answerer) writeIdentity(w http.ResponseWriter, r *http.Request) {
 	id := a.Identity()
 	if !wantsJSON(r) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -108,7 +111,7 @@ func (a *Answerer) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id.Env, id.Files = a.Env, a.Files()
-	id.Request = RequestSeen{Method: r.Method, Path: r.URL.Path, RemoteAddr: r.RemoteAddr, Host: r.Host}
+	id.Request = RequestInfo{Method: r.Method, Path: r.URL.Path, RemoteAddr: r.RemoteAddr, Host: r.Host}
 	writeJSON(w, http.StatusOK, id)
 }
 
@@ -117,28 +120,29 @@ func wantsJSON(r *http.Request) bool {
 }
 
 func writeJSON(w http.ResponseWriter, code int, value any) {
-	text, _ := json.Marshal(value) // All are structs of strings.
+	text, _ := json.Marshal(value) // It cannot fail: all values are structs of strings.
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1))
 	w.WriteHeader(code)
 	_, _ = w.Write(append(text, '\n'))
 }
 
-// duration is a parameter of a request, and zero when it is not there.
-func duration(query url.Values, name string, most time.Duration) (time.Duration, error) {
+// parseDuration returns the duration that a parameter of a request has, at most limit; zero
+// without the parameter.
+func parseDuration(query url.Values, name string, limit time.Duration) (time.Duration, error) {
 	if !query.Has(name) {
 		return 0, nil
 	}
 	text := query.Get(name)
 	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 || d > most {
-		return 0, fmt.Errorf("%s=%q: a duration from 0s to %s is needed, such as 2s or 500ms", name, text, most)
+	if err != nil || d < 0 || d > limit {
+		return 0, fmt.Errorf("%s=%q: a duration from 0s to %s is needed, such as 2s or 500ms", name, text, limit)
 	}
 	return d, nil
 }
 
-// wait returns early when whoever asked has gone.
-func wait(ctx context.Context, d time.Duration) {
+// waitUnlessCancelled waits for d, or until ctx is done because the client has gone.
+func waitUnlessCancelled(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -152,12 +156,12 @@ func wait(ctx context.Context, d time.Duration) {
 
 const (
 	maxDatagram = 1 << 16
-	// maxPayload is what one datagram over IPv4 can carry.
+	// maxPayload is how many bytes a UDP datagram over IPv4 can carry.
 	maxPayload = 65507
 )
 
-// Echo answers each datagram with the sentence and what was in it, until the
-// socket is closed. What would not fit any more is cut off.
+// Echo answers each datagram with the sentence and the datagram's own bytes, until the socket is
+// closed. It cuts off what does not fit into a datagram.
 func (a *Answerer) Echo(udp net.PacketConn) {
 	buf := make([]byte, maxDatagram)
 	for {

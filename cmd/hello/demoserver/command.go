@@ -19,11 +19,11 @@ const (
 	// maxDelay bounds what is held back, so that a typing error cannot hold a
 	// connection for an hour.
 	maxDelay = 5 * time.Minute
-	// maxFor bounds how long a command lasts that is to end by itself.
-	maxFor = 24 * time.Hour
+	// maxFaultDuration bounds for=, after which a fault ends by itself.
+	maxFaultDuration = 24 * time.Hour
 )
 
-// Help lists all that a container understands.
+// Help lists the commands of a container. Every refusal ends with it.
 const Help = `What this container understands, besides any request whatever:
   GET  /help                                who is told what, and this list
   GET  /anything?format=json                its identity, env and files as JSON (or Accept: application/json)
@@ -35,7 +35,7 @@ const Help = `What this container understands, besides any request whatever:
 With curl, POST is: curl -X POST 'http://ADDRESS:PORT/fail?probe=readiness'
 A container that is restarted has forgotten what it was told.`
 
-// The kinds of probes, in the order in which a kubelet comes to them.
+// The kinds of probes, in the order in which a kubelet begins with them.
 const (
 	Startup   = "startup"
 	Liveness  = "liveness"
@@ -45,82 +45,87 @@ const (
 
 var probeKinds = []string{Startup, Liveness, Readiness}
 
-// consequence is what the kubelet makes of a probe that fails failureThreshold
-// times in a row.
-var consequence = map[string]string{
+// failureConsequence says what the kubelet does, by kind of probe, once the probe has failed
+// failureThreshold times in a row.
+var failureConsequence = map[string]string{
 	Startup:   "It is asked only until it succeeds for the first time; the other probes wait for that, and the container is restarted when that takes too long.",
 	Liveness:  "After failureThreshold failures in a row the kubelet restarts the container.",
 	Readiness: "After failureThreshold failures in a row the pod is not Ready, and Services send it no new connections. It runs on.",
 }
 
-// Probe is how the kubelet asks a container.
+// Probe is a probe that a container declares.
 type Probe struct {
-	// Port and URI (the path and query) are where an HTTP probe asks.
+	// Port and URI (path and query) are where an HTTP probe sends its request.
 	Port uint16
 	URI  string
-	// Unfit says, unless empty, why such a probe cannot be told to fail, and what
-	// to do instead.
-	Unfit string
+	// UnfitReason is set for a probe that no command can make fail. It says why, and what to
+	// declare instead.
+	UnfitReason string
 }
 
 func (p Probe) String() string { return fmt.Sprintf("GET %s on port %d", p.URI, p.Port) }
 
-// told is what a container was told. It is not changed but replaced, so a copy
-// stays true to its moment.
-type told struct {
-	// failing is until when, by kind. The zero time has no end, here and below.
-	failing  map[string]time.Time
-	delay    time.Duration
-	delayEnd time.Time
+// faultState holds the faults that commands have set. updateFaults replaces the map in it, so
+// that a copy never changes.
+type faultState struct {
+	// failingUntil says how long probes fail, by kind. The zero time is for good, here and in
+	// delayedUntil.
+	failingUntil map[string]time.Time
+	// delay is how late each answer comes.
+	delay        time.Duration
+	delayedUntil time.Time
 }
 
-func over(end time.Time) bool { return !end.IsZero() && !time.Now().Before(end) }
+// hasPassed reports whether a fault with this end is over.
+func hasPassed(end time.Time) bool { return !end.IsZero() && !time.Now().Before(end) }
 
-func (t told) fails(kind string) bool {
-	end, failing := t.failing[kind]
-	return failing && !over(end)
+// isProbeFailing reports whether probes of the kind are answered with 503 now.
+func (f faultState) isProbeFailing(kind string) bool {
+	end, failing := f.failingUntil[kind]
+	return failing && !hasPassed(end)
 }
 
-// late is by how much every answer is.
-func (t told) late() time.Duration {
-	if over(t.delayEnd) {
+// currentDelay returns how late answers come now.
+func (f faultState) currentDelay() time.Duration {
+	if hasPassed(f.delayedUntil) {
 		return 0
 	}
-	return t.delay
+	return f.delay
 }
 
-// lines tell what still holds.
-func (t told) lines() []string {
+// describeActive returns a line for each fault that has not ended.
+func (f faultState) describeActive() []string {
 	lines := []string{}
 	for _, kind := range probeKinds {
-		if t.fails(kind) {
-			lines = append(lines, fmt.Sprintf("the %s probe fails, %s", kind, until(t.failing[kind])))
+		if f.isProbeFailing(kind) {
+			lines = append(lines, fmt.Sprintf("the %s probe fails, %s", kind, describeEnd(f.failingUntil[kind])))
 		}
 	}
-	if late := t.late(); late > 0 {
-		lines = append(lines, fmt.Sprintf("answers come %s late, %s", late, until(t.delayEnd)))
+	if delay := f.currentDelay(); delay > 0 {
+		lines = append(lines, fmt.Sprintf("answers come %s late, %s", delay, describeEnd(f.delayedUntil)))
 	}
 	return lines
 }
 
-func (a *Answerer) now() told {
+// currentFaults returns a copy of the faults, ended ones included.
+func (a *Answerer) currentFaults() faultState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.told
+	return a.faults
 }
 
-// tell replaces what the container was told.
-func (a *Answerer) tell(change func(*told)) {
+// updateFaults lets change edit the faults. Copies that were returned before stay as they are.
+func (a *Answerer) updateFaults(change func(*faultState)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.told.failing = maps.Clone(a.told.failing)
-	if a.told.failing == nil {
-		a.told.failing = map[string]time.Time{}
+	a.faults.failingUntil = maps.Clone(a.faults.failingUntil)
+	if a.faults.failingUntil == nil {
+		a.faults.failingUntil = map[string]time.Time{}
 	}
-	change(&a.told)
+	change(&a.faults)
 }
 
-// refusal answers a command that changes nothing.
+// refusal is the error of a command that is not carried out: an HTTP status and its text.
 type refusal struct {
 	code int
 	text string
@@ -132,66 +137,67 @@ func badRequest(format string, arguments ...any) error {
 	return refusal{http.StatusBadRequest, fmt.Sprintf(format, arguments...)}
 }
 
-// answered is the answer to a command, as JSON.
-type answered struct {
-	Message string   `json:"message"`
-	Told    []string `json:"told"`
-	Help    []string `json:"help,omitempty"`
+// commandReply is the answer to a command in JSON.
+type commandReply struct {
+	Message      string   `json:"message"`
+	ActiveFaults []string `json:"told"`
+	Help         []string `json:"help,omitempty"`
 }
 
-// obeyed is a command that was carried out; then, unless nil, is what remains to
-// be done when the answer is out.
-type obeyed struct {
+// commandResult is what a command that was carried out answers.
+type commandResult struct {
 	text string
-	then func()
+	// afterReply, unless nil, is called once the answer is sent.
+	afterReply func()
 }
 
-// command obeys, and reports whether the request was a command. Commands are
-// answered at once, however slow the container was told to be.
-func (a *Answerer) command(w http.ResponseWriter, r *http.Request) bool {
-	obey, parameters := a.obeys(r.URL.Path)
-	if obey == nil {
+// serveCommand answers the request if it is a command, and reports whether it was one. Commands
+// are answered at once: POST /slow does not delay them.
+func (a *Answerer) serveCommand(w http.ResponseWriter, r *http.Request) bool {
+	run, parameters := a.findCommand(r.URL.Path)
+	if run == nil {
 		return false
 	}
-	query, err := parametersOf(r, parameters)
+	query, err := parseParameters(r, parameters)
 	if err == nil {
-		var done obeyed
-		if done, err = obey(query); err == nil {
-			a.reply(w, r, done.text)
-			if done.then != nil {
-				done.then()
+		var result commandResult
+		if result, err = run(query); err == nil {
+			a.writeReply(w, r, result.text)
+			if result.afterReply != nil {
+				result.afterReply()
 			}
 			return true
 		}
 	}
-	var refused refusal
-	if !errors.As(err, &refused) {
-		refused = refusal{http.StatusBadRequest, err.Error()}
+	var why refusal
+	if !errors.As(err, &why) {
+		why = refusal{http.StatusBadRequest, err.Error()}
 	}
-	a.refuse(w, r, refused)
+	a.writeRefusal(w, r, why)
 	return true
 }
 
-// obeys returns what obeys a command, and its parameters.
-func (a *Answerer) obeys(path string) (func(url.Values) (obeyed, error), []string) {
+// findCommand returns the function that carries out the command at a path, and the parameters
+// that it takes. The function is nil for any other path.
+func (a *Answerer) findCommand(path string) (func(url.Values) (commandResult, error), []string) {
 	switch path {
 	case "/help":
-		return func(url.Values) (obeyed, error) { return obeyed{text: Help}, nil }, nil
+		return func(url.Values) (commandResult, error) { return commandResult{text: Help}, nil }, nil
 	case "/fail":
-		return a.fail, []string{"probe", "for"}
+		return a.failProbes, []string{"probe", "for"}
 	case "/recover":
-		return a.restore, []string{"probe"}
+		return a.recoverProbes, []string{"probe"}
 	case "/slow":
-		return a.slow, []string{"delay", "for"}
+		return a.delayAnswers, []string{"delay", "for"}
 	case "/exit":
-		return a.end, []string{"code", "after"}
+		return a.exitContainer, []string{"code", "after"}
 	}
 	return nil, nil
 }
 
-// parametersOf refuses those that would do nothing: a typing error is not to
-// look like obedience.
-func parametersOf(r *http.Request, known []string) (url.Values, error) {
+// parseParameters returns a command's parameters. Unknown and repeated ones are refused, since
+// they would have no effect, and a typing error must not look like a success.
+func parseParameters(r *http.Request, known []string) (url.Values, error) {
 	if r.Method != http.MethodPost && r.URL.Path != "/help" {
 		return nil, refusal{http.StatusMethodNotAllowed, fmt.Sprintf("%s is a command: it needs POST, and this was %s.", r.URL.Path, r.Method)}
 	}
@@ -210,12 +216,12 @@ func parametersOf(r *http.Request, known []string) (url.Values, error) {
 	return query, nil
 }
 
-// reply is complete once it has been flushed, with its length known, whatever
-// then becomes of a container that was told to exit.
-func (a *Answerer) reply(w http.ResponseWriter, r *http.Request, message string) {
-	lines := a.now().lines()
+// writeReply answers a command that was carried out. It declares the length and flushes, so that
+// the client has the whole answer even if the container then exits.
+func (a *Answerer) writeReply(w http.ResponseWriter, r *http.Request, message string) {
+	lines := a.currentFaults().describeActive()
 	if wantsJSON(r) {
-		writeJSON(w, http.StatusOK, answered{Message: message, Told: lines})
+		writeJSON(w, http.StatusOK, commandReply{Message: message, ActiveFaults: lines})
 	} else {
 		for _, line := range lines {
 			message += "\nNow: " + line
@@ -227,155 +233,158 @@ func (a *Answerer) reply(w http.ResponseWriter, r *http.Request, message string)
 	_ = http.NewResponseController(w).Flush()
 }
 
-func (a *Answerer) refuse(w http.ResponseWriter, r *http.Request, why refusal) {
+// writeRefusal answers a command that was not carried out, with the reason and Help.
+func (a *Answerer) writeRefusal(w http.ResponseWriter, r *http.Request, why refusal) {
 	if why.code == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", http.MethodPost)
 	}
 	if wantsJSON(r) {
-		writeJSON(w, why.code, answered{Message: why.text, Told: a.now().lines(), Help: strings.Split(Help, "\n")})
+		writeJSON(w, why.code, commandReply{Message: why.text, ActiveFaults: a.currentFaults().describeActive(), Help: strings.Split(Help, "\n")})
 		return
 	}
 	http.Error(w, why.text+"\n\n"+Help, why.code)
 }
 
-// fail makes probes fail. Those that ask at one place fail together.
-func (a *Answerer) fail(query url.Values) (obeyed, error) {
+// failProbes carries out POST /fail. Probes with the same port and URI fail together.
+func (a *Answerer) failProbes(query url.Values) (commandResult, error) {
 	kind := query.Get("probe")
-	end, err := endOf(query)
+	until, err := parseFaultEnd(query)
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
-	chosen, err := a.fit(kind)
+	kinds, err := a.selectProbes(kind)
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
-	var said []string
-	for _, k := range chosen {
-		said = append(said, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.Probes[k], until(end), consequence[k]))
+	var sentences []string
+	for _, k := range kinds {
+		sentences = append(sentences, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.Probes[k], describeEnd(until), failureConsequence[k]))
 	}
-	if kind != allProbes && len(chosen) > 1 {
-		said = append(said, "They ask at one place, so they fail together: give each a path of its own to part them.")
+	if kind != allProbes && len(kinds) > 1 {
+		sentences = append(sentences, "They ask at one place, so they fail together: give each a path of its own to part them.")
 	}
-	a.tell(func(t *told) {
-		for _, k := range chosen {
-			t.failing[k] = end
+	a.updateFaults(func(f *faultState) {
+		for _, k := range kinds {
+			f.failingUntil[k] = until
 		}
 	})
-	return obeyed{text: strings.Join(said, "\n")}, nil
+	return commandResult{text: strings.Join(sentences, "\n")}, nil
 }
 
-// fit are the probes that a command is about, with those that ask at the same
-// place.
-func (a *Answerer) fit(kind string) ([]string, error) {
+// selectProbes returns the kinds of probes that a command is for: the named one and those with
+// the same port and URI, or all that can fail.
+func (a *Answerer) selectProbes(kind string) ([]string, error) {
 	if kind != allProbes && !slices.Contains(probeKinds, kind) {
 		return nil, badRequest("probe=%q: readiness, liveness, startup or all is needed.", kind)
 	}
-	var fit, unfit []string
+	var selected, reasons []string
 	for _, k := range probeKinds {
 		p, declared := a.Probes[k]
 		switch {
 		case !declared:
-			unfit = append(unfit, fmt.Sprintf("The container has no %s probe: add a %sProbe with httpGet to the pod's template.", k, k))
-		case p.Unfit != "":
-			unfit = append(unfit, fmt.Sprintf("The %s probe %s", k, p.Unfit))
+			reasons = append(reasons, fmt.Sprintf("The container has no %s probe: add a %sProbe with httpGet to the pod's template.", k, k))
+		case p.UnfitReason != "":
+			reasons = append(reasons, fmt.Sprintf("The %s probe %s", k, p.UnfitReason))
 		default:
-			fit = append(fit, k)
+			selected = append(selected, k)
 			continue
 		}
 		if k == kind {
-			return nil, refusal{http.StatusConflict, unfit[len(unfit)-1]}
+			return nil, refusal{http.StatusConflict, reasons[len(reasons)-1]}
 		}
 	}
-	if len(fit) == 0 {
-		return nil, refusal{http.StatusConflict, strings.Join(unfit, "\n")}
+	if len(selected) == 0 {
+		return nil, refusal{http.StatusConflict, strings.Join(reasons, "\n")}
 	}
 	if kind == allProbes {
-		return fit, nil
+		return selected, nil
 	}
-	return slices.DeleteFunc(fit, func(k string) bool { return a.Probes[k] != a.Probes[kind] }), nil
+	return slices.DeleteFunc(selected, func(k string) bool { return a.Probes[k] != a.Probes[kind] }), nil
 }
 
-// restore ends what fail and slow began.
-func (a *Answerer) restore(query url.Values) (obeyed, error) {
+// recoverProbes carries out POST /recover: it ends what /fail and, without probe=, /slow began.
+func (a *Answerer) recoverProbes(query url.Values) (commandResult, error) {
 	if !query.Has("probe") {
-		a.tell(func(t *told) { *t = told{} })
-		return obeyed{text: "All probes succeed again, and nothing is slow."}, nil
+		a.updateFaults(func(f *faultState) { *f = faultState{} })
+		return commandResult{text: "All probes succeed again, and nothing is slow."}, nil
 	}
-	chosen, err := a.fit(query.Get("probe"))
+	kinds, err := a.selectProbes(query.Get("probe"))
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
-	a.tell(func(t *told) {
-		for _, k := range chosen {
-			delete(t.failing, k)
+	a.updateFaults(func(f *faultState) {
+		for _, k := range kinds {
+			delete(f.failingUntil, k)
 		}
 	})
-	return obeyed{text: "These probes are answered with 200 again: " + strings.Join(chosen, ", ") + "."}, nil
+	return commandResult{text: "These probes are answered with 200 again: " + strings.Join(kinds, ", ") + "."}, nil
 }
 
-// slow makes every answer late.
-func (a *Answerer) slow(query url.Values) (obeyed, error) {
+// delayAnswers carries out POST /slow.
+func (a *Answerer) delayAnswers(query url.Values) (commandResult, error) {
 	if !query.Has("delay") {
-		return obeyed{}, badRequest("delay is missing: a duration from 0s to %s is needed, such as 2s.", maxDelay)
+		return commandResult{}, badRequest("delay is missing: a duration from 0s to %s is needed, such as 2s.", maxDelay)
 	}
-	delay, err := duration(query, "delay", maxDelay)
+	delay, err := parseDuration(query, "delay", maxDelay)
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
-	end, err := endOf(query)
+	until, err := parseFaultEnd(query)
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
-	a.tell(func(t *told) { t.delay, t.delayEnd = delay, end })
+	a.updateFaults(func(f *faultState) { f.delay, f.delayedUntil = delay, until })
 	if delay == 0 {
-		return obeyed{text: "Every answer comes at once."}, nil
+		return commandResult{text: "Every answer comes at once."}, nil
 	}
-	return obeyed{text: fmt.Sprintf("Every answer but those to commands comes %s late, %s. A probe fails that waits for longer than its timeoutSeconds (1 unless given).",
-		delay, until(end))}, nil
+	return commandResult{text: fmt.Sprintf("Every answer but those to commands comes %s late, %s. A probe fails that waits for longer than its timeoutSeconds (1 unless given).",
+		delay, describeEnd(until))}, nil
 }
 
-// end ends the container.
-func (a *Answerer) end(query url.Values) (obeyed, error) {
+// exitContainer carries out POST /exit.
+func (a *Answerer) exitContainer(query url.Values) (commandResult, error) {
 	code := uint64(0)
 	if text := query.Get("code"); text != "" {
 		var err error
 		if code, err = strconv.ParseUint(text, 10, 8); err != nil {
-			return obeyed{}, badRequest("code=%q: a number from 0 to 255 is needed.", text)
+			return commandResult{}, badRequest("code=%q: a number from 0 to 255 is needed.", text)
 		}
 	}
-	after, err := duration(query, "after", maxDelay)
+	after, err := parseDuration(query, "after", maxDelay)
 	if err != nil {
-		return obeyed{}, err
+		return commandResult{}, err
 	}
 	when := "now"
 	if after > 0 {
 		when = "in " + after.String()
 	}
-	return obeyed{
+	return commandResult{
 		text: fmt.Sprintf("Container %s exits with code %d %s. Whether it is started again is the restartPolicy's to say, and when, the kubelet's back-off.",
 			a.Identity().Container, code, when),
-		then: func() { time.AfterFunc(after, func() { a.Exit(uint8(code), "asked to exit over HTTP") }) },
+		afterReply: func() { time.AfterFunc(after, func() { a.Exit(uint8(code), "asked to exit over HTTP") }) },
 	}, nil
 }
 
-// endOf is the end of a command that is to last for=.
-func endOf(query url.Values) (time.Time, error) {
-	lasts, err := duration(query, "for", maxFor)
+// parseFaultEnd returns when a fault ends that begins now, from for=; the zero time without it.
+func parseFaultEnd(query url.Values) (time.Time, error) {
+	duration, err := parseDuration(query, "for", maxFaultDuration)
 	if err != nil || !query.Has("for") {
 		return time.Time{}, err
 	}
-	return time.Now().Add(lasts), nil
+	return time.Now().Add(duration), nil
 }
 
-func until(end time.Time) string {
+// describeEnd says until when a fault lasts that ends then.
+func describeEnd(end time.Time) string {
 	if end.IsZero() {
 		return "until POST /recover"
 	}
 	return "until " + end.UTC().Format("15:04:05") + " UTC or POST /recover"
 }
 
-// probedBy are the kinds of probes that a request is.
-func (a *Answerer) probedBy(r *http.Request) []string {
+// matchProbes returns the kinds of probes that a request may be: it comes from a kubelet, and
+// arrives at the port and URI of the probe.
+func (a *Answerer) matchProbes(r *http.Request) []string {
 	if !strings.HasPrefix(r.UserAgent(), "kube-probe/") {
 		return nil
 	}
@@ -387,7 +396,7 @@ func (a *Answerer) probedBy(r *http.Request) []string {
 	}
 	var kinds []string
 	for _, kind := range probeKinds {
-		if p, declared := a.Probes[kind]; declared && p.Unfit == "" && p.Port == port && p.URI == r.URL.RequestURI() {
+		if p, declared := a.Probes[kind]; declared && p.UnfitReason == "" && p.Port == port && p.URI == r.URL.RequestURI() {
 			kinds = append(kinds, kind)
 		}
 	}

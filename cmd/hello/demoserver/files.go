@@ -10,23 +10,24 @@ import (
 	"unicode/utf8"
 )
 
-// What is told of files and variables is for people to look at: what is more
-// than this is left out, and said to be.
+// Files and variables are shown for people to read. What exceeds these limits is left out, with
+// a remark in its place.
 const (
-	maxFiles    = 32
-	maxTold     = 4 << 10
-	maxNesting  = 8
-	andMore     = "and more"
-	notToldHere = "(more than this is not told)"
+	maxFiles     = 32
+	maxTextBytes = 4 << 10
+	maxDepth     = 8
+	moreKey      = "and more" // In place of the path of a file.
+	moreNotShown = "(more than this is not told)"
 )
 
-// Mounted is a volume, or a single file of one, as a container sees it.
-type Mounted struct{ Path, Host string }
+// VolumeMount is a mounted volume, or a mounted file of one: its path in the container and its
+// path on the host.
+type VolumeMount struct{ Path, Host string }
 
-// Contents are what the files of volumes hold now, by their path in the
-// container. Links are followed inside their volume only: that is how the kubelet
-// swaps the files of a ConfigMap (key -> ..data/key, ..data -> a folder).
-func Contents(volumes []Mounted) map[string]string {
+// ReadVolumes returns what the files of volumes hold now, by path in the container. It follows
+// links inside a volume only: the kubelet swaps the files of a ConfigMap by links
+// (key -> ..data/key, ..data -> a folder).
+func ReadVolumes(volumes []VolumeMount) map[string]string {
 	files := map[string]string{}
 	for _, v := range volumes {
 		dir, name := v.Host, "."
@@ -37,19 +38,20 @@ func Contents(volumes []Mounted) map[string]string {
 		if err != nil {
 			continue // Not there yet, or any more.
 		}
-		collect(root.FS(), name, v.Path, 0, files)
+		collectFiles(root.FS(), name, v.Path, 0, files)
 		_ = root.Close()
 	}
 	return files
 }
 
-// collect reads a file, or all files below a folder.
-func collect(volume fs.FS, name, as string, depth int, into map[string]string) {
+// collectFiles adds the text of a file, or of all files below a folder, to into. as is its path
+// in the container.
+func collectFiles(volume fs.FS, name, as string, depth int, into map[string]string) {
 	info, err := fs.Stat(volume, name)
 	switch {
-	case err != nil, depth > maxNesting:
+	case err != nil, depth > maxDepth:
 	case info.Mode().IsRegular() && len(into) >= maxFiles:
-		into[andMore] = notToldHere
+		into[moreKey] = moreNotShown
 	case info.Mode().IsRegular():
 		if text, err := readText(volume, name); err == nil {
 			into[as] = text
@@ -57,8 +59,8 @@ func collect(volume fs.FS, name, as string, depth int, into map[string]string) {
 	case info.IsDir():
 		entries, _ := fs.ReadDir(volume, name)
 		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), "..") { // The kubelet's own, see Contents.
-				collect(volume, path.Join(name, e.Name()), path.Join(as, e.Name()), depth+1, into)
+			if !strings.HasPrefix(e.Name(), "..") { // The kubelet's own: see ReadVolumes.
+				collectFiles(volume, path.Join(name, e.Name()), path.Join(as, e.Name()), depth+1, into)
 			}
 		}
 	}
@@ -70,15 +72,16 @@ func readText(volume fs.FS, name string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxTold+1))
-	return Shortened(string(data)), err
+	data, err := io.ReadAll(io.LimitReader(file, maxTextBytes+1))
+	return Shorten(string(data)), err
 }
 
-// Shortened is a text that is short enough to tell.
-func Shortened(text string) string {
+// Shorten cuts a text that is too long to be shown, and says so at its end. It replaces what is
+// not UTF-8.
+func Shorten(text string) string {
 	cut := ""
-	if len(text) > maxTold {
-		text, cut = text[:maxTold], fmt.Sprintf("... (only the first %d bytes)", maxTold)
+	if len(text) > maxTextBytes {
+		text, cut = text[:maxTextBytes], fmt.Sprintf("... (only the first %d bytes)", maxTextBytes)
 		for i := 1; i < utf8.UTFMax && !utf8.ValidString(text); i++ {
 			text = text[:len(text)-1]
 		}

@@ -58,7 +58,7 @@ const useHTTPGet = "cannot be told to fail, because %s. Probe with httpGet, or P
 // pkg/probe/http).
 func probeOf(c *v1.Container, p *v1.Probe) demoserver.Probe {
 	unfit := func(format string, arguments ...any) demoserver.Probe {
-		return demoserver.Probe{Unfit: fmt.Sprintf(useHTTPGet, fmt.Sprintf(format, arguments...))}
+		return demoserver.Probe{UnfitReason: fmt.Sprintf(useHTTPGet, fmt.Sprintf(format, arguments...))}
 	}
 	switch {
 	case p.TCPSocket != nil:
@@ -94,12 +94,12 @@ func requestURI(path string) string {
 // volumes of type configMap and downwardAPI, known by the folders in which the
 // kubelet keeps them (pods/UID/volumes/PLUGIN/NAME). Secrets and tokens are not
 // among them, nor is anything that a container might have written itself.
-func (r *Runtime) openVolumes(c *container) []demoserver.Mounted {
-	var found []demoserver.Mounted
+func (r *Runtime) openVolumes(c *container) []demoserver.VolumeMount {
+	var found []demoserver.VolumeMount
 	for _, m := range c.config.GetMounts() {
 		parts := strings.Split(r.inPod(c.sandbox, m.GetHostPath()), "/")
 		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" || parts[3] == "kubernetes.io~downward-api") {
-			found = append(found, demoserver.Mounted{Path: m.GetContainerPath(), Host: m.GetHostPath()})
+			found = append(found, demoserver.VolumeMount{Path: m.GetContainerPath(), Host: m.GetHostPath()})
 		}
 	}
 	return found
@@ -134,7 +134,7 @@ func (a authored) env(envs []*runtimeapi.KeyValue) map[string]string {
 			why = a.fromEnvFrom(name)
 		}
 		if why == "" {
-			why = demoserver.Shortened(value)
+			why = demoserver.Shorten(value)
 		}
 		told[name] = why
 	}

@@ -50,8 +50,8 @@ func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
 			}
 			p := got[demoserver.Liveness]
 			if test.unfit != "" {
-				if !strings.Contains(p.Unfit, "because "+test.unfit) || !strings.Contains(p.Unfit, "Probe with httpGet") {
-					t.Errorf("unfit: %q", p.Unfit)
+				if !strings.Contains(p.UnfitReason, "because "+test.unfit) || !strings.Contains(p.UnfitReason, "Probe with httpGet") {
+					t.Errorf("unfit: %q", p.UnfitReason)
 				}
 			} else if p != test.want {
 				t.Errorf("got %+v, want %+v", p, test.want)
@@ -150,10 +150,10 @@ func TestOnlyOpenVolumesAreRead(t *testing.T) {
 	mount := func(host string) {
 		c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{ContainerPath: "/etc/x", HostPath: host})
 	}
-	want := []demoserver.Mounted{}
+	want := []demoserver.VolumeMount{}
 	for _, open := range []string{"kubernetes.io~configmap/x", "kubernetes.io~configmap/x/key", "kubernetes.io~downward-api/x"} {
 		mount("/state/pods/uid/volumes/" + open)
-		want = append(want, demoserver.Mounted{Path: "/etc/x", Host: "/state/pods/uid/volumes/" + open})
+		want = append(want, demoserver.VolumeMount{Path: "/etc/x", Host: "/state/pods/uid/volumes/" + open})
 	}
 	for _, shut := range []string{
 		"/state/pods/uid/volumes/kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~projected/x", "/state/pods/uid/volumes/kubernetes.io~configmap",

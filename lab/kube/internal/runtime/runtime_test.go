@@ -247,7 +247,7 @@ func TestContainerTellsWhoItIs(t *testing.T) {
 		got.Request.RemoteAddr, got.Request.Host = "", ""
 		want := demoserver.Identity{
 			Pod: "web-abc", Namespace: "default", Node: "node-1", Zone: "nebula-1a", PodIP: address,
-			Container: "main", Image: "app:1", Request: demoserver.RequestSeen{Method: "GET", Path: "/x"},
+			Container: "main", Image: "app:1", Request: demoserver.RequestInfo{Method: "GET", Path: "/x"},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)

@@ -99,7 +99,7 @@ func (r *Runtime) answerer(c *container) *demoserver.Answerer {
 			return id
 		},
 		Env:    c.spec.env(c.config.GetEnvs()),
-		Files:  func() map[string]string { return demoserver.Contents(volumes) },
+		Files:  func() map[string]string { return demoserver.ReadVolumes(volumes) },
 		Probes: c.spec.probes,
 		Log:    func(line string) { logFile.write(stdout, line) },
 		Exit:   func(code uint8, reason string) { r.end(c, int32(code), reason) },
