@@ -50,7 +50,7 @@ func hookClient(k *kubeletpkg.Kubelet) (*http.Transport, error) {
 
 func dialRealised(ctx context.Context, network, address string) (net.Conn, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil {
-		if realised, err := podnet.RealisedString(host); err == nil {
+		if realised, err := podnet.ToLoopbackString(host); err == nil {
 			address = net.JoinHostPort(realised, port)
 		}
 	}

@@ -155,7 +155,7 @@ type realisedStatus struct{ status.Manager }
 
 func (s realisedStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
 	podStatus, ok := s.Manager.GetPodStatus(uid)
-	if address, err := podnet.RealisedString(podStatus.PodIP); err == nil {
+	if address, err := podnet.ToLoopbackString(podStatus.PodIP); err == nil {
 		podStatus.PodIP = address
 	}
 	return podStatus, ok

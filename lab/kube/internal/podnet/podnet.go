@@ -1,10 +1,10 @@
-// Package podnet answers where a pod's address really is.
+// Package podnet maps a pod's address to the loopback address on which the pod is served. It
+// knows nothing of pods, nodes or ports.
 //
-// A pod's address cannot be a loopback one, because the validation of
-// EndpointSlices refuses 127.0.0.0/8, and an ordinary user cannot add addresses
-// to an interface. So pods get addresses of 10.0.0.0/8 from their node's
-// podCIDR, and 10.x.y.z is realised as 127.x.y.z, which on Linux is there for
-// anyone to listen on.
+// A pod's address cannot be a loopback address, because the validation of EndpointSlices refuses
+// 127.0.0.0/8, and an ordinary user cannot add addresses to an interface. So pods get addresses of
+// 10.0.0.0/8 from their node's podCIDR, and a pod at 10.x.y.z is served on 127.x.y.z, where Linux
+// lets anybody listen. Messages call that "realised as".
 package podnet
 
 import (
@@ -12,12 +12,12 @@ import (
 	"net/netip"
 )
 
-// Prefix holds every address that can be realised.
+// Prefix holds every pod address that has a loopback address.
 var Prefix = netip.MustParsePrefix("10.0.0.0/8")
 
-// Realised returns the loopback address on which a pod's address is served. An
-// address outside Prefix (a host network pod's, say) is its own.
-func Realised(address netip.Addr) netip.Addr {
+// ToLoopback returns the loopback address on which a pod is served. It returns an address outside
+// Prefix, such as a host network pod's, as it is.
+func ToLoopback(address netip.Addr) netip.Addr {
 	address = address.Unmap()
 	if !Prefix.Contains(address) {
 		return address
@@ -27,11 +27,11 @@ func Realised(address netip.Addr) netip.Addr {
 	return netip.AddrFrom4(octets)
 }
 
-// RealisedString is Realised for addresses that travel as text.
-func RealisedString(address string) (string, error) {
+// ToLoopbackString is ToLoopback for addresses as text.
+func ToLoopbackString(address string) (string, error) {
 	parsed, err := netip.ParseAddr(address)
 	if err != nil {
 		return "", fmt.Errorf("pod address %q: %w", address, err)
 	}
-	return Realised(parsed).String(), nil
+	return ToLoopback(parsed).String(), nil
 }

@@ -160,7 +160,7 @@ func (r *Runtime) UpdateRuntimeConfig(_ context.Context, config *runtimeapi.Runt
 	}
 	r.pool = pool
 	r.options.Log.Info("pod network is ready", "podCIDR", pool.prefix.String(),
-		"realisedAs", podnet.Realised(pool.prefix.Addr()).String())
+		"realisedAs", podnet.ToLoopback(pool.prefix.Addr()).String())
 	return nil
 }
 

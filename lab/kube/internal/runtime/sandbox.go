@@ -168,7 +168,7 @@ func (r *Runtime) realised(s *sandbox) netip.Addr {
 	if s.hostNetwork {
 		return r.options.NodeAddress
 	}
-	return podnet.Realised(s.address)
+	return podnet.ToLoopback(s.address)
 }
 
 func selects(selector, labels map[string]string) bool {

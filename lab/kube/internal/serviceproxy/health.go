@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// healthPort answers like upstream's ServiceHealthServer
-// (pkg/proxy/healthcheck/service_health.go), which is not used because it listens
-// on 0.0.0.0 and would answer for every node of this machine.
+// healthPort serves the health check node port of a Service as upstream's ServiceHealthServer does
+// (pkg/proxy/healthcheck/service_health.go). Upstream's is not used: it listens on 0.0.0.0, and
+// would answer for every node of this machine.
 type healthPort struct {
 	name      types.NamespacedName
 	number    uint16
@@ -23,7 +23,8 @@ type healthPort struct {
 	listener  net.Listener
 }
 
-// syncHealthPorts needs p.mu.
+// syncHealthPorts makes the open health check node ports those that Services want, with their
+// counts of local endpoints. It needs p.mu.
 func (p *Proxy) syncHealthPorts() {
 	wanted := p.serviceMap.HealthCheckNodePorts()
 	counts := p.endpointsMap.LocalReadyEndpoints()
@@ -39,7 +40,7 @@ func (p *Proxy) syncHealthPorts() {
 			at := netip.AddrPortFrom(p.options.Address, number)
 			var err error
 			if port, err = listenHealthPort(at, name); err != nil {
-				p.bindFailed(at, name.String(), err)
+				p.recordBindFailure(at, name.String(), err)
 				continue
 			}
 			p.options.Log.Info("health check node port opened", "service", name.String(), "address", at.String())
@@ -60,15 +61,15 @@ func listenHealthPort(at netip.AddrPort, name types.NamespacedName) (*healthPort
 	return h, nil
 }
 
-// close frees the port at once, even if Serve has not begun and the server does
-// not know its listener yet.
+// close frees the port at once. It closes the listener too, since the server does not know that
+// before Serve has begun.
 func (h *healthPort) close() {
 	_ = h.listener.Close()
 	_ = h.server.Close()
 }
 
-// ServeHTTP writes upstream's answer. The proxy is healthy whenever it answers:
-// it has no rules that could be out of date.
+// ServeHTTP writes upstream's answer. It always says that the proxy is healthy: there are no rules
+// that could be out of date.
 func (h *healthPort) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	count := h.endpoints.Load()
 	w.Header().Set("Content-Type", "application/json")

@@ -9,13 +9,13 @@ import (
 	upstream "k8s.io/kubernetes/pkg/proxy"
 )
 
-// portKey says which node port: a number is one of TCP's and another of UDP's.
+// portKey identifies a node port: TCP and UDP have the same numbers.
 type portKey struct {
 	protocol v1.Protocol
 	number   uint16
 }
 
-// nodePort is one that is open.
+// nodePort is an open node port.
 type nodePort struct {
 	name upstream.ServicePortName
 	forwarder
@@ -23,30 +23,29 @@ type nodePort struct {
 
 // forwarder serves one node port.
 type forwarder interface {
-	// set changes what the port leads to.
-	set(backends)
-	// close frees the port and ends what came through it. It returns when nothing
-	// of it runs any more.
+	// setBackends changes what the port leads to.
+	setBackends(backends)
+	// close frees the port and ends its connections and flows. It returns once all of its
+	// goroutines have ended.
 	close()
 }
 
 // backends is what a node port leads to.
 type backends struct {
-	// endpoints are those for new connections and flows.
+	// endpoints are for new connections and flows.
 	endpoints []netip.AddrPort
-	// serving are all that a flow may go on with: a terminating one, say, though
-	// there are ready ones by now.
+	// serving are the endpoints that an open flow may stay with; among them are terminating ones,
+	// even when others are ready.
 	serving map[netip.AddrPort]bool
-	// affinity is how long a client stays with an endpoint; 0 is not at all.
+	// affinity is the timeout of the Service's session affinity; 0 without one.
 	affinity time.Duration
-	// source, if set, is the address that endpoints see. Otherwise they see the
-	// client's own.
+	// source, if valid, is the address that endpoints see. Otherwise they see the client's.
 	source netip.Addr
 }
 
-// syncNodePorts needs p.mu.
+// syncNodePorts makes the open node ports those that Services want. It needs p.mu.
 func (p *Proxy) syncNodePorts() {
-	wanted := p.wantedNodePorts()
+	wanted := p.desiredNodePorts()
 	for key, port := range p.nodePorts {
 		if name, still := wanted[key]; !still || name != port.name {
 			p.options.Log.Info("node port closed", "service", port.name.String(), "nodePort", key.number)
@@ -59,9 +58,10 @@ func (p *Proxy) syncNodePorts() {
 	}
 }
 
-// wantedNodePorts needs p.mu. The API server gives a port to one Service only;
-// should two have it all the same, it is the first by name, whatever comes when.
-func (p *Proxy) wantedNodePorts() map[portKey]upstream.ServicePortName {
+// desiredNodePorts returns the node ports of all Services. The API server gives a port to one
+// Service only; if two have it nevertheless, the first by name is served, whichever came first.
+// It needs p.mu.
+func (p *Proxy) desiredNodePorts() map[portKey]upstream.ServicePortName {
 	wanted := map[portKey]upstream.ServicePortName{}
 	unserved := map[upstream.ServicePortName]bool{}
 	for name, info := range p.serviceMap {
@@ -71,7 +71,7 @@ func (p *Proxy) wantedNodePorts() map[portKey]upstream.ServicePortName {
 		case info.NodePort() == 0:
 		case key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP:
 			unserved[name] = true
-			if !p.unserved[name] {
+			if !p.unservedPorts[name] {
 				p.options.Log.Info("node port is not served: TCP and UDP only", "service", name.String(),
 					"protocol", string(key.protocol), "nodePort", key.number)
 			}
@@ -79,28 +79,28 @@ func (p *Proxy) wantedNodePorts() map[portKey]upstream.ServicePortName {
 			wanted[key] = name
 		}
 	}
-	p.unserved = unserved
+	p.unservedPorts = unserved
 	return wanted
 }
 
-// syncNodePort needs p.mu.
+// syncNodePort opens a node port, or changes the backends of an open one. It needs p.mu.
 func (p *Proxy) syncNodePort(key portKey, name upstream.ServicePortName) {
-	targets := p.backendsOf(name)
+	targets := p.desiredBackends(name)
 	if port := p.nodePorts[key]; port != nil {
-		port.set(targets)
+		port.setBackends(targets)
 		return
 	}
 	at := netip.AddrPortFrom(p.options.Address, key.number)
-	port, err := p.listen(key.protocol, at, name, targets)
+	port, err := p.listenNodePort(key.protocol, at, name, targets)
 	if err != nil {
-		p.bindFailed(at, name.String(), err)
+		p.recordBindFailure(at, name.String(), err)
 		return
 	}
 	p.options.Log.Info("node port opened", "service", name.String(), "address", at.String(), "protocol", string(key.protocol))
 	p.nodePorts[key] = &nodePort{name, port}
 }
 
-func (p *Proxy) listen(protocol v1.Protocol, at netip.AddrPort, name upstream.ServicePortName, targets backends) (forwarder, error) {
+func (p *Proxy) listenNodePort(protocol v1.Protocol, at netip.AddrPort, name upstream.ServicePortName, targets backends) (forwarder, error) {
 	log := p.options.Log.With("service", name.String())
 	if protocol == v1.ProtocolUDP {
 		return listenUDP(at, targets, p.limits, log)
@@ -108,17 +108,17 @@ func (p *Proxy) listen(protocol v1.Protocol, at netip.AddrPort, name upstream.Se
 	return listenTCP(at, targets, log)
 }
 
-// bindFailed needs p.mu.
-func (p *Proxy) bindFailed(at netip.AddrPort, service string, err error) {
+// recordBindFailure logs the error and has Sync retry. It needs p.mu.
+func (p *Proxy) recordBindFailure(at netip.AddrPort, service string, err error) {
 	p.bindFailures[at.String()] = true
 	p.options.Log.Error("port cannot be served; trying again", "service", service,
 		"address", at.String(), "every", retryInterval.String(), "error", err.Error())
 }
 
-// backendsOf needs p.mu. With externalTrafficPolicy Local only the node's own
-// endpoints count, and they see the client's address; with Cluster they see the
-// node's, as after kube-proxy's masquerading.
-func (p *Proxy) backendsOf(name upstream.ServicePortName) backends {
+// desiredBackends returns what a Service's port leads to. With externalTrafficPolicy Local that is
+// the node's own endpoints, which see the client's address; with Cluster endpoints see the node's
+// address, as after kube-proxy's masquerading. It needs p.mu.
+func (p *Proxy) desiredBackends(name upstream.ServicePortName) backends {
 	info := p.serviceMap[name]
 	cluster, local, _, _ := upstream.CategorizeEndpoints(p.endpointsMap[name], info, p.options.NodeName, p.options.Topology())
 	usable, result := cluster, backends{source: p.options.Address, serving: map[netip.AddrPort]bool{}}
@@ -129,26 +129,26 @@ func (p *Proxy) backendsOf(name upstream.ServicePortName) backends {
 		result.affinity = time.Duration(info.StickyMaxAgeSeconds()) * time.Second
 	}
 	for _, endpoint := range usable {
-		if at, ok := p.realised(name, endpoint); ok {
+		if at, ok := p.servingAddress(name, endpoint); ok {
 			result.endpoints = append(result.endpoints, at)
 		}
 	}
-	// Of all, whatever the traffic policy and the topology: those are for what is
-	// new (pkg/proxy/conntrack, CleanStaleEntries).
+	// Traffic policy and topology are for new flows only: open ones may stay with any endpoint
+	// (pkg/proxy/conntrack, CleanStaleEntries).
 	for _, endpoint := range p.endpointsMap[name] {
-		if at, ok := p.realised(name, endpoint); ok && endpoint.IsServing() {
+		if at, ok := p.servingAddress(name, endpoint); ok && endpoint.IsServing() {
 			result.serving[at] = true
 		}
 	}
 	return result
 }
 
-// realised is where an endpoint is really served.
-func (p *Proxy) realised(name upstream.ServicePortName, endpoint upstream.Endpoint) (netip.AddrPort, bool) {
+// servingAddress returns the loopback address on which an endpoint is served.
+func (p *Proxy) servingAddress(name upstream.ServicePortName, endpoint upstream.Endpoint) (netip.AddrPort, bool) {
 	address, err := netip.ParseAddr(endpoint.IP())
 	if err != nil {
 		p.options.Log.Error("endpoint ignored", "service", name.String(), "endpoint", endpoint.String(), "error", err.Error())
 		return netip.AddrPort{}, false
 	}
-	return netip.AddrPortFrom(p.options.Realise(address), uint16(endpoint.Port())), true
+	return netip.AddrPortFrom(p.options.ToLoopback(address), uint16(endpoint.Port())), true
 }

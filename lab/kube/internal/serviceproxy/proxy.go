@@ -1,11 +1,11 @@
-// Package serviceproxy answers how connections to a node's ports reach pods
-// where there is no netfilter: by accepting and forwarding them.
+// Package serviceproxy is the kube-proxy of a hollow node: it brings connections to the node's
+// ports to pods where there is no netfilter, by accepting and forwarding them. Begin with New and
+// Proxy.Run. It knows pods by their EndpointSlices only, not by the runtime.
 //
-// It serves what can be served on a loopback address as an ordinary user: node
-// ports, TCP and UDP, and health check node ports, on the node's own address.
-// Cluster IPs, external IPs and load balancer addresses are not served. Which
-// endpoints a port leads to is decided by upstream's
-// k8s.io/kubernetes/pkg/proxy.
+// It serves what an ordinary user can serve on a loopback address: node ports, TCP and UDP, and
+// health check node ports, on the node's own address. It does not serve cluster IPs, external IPs
+// and load balancer addresses. Upstream's k8s.io/kubernetes/pkg/proxy decides which endpoints a
+// port leads to.
 package serviceproxy
 
 import (
@@ -19,22 +19,37 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	upstream "k8s.io/kubernetes/pkg/proxy"
+
+	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-// retryInterval is how long after a failed bind it is tried again.
+// retryInterval is the time between attempts to bind a port.
 const retryInterval = 3 * time.Second
 
 // Options say for which node the proxy works.
 type Options struct {
 	NodeName string
-	// Address is the node's: everything is served here and nowhere else.
+	// Address is the node's. Everything is served on it and nowhere else.
 	Address netip.Addr
-	// Topology returns the node's labels now, for traffic distribution by zone.
+	// Topology returns the node's current labels, for traffic distribution by zone.
 	Topology func() map[string]string
-	// Realise returns where an endpoint's address is really served. Nil means
-	// podnet.Realised.
-	Realise func(netip.Addr) netip.Addr
-	Log     *slog.Logger
+	// ToLoopback returns the address on which an endpoint is served. Nil means
+	// podnet.ToLoopback.
+	ToLoopback func(netip.Addr) netip.Addr
+	Log        *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Topology == nil {
+		o.Topology = func() map[string]string { return nil }
+	}
+	if o.ToLoopback == nil {
+		o.ToLoopback = podnet.ToLoopback
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
 }
 
 // Proxy forwards node ports. It implements the handlers of
@@ -43,11 +58,11 @@ type Proxy struct {
 	options   Options
 	services  *upstream.ServiceChangeTracker
 	endpoints *upstream.EndpointsChangeTracker
-	// changed has room for one: a change that finds it full is covered by the
-	// sync that is due.
-	changed chan struct{}
-	limits  udpLimits
+	// syncRequests holds at most one request: the sync that is due covers further changes.
+	syncRequests chan struct{}
+	limits       udpLimits
 
+	// mu guards all below.
 	mu             sync.Mutex
 	servicesSynced bool
 	slicesSynced   bool
@@ -56,30 +71,29 @@ type Proxy struct {
 	endpointsMap   upstream.EndpointsMap
 	nodePorts      map[portKey]*nodePort
 	healthPorts    map[types.NamespacedName]*healthPort
-	unserved       map[upstream.ServicePortName]bool
+	unservedPorts  map[upstream.ServicePortName]bool
 	bindFailures   map[string]bool
 }
 
-// New returns a proxy that knows of no Services yet.
+// New returns a proxy that knows no Services yet.
 func New(options Options) *Proxy {
 	options = options.withDefaults()
 	return &Proxy{
-		options:      options,
-		services:     upstream.NewServiceChangeTracker(v1.IPv4Protocol, nil, nil),
-		endpoints:    upstream.NewEndpointsChangeTracker(v1.IPv4Protocol, options.NodeName, nil, nil),
-		changed:      make(chan struct{}, 1),
-		limits:       conntrackLimits,
-		serviceMap:   upstream.ServicePortMap{},
-		endpointsMap: upstream.EndpointsMap{},
-		nodePorts:    map[portKey]*nodePort{},
-		healthPorts:  map[types.NamespacedName]*healthPort{},
-		unserved:     map[upstream.ServicePortName]bool{},
-		bindFailures: map[string]bool{},
+		options:       options,
+		services:      upstream.NewServiceChangeTracker(v1.IPv4Protocol, nil, nil),
+		endpoints:     upstream.NewEndpointsChangeTracker(v1.IPv4Protocol, options.NodeName, nil, nil),
+		syncRequests:  make(chan struct{}, 1),
+		limits:        conntrackLimits,
+		serviceMap:    upstream.ServicePortMap{},
+		endpointsMap:  upstream.EndpointsMap{},
+		nodePorts:     map[portKey]*nodePort{},
+		healthPorts:   map[types.NamespacedName]*healthPort{},
+		unservedPorts: map[upstream.ServicePortName]bool{},
+		bindFailures:  map[string]bool{},
 	}
 }
 
-// Sync applies changes as they come, and tries again to bind what could not be
-// bound, until ctx is done.
+// Sync applies changes as they come, and retries failed binds, until ctx is done.
 func (p *Proxy) Sync(ctx context.Context) {
 	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
@@ -87,11 +101,11 @@ func (p *Proxy) Sync(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.changed:
-			p.sync()
+		case <-p.syncRequests:
+			p.syncPorts()
 		case <-retry.C:
 			if p.shouldRetry() {
-				p.sync()
+				p.syncPorts()
 			}
 		}
 	}
@@ -118,9 +132,10 @@ func (p *Proxy) Close() {
 	}
 }
 
-// sync makes listeners match what the trackers know. Until both kinds of objects
-// have been listed once it does nothing: half the truth would close connections.
-func (p *Proxy) sync() {
+// syncPorts opens, changes and closes listeners so that they match the trackers. It does nothing
+// until Services and EndpointSlices have both been listed once: half of the state would close
+// connections.
+func (p *Proxy) syncPorts() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || !p.servicesSynced || !p.slicesSynced {
@@ -133,62 +148,63 @@ func (p *Proxy) sync() {
 	p.syncHealthPorts()
 }
 
-func (p *Proxy) poke() {
+// requestSync has Sync call syncPorts soon.
+func (p *Proxy) requestSync() {
 	select {
-	case p.changed <- struct{}{}:
+	case p.syncRequests <- struct{}{}:
 	default:
 	}
 }
 
-// TopologyChanged says that the node's labels are others now: with traffic
-// distribution by zone, other endpoints may be due.
-func (p *Proxy) TopologyChanged() { p.poke() }
+// TopologyChanged is called when the node's labels have changed: traffic distribution by zone may
+// then choose other endpoints.
+func (p *Proxy) TopologyChanged() { p.requestSync() }
 
-// OnServiceAdd takes in a new Service; upstream's informer plumbing calls it,
-// and those below.
+// OnServiceAdd handles a new Service. Upstream's config.ServiceConfig calls this and the other
+// OnService handlers, its EndpointSliceConfig the OnEndpointSlice handlers.
 func (p *Proxy) OnServiceAdd(service *v1.Service) { p.OnServiceUpdate(nil, service) }
 
-// OnServiceUpdate takes in a changed Service.
+// OnServiceUpdate handles a changed Service.
 func (p *Proxy) OnServiceUpdate(old, service *v1.Service) {
 	if p.services.Update(old, service) {
-		p.poke()
+		p.requestSync()
 	}
 }
 
-// OnServiceDelete takes in the end of a Service.
+// OnServiceDelete handles a deleted Service.
 func (p *Proxy) OnServiceDelete(service *v1.Service) { p.OnServiceUpdate(service, nil) }
 
-// OnServiceSynced says that all Services are known.
+// OnServiceSynced is called once all Services have been listed.
 func (p *Proxy) OnServiceSynced() {
 	p.mu.Lock()
 	p.servicesSynced = true
 	p.mu.Unlock()
-	p.poke()
+	p.requestSync()
 }
 
-// OnEndpointSliceAdd takes in a new slice.
+// OnEndpointSliceAdd handles a new slice.
 func (p *Proxy) OnEndpointSliceAdd(slice *discovery.EndpointSlice) {
 	if p.endpoints.EndpointSliceUpdate(slice, false) {
-		p.poke()
+		p.requestSync()
 	}
 }
 
-// OnEndpointSliceUpdate takes in a changed slice.
+// OnEndpointSliceUpdate handles a changed slice.
 func (p *Proxy) OnEndpointSliceUpdate(_, slice *discovery.EndpointSlice) {
 	p.OnEndpointSliceAdd(slice)
 }
 
-// OnEndpointSliceDelete takes in the end of a slice.
+// OnEndpointSliceDelete handles a deleted slice.
 func (p *Proxy) OnEndpointSliceDelete(slice *discovery.EndpointSlice) {
 	if p.endpoints.EndpointSliceUpdate(slice, true) {
-		p.poke()
+		p.requestSync()
 	}
 }
 
-// OnEndpointSlicesSynced says that all slices are known.
+// OnEndpointSlicesSynced is called once all slices have been listed.
 func (p *Proxy) OnEndpointSlicesSynced() {
 	p.mu.Lock()
 	p.slicesSynced = true
 	p.mu.Unlock()
-	p.poke()
+	p.requestSync()
 }

@@ -20,13 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// octet keeps two runs at once, and a lab beside them, apart: labs live below
-// 127.100.0.0.
-var octet = byte(100 + os.Getpid()%100)
+// testOctet keeps the addresses of concurrent test runs apart, and away from labs, whose
+// addresses are below 127.100.0.0.
+var testOctet = byte(100 + os.Getpid()%100)
 
-// at puts an address, written with 78, where this run is.
-func at(address string) string {
-	return strings.ReplaceAll(address, ".78.", fmt.Sprintf(".%d.", octet))
+// testAddress replaces 78 in an address by this run's octet.
+func testAddress(address string) string {
+	return strings.ReplaceAll(address, ".78.", fmt.Sprintf(".%d.", testOctet))
 }
 
 const (
@@ -34,72 +34,72 @@ const (
 	thisNode = "node-1"
 )
 
-// lab is a proxy on an address of its own, so that tests may run side by side.
-type lab struct {
+// testProxy is a proxy on an address of its own, so that tests can run in parallel.
+type testProxy struct {
 	*Proxy
 	t      *testing.T
 	subnet int
 }
 
-func newLab(t *testing.T, subnet int) *lab {
+func newTestProxy(t *testing.T, subnet int) *testProxy {
 	t.Helper()
 	t.Parallel()
-	l := &lab{t: t, subnet: subnet, Proxy: New(Options{
+	p := &testProxy{t: t, subnet: subnet, Proxy: New(Options{
 		NodeName: thisNode,
-		Address:  netip.AddrFrom4([4]byte{127, octet, byte(subnet), 1}),
+		Address:  netip.AddrFrom4([4]byte{127, testOctet, byte(subnet), 1}),
 	})}
-	l.OnServiceSynced()
-	l.OnEndpointSlicesSynced()
-	t.Cleanup(l.Close)
-	return l
+	p.OnServiceSynced()
+	p.OnEndpointSlicesSynced()
+	t.Cleanup(p.Close)
+	return p
 }
 
 // freePort returns a port that was free on the proxy's address a moment ago;
 // nobody else uses that address.
-func (l *lab) freePort() uint16 {
-	l.t.Helper()
-	listener, err := net.Listen("tcp4", l.options.Address.String()+":0")
+func (p *testProxy) freePort() uint16 {
+	p.t.Helper()
+	listener, err := net.Listen("tcp4", p.options.Address.String()+":0")
 	if err != nil {
-		l.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
-func (l *lab) service(adjust ...func(*v1.Service)) (*v1.Service, string) {
-	number := l.freePort()
+func (p *testProxy) nodePortService(adjust ...func(*v1.Service)) (*v1.Service, string) {
+	number := p.freePort()
 	service := &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: v1.ServiceSpec{
 			Type:      v1.ServiceTypeLoadBalancer,
-			ClusterIP: at("10.78.0.9"), ClusterIPs: []string{at("10.78.0.9")},
+			ClusterIP: testAddress("10.78.0.9"), ClusterIPs: []string{testAddress("10.78.0.9")},
 			Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP, NodePort: int32(number), TargetPort: intstr.FromInt32(8080)}},
 		},
 	}
 	for _, change := range adjust {
 		change(service)
 	}
-	return service, fmt.Sprintf("%s:%d", l.options.Address, number)
+	return service, fmt.Sprintf("%s:%d", p.options.Address, number)
 }
 
-func local(service *v1.Service) {
+func localPolicy(service *v1.Service) {
 	service.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 }
 
-func sticky(service *v1.Service) {
+func clientIPAffinity(service *v1.Service) {
 	seconds := int32(60)
 	service.Spec.SessionAffinity = v1.ServiceAffinityClientIP
 	service.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
 }
 
-// backend is a pod: it serves on 127.x.y.z what EndpointSlices know as 10.x.y.z.
-type backend struct {
+// podBackend is a pod's endpoint: EndpointSlices have it as 10.x.y.z, and it serves on 127.x.y.z.
+type podBackend struct {
 	address string
 	node    string
 	ready   bool
 }
 
-func (l *lab) slice(number int32, backends ...backend) *discovery.EndpointSlice {
+func (p *testProxy) endpointSlice(number int32, backends ...podBackend) *discovery.EndpointSlice {
 	protocol, name := v1.ProtocolTCP, ""
 	slice := &discovery.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -119,14 +119,14 @@ func (l *lab) slice(number int32, backends ...backend) *discovery.EndpointSlice 
 	return slice
 }
 
-// serve accepts on the realised address of a pod until the test ends.
-func (l *lab) serve(pod string, number int32, handle func(*net.TCPConn)) {
-	l.t.Helper()
+// servePod accepts on the loopback address of a pod until the test ends.
+func (p *testProxy) servePod(pod string, number int32, handle func(*net.TCPConn)) {
+	p.t.Helper()
 	listener, err := net.Listen("tcp4", fmt.Sprintf("127%s:%d", strings.TrimPrefix(pod, "10"), number))
 	if err != nil {
-		l.t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	l.t.Cleanup(func() { listener.Close() })
+	p.t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
 			connection, err := listener.Accept()
@@ -141,15 +141,16 @@ func (l *lab) serve(pod string, number int32, handle func(*net.TCPConn)) {
 	}()
 }
 
-func says(what string) func(*net.TCPConn) {
+func answerWith(what string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) { _, _ = io.WriteString(c, what) }
 }
 
-func (l *lab) pod(host int) string { return fmt.Sprintf(at("10.78.%d.%d"), l.subnet, 100+host) }
+func (p *testProxy) podAddress(host int) string {
+	return fmt.Sprintf(testAddress("10.78.%d.%d"), p.subnet, 100+host)
+}
 
-// ask returns an error also when the connection is reset before the kernel has
-// told that it was made.
-func ask(t *testing.T, at string) (string, error) {
+// readAnswer connects and reads to the end. A reset may also be the error of the dial.
+func readAnswer(t *testing.T, at string) (string, error) {
 	t.Helper()
 	connection, err := net.DialTimeout("tcp4", at, patience)
 	if err != nil {
@@ -161,7 +162,7 @@ func ask(t *testing.T, at string) (string, error) {
 	return string(answer), err
 }
 
-func dial(t *testing.T, at string) *net.TCPConn {
+func mustDial(t *testing.T, at string) *net.TCPConn {
 	t.Helper()
 	connection, err := net.DialTimeout("tcp4", at, patience)
 	if err != nil {
@@ -171,35 +172,35 @@ func dial(t *testing.T, at string) *net.TCPConn {
 	return connection.(*net.TCPConn)
 }
 
-func TestNothingIsServedBeforeAllWasListed(t *testing.T) {
+func TestNothingIsServedBeforeInitialList(t *testing.T) {
 	t.Parallel()
-	l := &lab{t: t, subnet: 1, Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(at("127.78.1.1"))})}
-	defer l.Close()
-	service, at := l.service()
-	l.OnServiceAdd(service)
-	l.OnServiceSynced()
-	l.sync()
+	p := &testProxy{t: t, subnet: 1, Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(testAddress("127.78.1.1"))})}
+	defer p.Close()
+	service, at := p.nodePortService()
+	p.OnServiceAdd(service)
+	p.OnServiceSynced()
+	p.syncPorts()
 	if connection, err := net.Dial("tcp4", at); err == nil {
 		connection.Close()
 		t.Error("a node port was opened before the endpoints were known")
 	}
 }
 
-func TestClusterPolicySpreadsOverAllReadyEndpoints(t *testing.T) {
-	l := newLab(t, 2)
-	service, at := l.service()
-	var pods []backend
+func TestClusterPolicyUsesAllReadyEndpoints(t *testing.T) {
+	p := newTestProxy(t, 2)
+	service, at := p.nodePortService()
+	var pods []podBackend
 	for i, name := range []string{"node-1", "node-2", "node-3"} {
-		pods = append(pods, backend{l.pod(i), name, name != "node-3"})
-		l.serve(l.pod(i), 8080, says(name))
+		pods = append(pods, podBackend{p.podAddress(i), name, name != "node-3"})
+		p.servePod(p.podAddress(i), 8080, answerWith(name))
 	}
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, pods...))
-	l.sync()
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, pods...))
+	p.syncPorts()
 
 	answers := map[string]int{}
 	for range 10 {
-		answer, err := ask(t, at)
+		answer, err := readAnswer(t, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,25 +211,25 @@ func TestClusterPolicySpreadsOverAllReadyEndpoints(t *testing.T) {
 	}
 }
 
-func TestEndpointsSeeTheNodeOrWithLocalPolicyTheClient(t *testing.T) {
+func TestSourceAddressByTrafficPolicy(t *testing.T) {
 	for subnet, test := range map[int]struct {
 		adjust func(*v1.Service)
 		want   string
 	}{
-		3: {func(*v1.Service) {}, at("127.78.3.1")},
-		4: {local, at("127.78.4.77")},
+		3: {func(*v1.Service) {}, testAddress("127.78.3.1")},
+		4: {localPolicy, testAddress("127.78.4.77")},
 	} {
 		t.Run(test.want, func(t *testing.T) {
-			l := newLab(t, subnet)
-			service, at := l.service(test.adjust)
-			l.serve(l.pod(0), 8080, func(c *net.TCPConn) {
+			p := newTestProxy(t, subnet)
+			service, at := p.nodePortService(test.adjust)
+			p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
 				_, _ = io.WriteString(c, clientAddress(c).String())
 			})
-			l.OnServiceAdd(service)
-			l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}))
-			l.sync()
+			p.OnServiceAdd(service)
+			p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
+			p.syncPorts()
 
-			from := &net.TCPAddr{IP: net.IPv4(127, octet, byte(subnet), 77)}
+			from := &net.TCPAddr{IP: net.IPv4(127, testOctet, byte(subnet), 77)}
 			connection, err := (&net.Dialer{LocalAddr: from, Timeout: patience}).Dial("tcp4", at)
 			if err != nil {
 				t.Fatal(err)
@@ -241,54 +242,54 @@ func TestEndpointsSeeTheNodeOrWithLocalPolicyTheClient(t *testing.T) {
 	}
 }
 
-func TestLocalPolicyResetsWhereThereIsNoEndpoint(t *testing.T) {
-	l := newLab(t, 5)
-	service, at := l.service(local)
-	l.serve(l.pod(0), 8080, says("elsewhere"))
-	l.serve(l.pod(1), 8080, says("here"))
-	l.OnServiceAdd(service)
-	slice := l.slice(8080, backend{l.pod(0), "node-2", true})
-	l.OnEndpointSliceAdd(slice)
-	l.sync()
-	if answer, err := ask(t, at); !errors.Is(err, syscall.ECONNRESET) {
+func TestLocalPolicyWithoutEndpointResets(t *testing.T) {
+	p := newTestProxy(t, 5)
+	service, at := p.nodePortService(localPolicy)
+	p.servePod(p.podAddress(0), 8080, answerWith("elsewhere"))
+	p.servePod(p.podAddress(1), 8080, answerWith("here"))
+	p.OnServiceAdd(service)
+	slice := p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true})
+	p.OnEndpointSliceAdd(slice)
+	p.syncPorts()
+	if answer, err := readAnswer(t, at); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %q, %v; want a reset", answer, err)
 	}
 
-	l.OnEndpointSliceUpdate(slice, l.slice(8080, backend{l.pod(0), "node-2", true}, backend{l.pod(1), thisNode, true}))
-	l.sync()
+	p.OnEndpointSliceUpdate(slice, p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.syncPorts()
 	for range 3 {
-		if answer, err := ask(t, at); answer != "here" || err != nil {
+		if answer, err := readAnswer(t, at); answer != "here" || err != nil {
 			t.Errorf("got %q, %v", answer, err)
 		}
 	}
 }
 
-func TestDeadEndpointIsSkipped(t *testing.T) {
-	l := newLab(t, 6)
-	service, at := l.service()
-	l.serve(l.pod(1), 8080, says("alive"))
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}, backend{l.pod(1), thisNode, true}))
-	l.sync()
+func TestRefusingEndpointIsSkipped(t *testing.T) {
+	p := newTestProxy(t, 6)
+	service, at := p.nodePortService()
+	p.servePod(p.podAddress(1), 8080, answerWith("alive"))
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.syncPorts()
 	for range 4 {
-		if answer, err := ask(t, at); answer != "alive" || err != nil {
+		if answer, err := readAnswer(t, at); answer != "alive" || err != nil {
 			t.Errorf("got %q, %v", answer, err)
 		}
 	}
 }
 
 func TestHalfCloseIsPassedOn(t *testing.T) {
-	l := newLab(t, 7)
-	service, at := l.service()
-	l.serve(l.pod(0), 8080, func(c *net.TCPConn) {
+	p := newTestProxy(t, 7)
+	service, at := p.nodePortService()
+	p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
 		all, _ := io.ReadAll(c) // ends only if the end of the request is passed on
 		_, _ = fmt.Fprintf(c, "%d bytes", len(all))
 	})
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}))
-	l.sync()
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
+	p.syncPorts()
 
-	connection := dial(t, at)
+	connection := mustDial(t, at)
 	defer connection.Close()
 	if _, err := io.WriteString(connection, strings.Repeat("x", 1<<20)); err != nil {
 		t.Fatal(err)
@@ -301,43 +302,43 @@ func TestHalfCloseIsPassedOn(t *testing.T) {
 	}
 }
 
-func TestClientStaysWithItsEndpointIfTheServiceSaysSo(t *testing.T) {
-	l := newLab(t, 8)
-	service, at := l.service(sticky)
-	l.serve(l.pod(0), 8080, says("first"))
-	l.serve(l.pod(1), 8080, says("second"))
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}, backend{l.pod(1), thisNode, true}))
-	l.sync()
-	want, err := ask(t, at)
+func TestSessionAffinityOfConnections(t *testing.T) {
+	p := newTestProxy(t, 8)
+	service, at := p.nodePortService(clientIPAffinity)
+	p.servePod(p.podAddress(0), 8080, answerWith("first"))
+	p.servePod(p.podAddress(1), 8080, answerWith("second"))
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.syncPorts()
+	want, err := readAnswer(t, at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if got, _ := ask(t, at); got != want {
+		if got, _ := readAnswer(t, at); got != want {
 			t.Errorf("moved from %s to %s", want, got)
 		}
 	}
 }
 
-func TestServiceThatGoesTakesPortAndConnectionsAlong(t *testing.T) {
-	l := newLab(t, 9)
-	service, at := l.service()
-	l.serve(l.pod(0), 8080, func(c *net.TCPConn) {
+func TestDeletedServiceClosesPortAndConnections(t *testing.T) {
+	p := newTestProxy(t, 9)
+	service, at := p.nodePortService()
+	p.servePod(p.podAddress(0), 8080, func(c *net.TCPConn) {
 		_, _ = io.WriteString(c, "x")
 		_, _ = io.Copy(io.Discard, c)
 	})
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}))
-	l.sync()
-	open := dial(t, at)
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
+	p.syncPorts()
+	open := mustDial(t, at)
 	defer open.Close()
 	if _, err := open.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 
-	l.OnServiceDelete(service)
-	l.sync()
+	p.OnServiceDelete(service)
+	p.syncPorts()
 	if _, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the open connection: %v", err)
 	}
@@ -348,37 +349,37 @@ func TestServiceThatGoesTakesPortAndConnectionsAlong(t *testing.T) {
 	listener.Close()
 }
 
-func TestPortThatIsTakenIsTriedAgain(t *testing.T) {
-	l := newLab(t, 10)
-	service, at := l.service()
-	l.serve(l.pod(0), 8080, says("hello"))
+func TestFailedBindIsRetried(t *testing.T) {
+	p := newTestProxy(t, 10)
+	service, at := p.nodePortService()
+	p.servePod(p.podAddress(0), 8080, answerWith("hello"))
 	taken, err := net.Listen("tcp4", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.OnServiceAdd(service)
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}))
-	l.sync()
-	if !l.shouldRetry() {
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
+	p.syncPorts()
+	if !p.shouldRetry() {
 		t.Error("a failed bind is not going to be tried again")
 	}
 	taken.Close()
-	l.sync()
-	if answer, err := ask(t, at); answer != "hello" || err != nil {
+	p.syncPorts()
+	if answer, err := readAnswer(t, at); answer != "hello" || err != nil {
 		t.Errorf("got %q, %v", answer, err)
 	}
-	if l.shouldRetry() {
+	if p.shouldRetry() {
 		t.Error("there is nothing left to try again")
 	}
 }
 
-func TestSCTPIsLeftOut(t *testing.T) {
-	l := newLab(t, 11)
-	service, at := l.service(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP })
-	l.OnServiceAdd(service)
-	l.sync()
-	if len(l.unserved) != 1 || l.shouldRetry() {
-		t.Errorf("unserved %v, retry %v", l.unserved, l.shouldRetry())
+func TestSCTPIsNotServed(t *testing.T) {
+	p := newTestProxy(t, 11)
+	service, at := p.nodePortService(func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP })
+	p.OnServiceAdd(service)
+	p.syncPorts()
+	if len(p.unservedPorts) != 1 || p.shouldRetry() {
+		t.Errorf("unserved %v, retry %v", p.unservedPorts, p.shouldRetry())
 	}
 	if connection, err := net.Dial("tcp4", at); err == nil {
 		connection.Close()
@@ -387,17 +388,17 @@ func TestSCTPIsLeftOut(t *testing.T) {
 }
 
 func TestHealthCheckNodePortCountsLocalEndpoints(t *testing.T) {
-	l := newLab(t, 12)
-	health := l.freePort()
-	service, _ := l.service(local, func(s *v1.Service) { s.Spec.HealthCheckNodePort = int32(health) })
-	l.OnServiceAdd(service)
-	l.sync()
-	url := fmt.Sprintf("http://%s:%d/", l.options.Address, health)
+	p := newTestProxy(t, 12)
+	health := p.freePort()
+	service, _ := p.nodePortService(localPolicy, func(s *v1.Service) { s.Spec.HealthCheckNodePort = int32(health) })
+	p.OnServiceAdd(service)
+	p.syncPorts()
+	url := fmt.Sprintf("http://%s:%d/", p.options.Address, health)
 	expectHealth(t, url, http.StatusServiceUnavailable, 0)
 
-	l.OnEndpointSliceAdd(l.slice(8080, backend{l.pod(0), thisNode, true}, backend{l.pod(1), "node-2", true},
-		backend{l.pod(2), thisNode, false}))
-	l.sync()
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), "node-2", true},
+		podBackend{p.podAddress(2), thisNode, false}))
+	p.syncPorts()
 	expectHealth(t, url, http.StatusOK, 1)
 }
 

@@ -8,33 +8,35 @@ import (
 	"sync"
 )
 
-// splice copies both ways until both sides are done, or ctx is. The end of one
-// direction is passed on as such (half-close): a client that has sent all still
-// gets its answer. An error resets both sides, as a broken connection would.
-func splice(ctx context.Context, client, server *net.TCPConn) {
-	release := context.AfterFunc(ctx, func() { abort(client, server) })
+// spliceConnections copies in both directions until both have ended, or ctx is done. It passes a
+// half-close on: a client that has sent everything still gets its answer. An error resets both
+// connections.
+func spliceConnections(ctx context.Context, client, server *net.TCPConn) {
+	release := context.AfterFunc(ctx, func() { resetConnections(client, server) })
 	defer release()
 	var both sync.WaitGroup
-	both.Go(func() { pass(client, server) })
-	both.Go(func() { pass(server, client) })
+	both.Go(func() { copyOneWay(client, server) })
+	both.Go(func() { copyOneWay(server, client) })
 	both.Wait()
 	_ = client.Close()
 	_ = server.Close()
 }
 
-func pass(from, to *net.TCPConn) {
+// copyOneWay copies one direction and then half-closes to.
+func copyOneWay(from, to *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
 		if !errors.Is(err, net.ErrClosed) {
-			abort(from, to)
+			resetConnections(from, to)
 		}
 		return
 	}
 	if err := to.CloseWrite(); err != nil {
-		abort(from, to)
+		resetConnections(from, to)
 	}
 }
 
-func abort(connections ...*net.TCPConn) {
+// resetConnections closes connections with RST.
+func resetConnections(connections ...*net.TCPConn) {
 	for _, connection := range connections {
 		_ = connection.SetLinger(0)
 		_ = connection.Close()

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// dialTimeout is generous for loopback, where a missing endpoint refuses at once.
+	// dialTimeout is generous for loopback, where an address without a listener refuses at once.
 	dialTimeout = 2 * time.Second
-	// shortagePause is how long a socket that failed is left alone: for want of
-	// file descriptors, most likely, of which some may be free then.
-	shortagePause = 100 * time.Millisecond
+	// errorPause is the pause after a socket's error. Most likely the process has run out of file
+	// descriptors, and some may be free then.
+	errorPause = 100 * time.Millisecond
 )
 
-// tcpPort accepts on one node port.
+// tcpPort forwards the connections of one node port.
 type tcpPort struct {
 	listener *net.TCPListener
 	log      *slog.Logger
@@ -30,7 +30,7 @@ type tcpPort struct {
 	running  sync.WaitGroup
 
 	mu     sync.Mutex
-	choice choice
+	picker endpointPicker
 }
 
 func listenTCP(at netip.AddrPort, targets backends, log *slog.Logger) (forwarder, error) {
@@ -38,34 +38,33 @@ func listenTCP(at netip.AddrPort, targets backends, log *slog.Logger) (forwarder
 	if err != nil {
 		return nil, err
 	}
-	t := &tcpPort{listener: listener, log: log, choice: newChoice(targets)}
+	t := &tcpPort{listener: listener, log: log, picker: newEndpointPicker(targets)}
 	t.done, t.stop = context.WithCancel(context.Background())
-	t.running.Go(t.accept)
+	t.running.Go(t.acceptConnections)
 	return t, nil
 }
 
-// close ends the listener and the connections that came through it: the Service
-// has gone, or the node.
+// close closes the listener and its connections: the Service is deleted, or the node shuts down.
 func (t *tcpPort) close() {
 	t.stop()
 	_ = t.listener.Close()
 	t.running.Wait()
 }
 
-// set changes the endpoints for new connections. Open ones keep theirs, as
-// connections that netfilter tracks do.
-func (t *tcpPort) set(targets backends) {
+// setBackends changes the endpoints for new connections. Open connections keep their endpoints, as
+// those that netfilter tracks do.
+func (t *tcpPort) setBackends(targets backends) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.choice.change(targets)
+	t.picker.setBackends(targets)
 }
 
-func (t *tcpPort) accept() {
+func (t *tcpPort) acceptConnections() {
 	for {
 		connection, err := t.listener.AcceptTCP()
 		if t.done.Err() != nil {
 			if err == nil {
-				abort(connection)
+				resetConnections(connection)
 			}
 			return
 		}
@@ -74,38 +73,38 @@ func (t *tcpPort) accept() {
 			select {
 			case <-t.done.Done():
 				return
-			case <-time.After(shortagePause):
+			case <-time.After(errorPause):
 			}
 			continue
 		}
-		t.running.Go(func() { t.forward(connection) })
+		t.running.Go(func() { t.forwardConnection(connection) })
 	}
 }
 
-func (t *tcpPort) forward(client *net.TCPConn) {
-	server, err := t.connect(clientAddress(client))
+func (t *tcpPort) forwardConnection(client *net.TCPConn) {
+	server, err := t.dialEndpoint(clientAddress(client))
 	if err != nil {
 		t.log.Debug("connection reset", "client", client.RemoteAddr().String(), "error", err.Error())
-		abort(client) // with RST, which is what no endpoint looks like
+		resetConnections(client) // A client sees a reset from a Service without endpoints.
 		return
 	}
-	splice(t.done, client, server)
+	spliceConnections(t.done, client, server)
 }
 
 var errNoEndpoints = errors.New("no usable endpoints")
 
-// connect tries each endpoint once, in the order of whose turn it is: one that
-// has just gone refuses before the API has told of it.
-func (t *tcpPort) connect(client netip.Addr) (*net.TCPConn, error) {
+// dialEndpoint connects to the first candidate that accepts. An endpoint that has just ended
+// refuses before its EndpointSlice changes.
+func (t *tcpPort) dialEndpoint(client netip.Addr) (*net.TCPConn, error) {
 	t.mu.Lock()
-	candidates, dialer := t.choice.candidates(client), dialFrom(t.choice.sourceFor(client))
+	candidates, dialer := t.picker.candidateEndpoints(client), dialerFrom(t.picker.sourceAddressFor(client))
 	t.mu.Unlock()
 	err := errNoEndpoints
 	for _, endpoint := range candidates {
 		var connection net.Conn
 		if connection, err = dialer.DialContext(t.done, "tcp4", endpoint.String()); err == nil {
 			t.mu.Lock()
-			t.choice.chosen(client, endpoint)
+			t.picker.rememberEndpoint(client, endpoint)
 			t.mu.Unlock()
 			return connection.(*net.TCPConn), nil
 		}
@@ -113,18 +112,17 @@ func (t *tcpPort) connect(client netip.Addr) (*net.TCPConn, error) {
 	return nil, err
 }
 
-func dialFrom(source netip.Addr) net.Dialer {
-	dialer := net.Dialer{Timeout: dialTimeout, Control: lateSourcePort}
+func dialerFrom(source netip.Addr) net.Dialer {
+	dialer := net.Dialer{Timeout: dialTimeout, Control: deferSourcePort}
 	if source.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
 	}
 	return dialer
 }
 
-// lateSourcePort lets the kernel choose the source port at connect instead of at
-// bind: it then has to be unique per endpoint only, and a busy node does not run
-// out of them.
-func lateSourcePort(_, _ string, raw syscall.RawConn) error {
+// deferSourcePort has the kernel choose the source port at connect instead of at bind. The port
+// then has to be unique per endpoint only, so that a busy node does not run out of ports.
+func deferSourcePort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if controlErr := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)

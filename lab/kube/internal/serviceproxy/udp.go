@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// maxFlows bounds the flows of one port, each of which takes a socket. One more
-	// ends the one that has been silent longest: clients that ask from a new port
-	// each time, as resolvers do, would else shut out everybody.
+	// maxFlows bounds the flows of one port, each of which takes a socket. A further flow evicts
+	// the idlest one: otherwise clients that send from a new port each time, as resolvers do,
+	// would shut out all others.
 	maxFlows = 1024
-	// udpQueue is how many bytes of datagrams may wait for us in a port's socket,
-	// if the system lets us have so many. What does not fit is lost.
-	udpQueue = 1 << 20
+	// udpReadBuffer is the size of a port's receive buffer in bytes, as far as the system allows
+	// it. Datagrams that do not fit are lost.
+	udpReadBuffer = 1 << 20
 )
 
-// udpLimits say when a flow ends by itself.
+// udpLimits say when a port ends a flow.
 type udpLimits struct {
 	flows int
-	// unreplied and assured are how long it may be silent, before and after the
-	// endpoint's first answer.
+	// unreplied and assured are a flow's idle timeouts before and after the endpoint's first
+	// reply.
 	unreplied, assured time.Duration
 }
 
@@ -35,8 +35,8 @@ type udpLimits struct {
 // nf_conntrack_udp_timeout_stream), which kube-proxy leaves as they are.
 var conntrackLimits = udpLimits{flows: maxFlows, unreplied: 30 * time.Second, assured: 120 * time.Second}
 
-// udpPort forwards what is sent to one node port. It receives for all clients;
-// each flow has a socket of its own, on which the endpoint's answers come.
+// udpPort forwards the datagrams of one node port. One socket receives from all clients; each flow
+// has a socket of its own, to which the endpoint replies.
 type udpPort struct {
 	socket  *net.UDPConn
 	log     *slog.Logger
@@ -45,7 +45,7 @@ type udpPort struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	choice choice
+	picker endpointPicker
 	flows  map[netip.AddrPort]*flow
 }
 
@@ -56,8 +56,8 @@ type flow struct {
 	server   *net.UDPConn
 
 	// These are guarded by udpPort.mu.
-	heard   time.Time // when either side was, last
-	assured bool      // the endpoint has answered
+	lastActive time.Time // of either side
+	assured    bool      // the endpoint has replied
 }
 
 func listenUDP(at netip.AddrPort, targets backends, limits udpLimits, log *slog.Logger) (forwarder, error) {
@@ -65,47 +65,47 @@ func listenUDP(at netip.AddrPort, targets backends, limits udpLimits, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	_ = socket.SetReadBuffer(udpQueue)
+	_ = socket.SetReadBuffer(udpReadBuffer)
 	u := &udpPort{
 		socket: socket,
 		log:    log,
 		limits: limits,
 		done:   make(chan struct{}),
-		choice: newChoice(targets),
+		picker: newEndpointPicker(targets),
 		flows:  map[netip.AddrPort]*flow{},
 	}
-	u.running.Go(u.receive)
+	u.running.Go(u.receiveDatagrams)
 	return u, nil
 }
 
-// close ends the socket and all flows: the Service has gone, or the node.
+// close closes the socket and all flows: the Service is deleted, or the node shuts down.
 func (u *udpPort) close() {
 	close(u.done)
 	_ = u.socket.Close()
 	u.running.Wait()
 }
 
-// set changes the endpoints for new flows. Those with an endpoint that serves no
-// longer end: their clients would be talking to nobody for as long as they talk.
-func (u *udpPort) set(targets backends) {
+// setBackends changes the endpoints for new flows. It ends flows whose endpoint no longer serves:
+// they would never time out while their clients keep sending.
+func (u *udpPort) setBackends(targets backends) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.choice.change(targets)
+	u.picker.setBackends(targets)
 	for _, f := range u.flows {
 		if !targets.serving[f.endpoint] {
-			u.end(f)
+			u.endFlowLocked(f)
 		}
 	}
 }
 
-func (u *udpPort) receive() {
-	defer u.endAll()
+func (u *udpPort) receiveDatagrams() {
+	defer u.endAllFlows()
 	datagram := make([]byte, maxDatagram)
 	for {
 		n, client, err := u.socket.ReadFromUDPAddrPort(datagram)
 		switch {
 		case err == nil:
-			u.forward(client, datagram[:n])
+			u.forwardDatagram(client, datagram[:n])
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -113,21 +113,21 @@ func (u *udpPort) receive() {
 			select {
 			case <-u.done:
 				return
-			case <-time.After(shortagePause):
+			case <-time.After(errorPause):
 			}
 		}
 	}
 }
 
-// forward sends a datagram to the flow's endpoint. If the flow has ended meanwhile,
-// or is told only now that its endpoint refused an earlier datagram, this one
-// begins another.
-func (u *udpPort) forward(client netip.AddrPort, datagram []byte) {
+// forwardDatagram sends a datagram to the endpoint of the client's flow. If the flow has just
+// ended, or its socket reports now that the endpoint refused an earlier datagram, it begins
+// another flow.
+func (u *udpPort) forwardDatagram(client netip.AddrPort, datagram []byte) {
 	for range 2 {
-		f, err := u.flowOf(client)
+		f, err := u.flowFor(client)
 		if err == nil {
 			if _, err = f.server.Write(datagram); errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, net.ErrClosed) {
-				u.lose(f)
+				u.endFlow(f)
 				continue
 			}
 		}
@@ -138,33 +138,33 @@ func (u *udpPort) forward(client netip.AddrPort, datagram []byte) {
 	}
 }
 
-// flowOf is a client's flow, which may be a new one.
-func (u *udpPort) flowOf(client netip.AddrPort) (*flow, error) {
+// flowFor returns a client's flow, a new one if it has none.
+func (u *udpPort) flowFor(client netip.AddrPort) (*flow, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if f := u.flows[client]; f != nil {
-		f.heard = time.Now()
+		f.lastActive = time.Now()
 		return f, nil
 	}
-	source := u.choice.sourceFor(client.Addr())
+	source := u.picker.sourceAddressFor(client.Addr())
 	err := errNoEndpoints
-	for _, endpoint := range u.choice.candidates(client.Addr()) {
+	for _, endpoint := range u.picker.candidateEndpoints(client.Addr()) {
 		var server *net.UDPConn
 		if server, err = dialUDP(source, endpoint); err != nil {
 			continue
 		}
-		u.choice.chosen(client.Addr(), endpoint)
-		f := &flow{client: client, endpoint: endpoint, server: server, heard: time.Now()}
-		u.makeRoom()
+		u.picker.rememberEndpoint(client.Addr(), endpoint)
+		f := &flow{client: client, endpoint: endpoint, server: server, lastActive: time.Now()}
+		u.evictIdlestFlow()
 		u.flows[client] = f
-		u.running.Go(func() { u.answer(f) })
+		u.running.Go(func() { u.relayReplies(f) })
 		return f, nil
 	}
 	return nil, err
 }
 
-// dialUDP connects, so that the kernel lets only the endpoint answer, and tells
-// when there is none.
+// dialUDP returns a connected socket: the kernel takes datagrams from the endpoint only, and
+// reports when nothing listens there.
 func dialUDP(source netip.Addr, endpoint netip.AddrPort) (*net.UDPConn, error) {
 	var from *net.UDPAddr
 	if source.IsValid() {
@@ -173,36 +173,35 @@ func dialUDP(source netip.Addr, endpoint netip.AddrPort) (*net.UDPConn, error) {
 	return net.DialUDP("udp4", from, net.UDPAddrFromAddrPort(endpoint))
 }
 
-// makeRoom needs u.mu.
-func (u *udpPort) makeRoom() {
+// evictIdlestFlow makes room for one more flow, if there is none. It needs u.mu.
+func (u *udpPort) evictIdlestFlow() {
 	if len(u.flows) < u.limits.flows {
 		return
 	}
-	var silent *flow
+	var idlest *flow
 	for _, f := range u.flows {
-		if silent == nil || f.heard.Before(silent.heard) {
-			silent = f
+		if idlest == nil || f.lastActive.Before(idlest.lastActive) {
+			idlest = f
 		}
 	}
-	u.end(silent)
+	u.endFlowLocked(idlest)
 }
 
-// answer passes an endpoint's answers back, from the node port, until the flow
-// ends.
-func (u *udpPort) answer(f *flow) {
-	defer u.lose(f)
+// relayReplies sends an endpoint's replies to the client, from the node port, until the flow ends.
+func (u *udpPort) relayReplies(f *flow) {
+	defer u.endFlow(f)
 	raw, err := f.server.SyscallConn()
 	if err != nil {
 		return
 	}
 	for {
-		expires := u.expires(f)
+		expires := u.flowExpiry(f)
 		if !time.Now().Before(expires) || f.server.SetReadDeadline(expires) != nil {
 			return
 		}
-		err := receiveOne(raw, func(datagram []byte) {
-			u.answered(f)
-			_, _ = u.socket.WriteToUDPAddrPort(datagram, f.client) // One that cannot be sent is lost, as datagrams may be.
+		err := receiveDatagram(raw, func(datagram []byte) {
+			u.recordReply(f)
+			_, _ = u.socket.WriteToUDPAddrPort(datagram, f.client) // A datagram may be lost.
 		})
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // refused, or closed
 			return
@@ -210,68 +209,69 @@ func (u *udpPort) answer(f *flow) {
 	}
 }
 
-func (u *udpPort) expires(f *flow) time.Time {
+// flowExpiry returns when the flow times out unless there is further traffic.
+func (u *udpPort) flowExpiry(f *flow) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if f.assured {
-		return f.heard.Add(u.limits.assured)
+		return f.lastActive.Add(u.limits.assured)
 	}
-	return f.heard.Add(u.limits.unreplied)
+	return f.lastActive.Add(u.limits.unreplied)
 }
 
-func (u *udpPort) answered(f *flow) {
+func (u *udpPort) recordReply(f *flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	f.heard, f.assured = time.Now(), true
+	f.lastActive, f.assured = time.Now(), true
 }
 
-func (u *udpPort) lose(f *flow) {
+func (u *udpPort) endFlow(f *flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.end(f)
+	u.endFlowLocked(f)
 }
 
-func (u *udpPort) endAll() {
+func (u *udpPort) endAllFlows() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, f := range u.flows {
-		u.end(f)
+		u.endFlowLocked(f)
 	}
 }
 
-// end needs u.mu. The flow's goroutine notices, and so does who sends in it.
-func (u *udpPort) end(f *flow) {
+// endFlowLocked removes a flow and closes its socket, which ends relayReplies and fails a
+// concurrent forwardDatagram. It needs u.mu.
+func (u *udpPort) endFlowLocked(f *flow) {
 	if u.flows[f.client] == f {
 		delete(u.flows, f.client)
 	}
 	_ = f.server.Close()
 }
 
-// maxDatagram is more than UDP can carry.
+// maxDatagram is more bytes than a UDP datagram can carry.
 const maxDatagram = 1 << 16
 
-// datagrams lends buffers to flows that have something to read: a thousand that
-// wait have none.
-var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+// datagramBuffers has buffers for flows with a datagram to read: a thousand idle flows need none.
+var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// receiveOne waits for a datagram on a socket and has it handled: not while the
-// socket is being read, for which its Close would wait.
-func receiveOne(raw syscall.RawConn, handle func([]byte)) error {
+// receiveDatagram waits for a datagram on a socket, and calls handle with it. It calls handle
+// after raw.Read has returned, since Close of the socket waits for that.
+func receiveDatagram(raw syscall.RawConn, handle func([]byte)) error {
 	var buffer *[maxDatagram]byte
 	var n int
 	var err error
 	waitErr := raw.Read(func(fd uintptr) (done bool) {
-		buffer = datagrams.Get().(*[maxDatagram]byte)
+		buffer = datagramBuffers.Get().(*[maxDatagram]byte)
 		n, err = unix.Read(int(fd), buffer[:])
 		if err != nil {
-			datagrams.Put(buffer)
+			datagramBuffers.Put(buffer)
 		}
-		return !errors.Is(err, unix.EAGAIN) // It does not block, and so is not interrupted.
+		return !errors.Is(err, unix.EAGAIN) // No EINTR: the socket does not block.
 	})
 	if err := errors.Join(waitErr, err); err != nil {
 		return err
 	}
-	defer datagrams.Put(buffer)
+	defer datagramBuffers.Put(buffer)
 	handle(buffer[:n])
 	return nil
 }

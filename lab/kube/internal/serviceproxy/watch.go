@@ -2,7 +2,6 @@ package serviceproxy
 
 import (
 	"context"
-	"log/slog"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -12,26 +11,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/proxy/apis"
 	"k8s.io/kubernetes/pkg/proxy/config"
-
-	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-func (o Options) withDefaults() Options {
-	if o.Topology == nil {
-		o.Topology = func() map[string]string { return nil }
-	}
-	if o.Realise == nil {
-		o.Realise = podnet.Realised
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
-
-// Run watches Services and EndpointSlices until ctx is done. Its selectors are
-// kube-proxy's (cmd/kube-proxy/app/server.go, ProxyServer.Run): headless Services
-// and those of another proxy are none of its business.
+// Run watches Services and EndpointSlices, and forwards, until ctx is done. The selectors are
+// kube-proxy's (cmd/kube-proxy/app/server.go, ProxyServer.Run): they leave out headless Services
+// and those of another proxy.
 func (p *Proxy) Run(ctx context.Context, client kubernetes.Interface) {
 	services := informers.NewSharedInformerFactoryWithOptions(client, 0,
 		informers.WithTransform(withoutManagedFields),
@@ -56,6 +40,7 @@ func (p *Proxy) Run(ctx context.Context, client kubernetes.Interface) {
 	p.Sync(ctx)
 }
 
+// withoutManagedFields is an informer's transform that saves memory.
 func withoutManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetManagedFields(nil)
