@@ -28,53 +28,55 @@ its volumes, besides an empty file system that goes with the container.
              with that code
 `
 
-// call is one command that is being executed.
-type call struct {
+// commandCall is one call of a simulated command.
+type commandCall struct {
 	interp.HandlerContext
-	process *process
-	flags   string   // the letters of its options
-	operand []string // the rest
+	process  *process
+	flags    string   // the letters of its options
+	operands []string // the rest
 }
 
-// command has options if it has letters for them.
-type command struct {
-	do      func(context.Context, *call) error
+// simulatedCommand is a command that containers have. letters are its options.
+type simulatedCommand struct {
+	run     func(context.Context, *commandCall) error
 	letters string
 }
 
-var commands = map[string]command{
-	"cat":      {do: cat},
-	"cd":       {do: cd},
-	"date":     {do: func(_ context.Context, c *call) error { return c.print(time.Now().UTC().Format(time.UnixDate)) }},
-	"env":      {do: func(_ context.Context, c *call) error { return c.print(c.exported()...) }},
-	"help":     {do: func(_ context.Context, c *call) error { return c.print(strings.TrimSuffix(helpText, "\n")) }},
-	"hostname": {do: func(_ context.Context, c *call) error { return c.print(c.process.hostname) }},
-	"ls":       {do: ls, letters: "1aAl"},
-	"mkdir":    {do: func(_ context.Context, c *call) error { return c.forEach(c.process.files.mkdirAll) }, letters: "p"},
-	"pwd":      {do: func(_ context.Context, c *call) error { return c.print(c.Dir) }},
-	"rm":       {do: rm, letters: "rRf"},
-	"sleep":    {do: sleep},
-	"touch":    {do: func(_ context.Context, c *call) error { return c.forEach(c.process.files.touch) }},
+var simulatedCommands = map[string]simulatedCommand{
+	"cat": {run: runCat},
+	"cd":  {run: runCd},
+	"date": {run: func(_ context.Context, c *commandCall) error {
+		return c.printLines(time.Now().UTC().Format(time.UnixDate))
+	}},
+	"env":      {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.exportedVariables()...) }},
+	"help":     {run: func(_ context.Context, c *commandCall) error { return c.printLines(strings.TrimSuffix(helpText, "\n")) }},
+	"hostname": {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.process.hostname) }},
+	"ls":       {run: runLs, letters: "1aAl"},
+	"mkdir":    {run: func(_ context.Context, c *commandCall) error { return c.forEachFile(c.process.files.mkdirAll) }, letters: "p"},
+	"pwd":      {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.Dir) }},
+	"rm":       {run: runRm, letters: "rRf"},
+	"sleep":    {run: runSleep},
+	"touch":    {run: func(_ context.Context, c *commandCall) error { return c.forEachFile(c.process.files.touchFile) }},
 }
 
-// shells are all the same one.
-var shells = []string{"sh", "ash", "bash", "dash"}
+// shellNames are names of the same shell.
+var shellNames = []string{"sh", "ash", "bash", "dash"}
 
-// command executes what is no builtin of the interpreter's.
-func (p *process) command(ctx context.Context, argv []string) error {
-	c := &call{HandlerContext: interp.HandlerCtx(ctx), process: p, operand: argv[1:]}
+// runCommand runs a command that is not a builtin of the interpreter.
+func (p *process) runCommand(ctx context.Context, argv []string) error {
+	c := &commandCall{HandlerContext: interp.HandlerCtx(ctx), process: p, operands: argv[1:]}
 	name := path.Base(argv[0])
-	found, known := commands[name]
-	if slices.Contains(shells, name) {
-		found, known = command{do: func(context.Context, *call) error { return errors.New(onlyScripts) }}, true
+	found, known := simulatedCommands[name]
+	if slices.Contains(shellNames, name) {
+		found, known = simulatedCommand{run: func(context.Context, *commandCall) error { return errors.New(noShellText) }}, true
 	}
 	if !known {
 		_, _ = fmt.Fprintf(c.Stderr, "sh: %s: not found: this is a simulated container and its image is not run; help lists what works\n", name)
-		return interp.ExitStatus(exitNotFound)
+		return interp.ExitStatus(exitCodeNotFound)
 	}
 	err := c.takeOptions(found.letters)
 	if err == nil {
-		err = found.do(ctx, c)
+		err = found.run(ctx, c)
 	}
 	var exited interp.ExitStatus
 	if err == nil || errors.As(err, &exited) {
@@ -87,10 +89,11 @@ func (p *process) command(ctx context.Context, argv []string) error {
 	return interp.ExitStatus(1)
 }
 
-func (c *call) takeOptions(letters string) error {
-	for letters != "" && len(c.operand) > 0 && len(c.operand[0]) > 1 && c.operand[0][0] == '-' {
-		option := c.operand[0]
-		c.operand = c.operand[1:]
+// takeOptions moves the options from the operands to the flags.
+func (c *commandCall) takeOptions(letters string) error {
+	for letters != "" && len(c.operands) > 0 && len(c.operands[0]) > 1 && c.operands[0][0] == '-' {
+		option := c.operands[0]
+		c.operands = c.operands[1:]
 		if option == "--" {
 			break
 		}
@@ -102,14 +105,14 @@ func (c *call) takeOptions(letters string) error {
 	return nil
 }
 
-func (c *call) path(name string) string {
+func (c *commandCall) absolutePath(name string) string {
 	if path.IsAbs(name) {
 		return name
 	}
 	return path.Join(c.Dir, name)
 }
 
-func (c *call) print(lines ...string) error {
+func (c *commandCall) printLines(lines ...string) error {
 	for _, line := range lines {
 		if _, err := fmt.Fprintln(c.Stdout, line); err != nil {
 			return err
@@ -118,21 +121,22 @@ func (c *call) print(lines ...string) error {
 	return nil
 }
 
-// forEach goes on after an error, as these commands do, and returns the first.
-func (c *call) forEach(do func(string) error) (first error) {
-	if len(c.operand) == 0 {
+// forEachFile calls do with the absolute path of each operand. As these commands do, it goes on
+// after an error, and returns the first.
+func (c *commandCall) forEachFile(do func(string) error) (first error) {
+	if len(c.operands) == 0 {
 		return fmt.Errorf("the name of a file is needed")
 	}
-	for _, name := range c.operand {
-		if err := do(c.path(name)); err != nil && first == nil {
+	for _, name := range c.operands {
+		if err := do(c.absolutePath(name)); err != nil && first == nil {
 			first = err
 		}
 	}
 	return first
 }
 
-// exported is the environment that a command is started with, sorted.
-func (c *call) exported() []string {
+// exportedVariables returns the environment that a command is started with, sorted.
+func (c *commandCall) exportedVariables() []string {
 	last := map[string]expand.Variable{}
 	for name, variable := range c.Env.Each {
 		last[name] = variable
@@ -147,13 +151,13 @@ func (c *call) exported() []string {
 	return list
 }
 
-func cat(_ context.Context, c *call) error {
-	if len(c.operand) == 0 && c.Stdin != nil {
+func runCat(_ context.Context, c *commandCall) error {
+	if len(c.operands) == 0 && c.Stdin != nil {
 		_, err := io.Copy(c.Stdout, c.Stdin)
 		return err
 	}
-	return c.forEach(func(name string) error {
-		file, err := c.process.files.open(name, os.O_RDONLY, 0)
+	return c.forEachFile(func(name string) error {
+		file, err := c.process.files.openFile(name, os.O_RDONLY, 0)
 		if err != nil {
 			return err
 		}
@@ -163,13 +167,13 @@ func cat(_ context.Context, c *call) error {
 	})
 }
 
-// cd is not the interpreter's, which would ask for the real machine's directory.
-func cd(_ context.Context, c *call) error {
+// runCd replaces the interpreter's cd, which would look for the real machine's directory.
+func runCd(_ context.Context, c *commandCall) error {
 	to := "/"
-	if len(c.operand) > 0 {
-		to = path.Clean(c.path(c.operand[0]))
+	if len(c.operands) > 0 {
+		to = path.Clean(c.absolutePath(c.operands[0]))
 	}
-	info, err := c.process.files.stat(to, true)
+	info, err := c.process.files.statFile(to, true)
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is not a directory", to)
 	}
@@ -179,18 +183,18 @@ func cd(_ context.Context, c *call) error {
 	return err
 }
 
-func ls(_ context.Context, c *call) error {
-	if len(c.operand) == 0 {
-		c.operand = []string{c.Dir}
+func runLs(_ context.Context, c *commandCall) error {
+	if len(c.operands) == 0 {
+		c.operands = []string{c.Dir}
 	}
 	show := func(info fs.FileInfo, name string) error {
 		if strings.Contains(c.flags, "l") {
 			name = fmt.Sprintf("%s %8d %s %s", info.Mode(), info.Size(), info.ModTime().UTC().Format("Jan _2 15:04"), name)
 		}
-		return c.print(name)
+		return c.printLines(name)
 	}
-	return c.forEach(func(name string) error {
-		info, err := c.process.files.stat(name, true)
+	return c.forEachFile(func(name string) error {
+		info, err := c.process.files.statFile(name, true)
 		if err != nil {
 			return err
 		}
@@ -202,8 +206,8 @@ func ls(_ context.Context, c *call) error {
 			if strings.HasPrefix(entry.Name(), ".") && !strings.ContainsAny(c.flags, "aA") {
 				continue
 			}
-			info, err := c.process.files.stat(path.Join(name, entry.Name()), false)
-			if err != nil { // a volume that is not opened: its place is there
+			info, err := c.process.files.statFile(path.Join(name, entry.Name()), false)
+			if err != nil { // Of a volume that is not opened only the mount point is there.
 				info, err = entry.Info()
 			}
 			if err == nil {
@@ -217,24 +221,24 @@ func ls(_ context.Context, c *call) error {
 	})
 }
 
-func rm(_ context.Context, c *call) error {
+func runRm(_ context.Context, c *commandCall) error {
 	force := strings.Contains(c.flags, "f")
-	if force && len(c.operand) == 0 {
+	if force && len(c.operands) == 0 {
 		return nil
 	}
-	return c.forEach(func(name string) error {
-		if _, err := c.process.files.stat(name, false); err != nil && force {
+	return c.forEachFile(func(name string) error {
+		if _, err := c.process.files.statFile(name, false); err != nil && force {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		return c.process.files.remove(name, strings.ContainsAny(c.flags, "rR"))
+		return c.process.files.removeFile(name, strings.ContainsAny(c.flags, "rR"))
 	})
 }
 
-// sleep takes seconds, as POSIX has it, a duration with its unit, or infinity.
-func sleep(ctx context.Context, c *call) error {
-	text := strings.Join(c.operand, " ")
+// runSleep takes seconds, as POSIX says, or a duration with its unit, or "infinity".
+func runSleep(ctx context.Context, c *commandCall) error {
+	text := strings.Join(c.operands, " ")
 	if text == "infinity" {
 		<-ctx.Done()
 		return ctx.Err()
@@ -244,7 +248,7 @@ func sleep(ctx context.Context, c *call) error {
 	}
 	duration, err := time.ParseDuration(text)
 	if err != nil {
-		return fmt.Errorf("%q is no duration", strings.Join(c.operand, " "))
+		return fmt.Errorf("%q is no duration", strings.Join(c.operands, " "))
 	}
 	timer := time.NewTimer(duration)
 	defer timer.Stop()

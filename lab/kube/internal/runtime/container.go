@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// exitKilled is what a process that SIGKILL ended reports: 128 + 9.
-	exitKilled = 137
+	// exitCodeKilled is that of a process that SIGKILL has ended: 128 + 9.
+	exitCodeKilled = 137
 
 	reasonCompleted = "Completed"
 	reasonError     = "Error"
 )
 
+// container is a simulated container. Runtime.mu guards it.
 type container struct {
 	id      string
 	sandbox *sandbox
 	config  *runtimeapi.ContainerConfig
-	ports   []port
-	// spec is what the pod's author wrote, as far as the node knows the pod.
-	spec    authored
+	ports   []containerPort
+	// spec comes from the pod's spec, if the node knows the pod.
+	spec    containerSpec
 	logPath string
 
 	state      runtimeapi.ContainerState
@@ -37,18 +38,18 @@ type container struct {
 	reason     string
 	message    string
 
-	// log and server are there while the container runs.
+	// log and server are set while the container runs.
 	log    *logFile
 	server *portServer
 	// exited is closed when the container has ended.
 	exited chan struct{}
-	// commands are those that run in it.
+	// commands are the exec commands that run in it.
 	commands sync.WaitGroup
-	disk     disk
+	quota    diskQuota
 }
 
-// CreateContainer records a container. Its ports come from an annotation of the
-// kubelet's, because CRI itself names only host ports.
+// CreateContainer creates a container. Its ports come from an annotation that the kubelet sets,
+// because CRI itself has host ports only.
 func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (string, error) {
 	ports, err := declaredPorts(config, sandboxConfig)
 	if err != nil {
@@ -68,7 +69,7 @@ func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *r
 		sandbox:   s,
 		config:    config,
 		ports:     ports,
-		spec:      authoredOf(r.options.Pod(s.config.GetMetadata().GetUid()), config.GetMetadata().GetName()),
+		spec:      containerSpecOf(r.options.Pod(s.config.GetMetadata().GetUid()), config.GetMetadata().GetName()),
 		state:     runtimeapi.ContainerState_CONTAINER_CREATED,
 		createdAt: time.Now(),
 		exited:    make(chan struct{}),
@@ -80,9 +81,8 @@ func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *r
 	return c.id, nil
 }
 
-// StartContainer opens the container's log and ports. A port that cannot be
-// bound is the container's failure, not the runtime's: it exits with the reason,
-// as a process in a real container would.
+// StartContainer opens the container's log and ports. If a port cannot be bound, the container
+// fails and not the call: it exits with the reason, as a process in a real container would.
 func (r *Runtime) StartContainer(_ context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,23 +99,23 @@ func (r *Runtime) StartContainer(_ context.Context, id string) error {
 	}
 	c.log, c.state, c.startedAt = log, runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
 
-	if c.spec.init {
-		log.write(stdout, fmt.Sprintf("simulated init container %s: nothing to do", c.name()))
-		r.ended(c, 0, "")
+	if c.spec.isInit {
+		log.writeLine(stdout, fmt.Sprintf("simulated init container %s: nothing to do", c.containerName()))
+		r.endContainerLocked(c, 0, "")
 		return nil
 	}
-	server, err := r.serve(c)
+	server, err := r.startPorts(c)
 	if err != nil {
-		log.write(stderr, err.Error())
-		r.ended(c, 1, err.Error())
+		log.writeLine(stderr, err.Error())
+		r.endContainerLocked(c, 1, err.Error())
 		return nil
 	}
 	c.server = server
 	return nil
 }
 
-// StopContainer ends a container as SIGTERM and, after the grace period, SIGKILL
-// would: new connections are refused at once, requests in progress may finish.
+// StopContainer ends a container as SIGTERM and, after the grace period, SIGKILL would: new
+// connections are refused at once, requests in progress may finish.
 func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64) error {
 	r.mu.Lock()
 	c := r.containers[id]
@@ -127,28 +127,29 @@ func (r *Runtime) StopContainer(_ context.Context, id string, graceSeconds int64
 	r.mu.Unlock()
 
 	if graceSeconds <= 0 {
-		r.kill(c)
+		r.killContainer(c)
 		return nil
 	}
 	code := int32(0)
-	if server != nil && !server.drain(time.Duration(graceSeconds)*time.Second) {
-		code = exitKilled
+	if server != nil && !server.drainRequests(time.Duration(graceSeconds)*time.Second) {
+		code = exitCodeKilled
 	}
-	r.end(c, code, "")
+	r.endContainer(c, code, "")
 	return nil
 }
 
-func (r *Runtime) kill(c *container) { r.end(c, exitKilled, "") }
+func (r *Runtime) killContainer(c *container) { r.endContainer(c, exitCodeKilled, "") }
 
-func (r *Runtime) end(c *container, code int32, message string) {
+func (r *Runtime) endContainer(c *container, code int32, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended(c, code, message)
+	r.endContainerLocked(c, code, message)
 }
 
-// ended needs r.mu. A container that was never started ends like one that was
-// killed; one that has ended stays as it is.
-func (r *Runtime) ended(c *container, code int32, message string) {
+// endContainerLocked makes a container exited, whether it was started or not, closes its ports and
+// log, and removes its scratch files once its commands have ended. A container that has exited
+// stays as it is. It needs r.mu.
+func (r *Runtime) endContainerLocked(c *container, code int32, message string) {
 	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
 		return
 	}
@@ -165,25 +166,25 @@ func (r *Runtime) ended(c *container, code int32, message string) {
 		c.log.close()
 	}
 	close(c.exited)
-	r.cleaning.Go(func() {
+	r.scratchRemovals.Go(func() {
 		c.commands.Wait()
 		r.removeScratch(c.id)
 	})
-	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.name(), "exitCode", code, "message", message)
+	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.containerName(), "exitCode", code, "message", message)
 }
 
-// RemoveContainer forgets a container, ending it first if need be.
+// RemoveContainer removes a container, and kills it first if it runs.
 func (r *Runtime) RemoveContainer(_ context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.containers[id]; c != nil {
-		r.ended(c, exitKilled, "")
+		r.endContainerLocked(c, exitCodeKilled, "")
 		delete(r.containers, id)
 	}
 	return nil
 }
 
-// ListContainers lists the containers that the filter lets through.
+// ListContainers lists the containers that match the filter.
 func (r *Runtime) ListContainers(_ context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,16 +193,16 @@ func (r *Runtime) ListContainers(_ context.Context, filter *runtimeapi.Container
 		if filter.GetId() != "" && filter.GetId() != c.id ||
 			filter.GetPodSandboxId() != "" && filter.GetPodSandboxId() != c.sandbox.id ||
 			filter.GetState() != nil && filter.GetState().GetState() != c.state ||
-			!selects(filter.GetLabelSelector(), c.config.GetLabels()) {
+			!matchesLabels(filter.GetLabelSelector(), c.config.GetLabels()) {
 			continue
 		}
 		list = append(list, &runtimeapi.Container{
 			Id:           c.id,
 			PodSandboxId: c.sandbox.id,
 			Metadata:     c.config.GetMetadata(),
-			Image:        &runtimeapi.ImageSpec{Image: c.image()},
-			ImageRef:     imageID(c.image()),
-			ImageId:      imageID(c.image()),
+			Image:        &runtimeapi.ImageSpec{Image: c.imageName()},
+			ImageRef:     imageID(c.imageName()),
+			ImageId:      imageID(c.imageName()),
 			State:        c.state,
 			CreatedAt:    unixNano(c.createdAt),
 			Labels:       c.config.GetLabels(),
@@ -211,7 +212,7 @@ func (r *Runtime) ListContainers(_ context.Context, filter *runtimeapi.Container
 	return list, nil
 }
 
-// ContainerStatus tells how a container is, or how it ended.
+// ContainerStatus returns a container's state, or how it has ended.
 func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,9 +228,9 @@ func (r *Runtime) ContainerStatus(_ context.Context, id string, _ bool) (*runtim
 		StartedAt:   unixNano(c.startedAt),
 		FinishedAt:  unixNano(c.finishedAt),
 		ExitCode:    c.exitCode,
-		Image:       &runtimeapi.ImageSpec{Image: c.image()},
-		ImageRef:    imageID(c.image()),
-		ImageId:     imageID(c.image()),
+		Image:       &runtimeapi.ImageSpec{Image: c.imageName()},
+		ImageRef:    imageID(c.imageName()),
+		ImageId:     imageID(c.imageName()),
 		Reason:      c.reason,
 		Message:     c.message,
 		Labels:      c.config.GetLabels(),
@@ -249,7 +250,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, id string, _ *runt
 	return nil
 }
 
-// ReopenContainerLog starts a new log file after the kubelet moved the old one.
+// ReopenContainerLog starts a new log file after the kubelet has renamed the old one.
 func (r *Runtime) ReopenContainerLog(_ context.Context, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,15 +264,15 @@ func (r *Runtime) ReopenContainerLog(_ context.Context, id string) error {
 	return c.log.reopen()
 }
 
-func (c *container) name() string { return c.config.GetMetadata().GetName() }
+func (c *container) containerName() string { return c.config.GetMetadata().GetName() }
 
 func (c *container) podName() string {
 	pod := c.sandbox.config.GetMetadata()
 	return pod.GetNamespace() + "/" + pod.GetName()
 }
 
-// image prefers what the pod's author wrote to what the image resolved to.
-func (c *container) image() string {
+// imageName returns the image as the pod's spec names it, or else as it was resolved.
+func (c *container) imageName() string {
 	if written := c.config.GetImage().GetUserSpecifiedImage(); written != "" {
 		return written
 	}

@@ -20,12 +20,12 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// maxOutput bounds what ExecSync keeps of a command's output.
+// maxOutput bounds the bytes that ExecSync keeps of a command's output.
 const maxOutput = 1 << 20
 
-// ExecSync runs a command for an exec probe or hook. An exit code other than 0 is
-// a k8s.io/utils/exec.CodeExitError, and a timeout is ErrCommandTimedOut of
-// k8s.io/cri-client: the kubelet's prober tells failures from errors by them.
+// ExecSync runs a command for an exec probe or hook. For an exit code other than 0 it returns a
+// k8s.io/utils/exec.CodeExitError, for a timeout ErrCommandTimedOut of k8s.io/cri-client: by these
+// the kubelet's prober distinguishes failures from errors.
 func (r *Runtime) ExecSync(ctx context.Context, id string, argv []string, timeout time.Duration) ([]byte, []byte, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -33,49 +33,50 @@ func (r *Runtime) ExecSync(ctx context.Context, id string, argv []string, timeou
 		defer cancel()
 	}
 	var stdout, stderr limitedBuffer
-	code, err := r.execute(ctx, id, argv, nil, &stdout, &stderr)
+	code, err := r.execCommand(ctx, id, argv, nil, &stdout, &stderr)
 	switch {
 	case err != nil:
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %q timed out after %s", remote.ErrCommandTimedOut, strings.Join(argv, " "), timeout)
 	case code != 0:
-		err = exitError(argv, code, string(stderr.kept))
+		err = newExitError(argv, code, string(stderr.data))
 	}
-	return stdout.kept, stderr.kept, err
+	return stdout.data, stderr.data, err
 }
 
-func exitError(argv []string, code int, said string) error {
+// newExitError returns the error that the kubelet expects of a command that has failed.
+func newExitError(argv []string, code int, stderr string) error {
 	text := fmt.Sprintf("command '%s' exited with %d", strings.Join(argv, " "), code)
-	if said != "" {
-		text += ": " + said
+	if stderr != "" {
+		text += ": " + stderr
 	}
 	return utilexec.CodeExitError{Err: errors.New(text), Code: code}
 }
 
-// execute runs a command until it ends, ctx is done or the container ends, and
-// returns its exit code.
-func (r *Runtime) execute(ctx context.Context, id string, argv []string, stdin *os.File, stdout, stderr io.Writer) (int, error) {
+// execCommand runs a command and returns its exit code. The command also ends when ctx is done or
+// the container ends.
+func (r *Runtime) execCommand(ctx context.Context, id string, argv []string, stdin *os.File, stdout, stderr io.Writer) (int, error) {
 	if len(argv) > 0 && path.Base(argv[0]) == "exit" {
 		return r.exitByCommand(id, argv[1:], stdout, stderr)
 	}
 	r.mu.Lock()
-	c, err := r.running(id)
+	c, err := r.runningContainerLocked(id)
 	if err == nil {
-		c.commands.Add(1) // Under r.mu: to a container that has ended none is added.
+		c.commands.Add(1) // Under r.mu, so that a container that has ended gets no more commands.
 	}
 	r.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}
 	defer c.commands.Done()
-	ctx, cancel := c.whileRunning(ctx)
+	ctx, cancel := c.contextWhileRunning(ctx)
 	defer cancel()
 	if stdin != nil {
 		defer context.AfterFunc(ctx, func() { _ = stdin.Close() })()
 	}
 	files, err := r.openRootFS(c)
 	if err != nil {
-		return 0, fmt.Errorf("files of container %s: %w", c.name(), err)
+		return 0, fmt.Errorf("files of container %s: %w", c.containerName(), err)
 	}
 	defer files.close()
 	p := &process{
@@ -86,29 +87,30 @@ func (r *Runtime) execute(ctx context.Context, id string, argv []string, stdin *
 	for _, variable := range c.config.GetEnvs() {
 		p.environment = append(p.environment, variable.GetKey()+"="+string(variable.GetValue()))
 	}
-	return p.execute(ctx, argv), nil
+	return p.runArgv(ctx, argv), nil
 }
 
+// runningContainer returns a container if it runs.
 func (r *Runtime) runningContainer(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.running(id)
+	return r.runningContainerLocked(id)
 }
 
-// running needs r.mu.
-func (r *Runtime) running(id string) (*container, error) {
+// runningContainerLocked returns a container if it runs. It needs r.mu.
+func (r *Runtime) runningContainerLocked(id string) (*container, error) {
 	c := r.containers[id]
 	if c == nil {
 		return nil, notFound("container", id)
 	}
 	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return nil, status.Errorf(codes.FailedPrecondition, "container %s of pod %s is not running", c.name(), c.podName())
+		return nil, status.Errorf(codes.FailedPrecondition, "container %s of pod %s is not running", c.containerName(), c.podName())
 	}
 	return c, nil
 }
 
-// whileRunning is done when the container has ended.
-func (c *container) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
+// contextWhileRunning returns a context that is done once the container has ended.
+func (c *container) contextWhileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer cancel()
@@ -120,7 +122,7 @@ func (c *container) whileRunning(ctx context.Context) (context.Context, context.
 	return ctx, cancel
 }
 
-// exitByCommand ends the container, as POST /exit does.
+// exitByCommand carries out the command exit: it ends the container, as POST /exit does.
 func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writer) (int, error) {
 	c, err := r.runningContainer(id)
 	if err != nil {
@@ -128,24 +130,24 @@ func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writ
 	}
 	text := cmp.Or(strings.Join(argv, " "), "0")
 	if code, err := strconv.ParseUint(text, 10, 8); err == nil {
-		_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.name(), code)
-		r.end(c, int32(code), "asked to exit by a command")
+		_, _ = fmt.Fprintf(stdout, "container %s exits with code %d\n", c.containerName(), code)
+		r.endContainer(c, int32(code), "asked to exit by a command")
 		return 0, nil
 	}
 	_, _ = fmt.Fprintf(stderr, "exit: %q: a number from 0 to 255 is needed\n", text)
-	return exitUsage, nil
+	return exitCodeUsage, nil
 }
 
-// limitedBuffer keeps the first part and drops the rest.
-type limitedBuffer struct{ kept []byte }
+// limitedBuffer keeps the first maxOutput bytes and drops the rest.
+type limitedBuffer struct{ data []byte }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	b.kept = append(b.kept, p[:min(len(p), maxOutput-len(b.kept))]...)
+	b.data = append(b.data, p[:min(len(p), maxOutput-len(b.data))]...)
 	return len(p), nil
 }
 
 // Exec implements streaming.Runtime for kubectl exec.
-func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (s streamRuntime) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	var stdin *os.File
 	if in != nil {
 		reader, writer, failed := os.Pipe()
@@ -159,14 +161,14 @@ func (s streams) Exec(ctx context.Context, id string, argv []string, in io.Reade
 			_ = writer.Close()
 		}()
 	}
-	code, failed := s.runtime.execute(ctx, id, argv, stdin, orDiscard(out), orDiscard(err))
+	code, failed := s.runtime.execCommand(ctx, id, argv, stdin, writerOrDiscard(out), writerOrDiscard(err))
 	if failed == nil && code != 0 {
-		failed = exitError(argv, code, "")
+		failed = newExitError(argv, code, "")
 	}
 	return failed
 }
 
-func orDiscard(wanted io.Writer) io.Writer {
+func writerOrDiscard(wanted io.Writer) io.Writer {
 	if wanted == nil {
 		return io.Discard
 	}

@@ -16,38 +16,37 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// box is a running container with volumes: /config and /config/inner like a
-// ConfigMap's, read-only and with the links that the kubelet makes; /data, which
-// may be written; and the file /etc/hosts.
-type box struct {
-	*node
+// testContainer is a running container with mounts: /config like a ConfigMap's, read-only and with
+// the kubelet's links; /data, which is writable; the file /etc/hosts; and the hostPath /machine.
+type testContainer struct {
+	*testNode
 	id    string
 	state string
-	// outside is a folder of the real machine, with the file secret in it.
+	// outside is the folder of the real machine that is mounted, with the file secret in it.
 	outside string
 }
 
-func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
+func newTestContainer(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *testContainer {
 	t.Helper()
-	b := &box{state: t.TempDir(), outside: t.TempDir()}
-	b.node = newNode(t, subnet, func(o *Options) { o.StateDirectory = b.state })
-	b.must(os.WriteFile(filepath.Join(b.outside, "secret"), []byte("SECRET"), 0o644))
-	config, data := b.volume("config"), b.volume("data")
-	b.must(os.MkdirAll(filepath.Join(config, "..2026"), 0o755))
-	b.must(os.MkdirAll(data, 0o755))
-	b.must(os.WriteFile(filepath.Join(config, "..2026", "greeting"), []byte("hello\n"), 0o644))
-	b.must(os.Symlink("..2026", filepath.Join(config, "..data")))
-	b.must(os.Symlink("..data/greeting", filepath.Join(config, "greeting")))
-	b.must(os.Symlink(b.outside, filepath.Join(data, "absolute")))
-	b.must(os.Symlink("../../../../../../../..", filepath.Join(data, "upwards")))
-	hosts := filepath.Join(b.state, "pods", "uid", "etc-hosts")
-	b.must(os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"), 0o644))
+	c := &testContainer{state: t.TempDir(), outside: t.TempDir()}
+	c.testNode = newTestNode(t, subnet, func(o *Options) { o.StateDirectory = c.state })
+	c.mustSucceed(os.WriteFile(filepath.Join(c.outside, "secret"), []byte("SECRET"), 0o644))
+	config, data := c.volumePath("config"), c.volumePath("data")
+	c.mustSucceed(os.MkdirAll(filepath.Join(config, "..2026"), 0o755))
+	c.mustSucceed(os.MkdirAll(data, 0o755))
+	c.mustSucceed(os.WriteFile(filepath.Join(config, "..2026", "greeting"), []byte("hello\n"), 0o644))
+	c.mustSucceed(os.Symlink("..2026", filepath.Join(config, "..data")))
+	c.mustSucceed(os.Symlink("..data/greeting", filepath.Join(config, "greeting")))
+	c.mustSucceed(os.Symlink(c.outside, filepath.Join(data, "absolute")))
+	c.mustSucceed(os.Symlink("../../../../../../../..", filepath.Join(data, "upwards")))
+	hosts := filepath.Join(c.state, "pods", "uid", "etc-hosts")
+	c.mustSucceed(os.WriteFile(hosts, []byte("127.0.0.1 localhost\n"), 0o644))
 
-	sandbox, err := b.RunPodSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
+	sandbox, err := c.RunPodSandbox(t.Context(), &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "web", Namespace: "default", Uid: "uid"}, Hostname: "web",
 	}, "")
-	b.must(err)
-	b.id, err = b.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
+	c.mustSucceed(err)
+	c.id, err = c.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: "main"},
 		Image:       &runtimeapi.ImageSpec{Image: "app:1"},
 		WorkingDir:  "/work",
@@ -58,69 +57,72 @@ func newBox(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *box {
 			&runtimeapi.Mount{ContainerPath: "/config", HostPath: config, Readonly: true},
 			&runtimeapi.Mount{ContainerPath: "/data/", HostPath: data},
 			&runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: hosts},
-			&runtimeapi.Mount{ContainerPath: "/machine", HostPath: b.outside}),
-	}, podConfig("web", b.logs))
-	b.must(err)
-	b.must(b.StartContainer(t.Context(), b.id))
-	return b
+			&runtimeapi.Mount{ContainerPath: "/machine", HostPath: c.outside}),
+	}, podConfig("web", c.logs))
+	c.mustSucceed(err)
+	c.mustSucceed(c.StartContainer(t.Context(), c.id))
+	return c
 }
 
-func (b *box) volume(name string) string {
-	return filepath.Join(b.state, "pods", "uid", "volumes", "kubernetes.io~empty-dir", name)
+func (c *testContainer) volumePath(name string) string {
+	return filepath.Join(c.state, "pods", "uid", "volumes", "kubernetes.io~empty-dir", name)
 }
 
-// run returns what a command said, on both streams, and its exit code.
-func (b *box) run(argv ...string) (string, int) {
-	b.t.Helper()
-	stdout, stderr, err := b.ExecSync(b.t.Context(), b.id, argv, patience)
+// runCommand returns a command's output, stdout and then stderr, and its exit code.
+func (c *testContainer) runCommand(argv ...string) (string, int) {
+	c.t.Helper()
+	stdout, stderr, err := c.ExecSync(c.t.Context(), c.id, argv, patience)
 	var exit utilexec.CodeExitError
 	if err != nil && !errors.As(err, &exit) {
-		b.t.Fatalf("%q: %v", argv, err)
+		c.t.Fatalf("%q: %v", argv, err)
 	}
 	return string(stdout) + string(stderr), exit.Code
 }
 
-func (b *box) expect(code int, want string, argv ...string) {
-	b.t.Helper()
-	if said, got := b.run(argv...); got != code || said != want {
-		b.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, said, got, want, code)
+func (c *testContainer) expectCommand(code int, want string, argv ...string) {
+	c.t.Helper()
+	if said, got := c.runCommand(argv...); got != code || said != want {
+		c.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, said, got, want, code)
 	}
 }
 
-func (b *box) sh(script string) (string, int) { b.t.Helper(); return b.run("sh", "-c", script) }
+func (c *testContainer) runScript(script string) (string, int) {
+	c.t.Helper()
+	return c.runCommand("sh", "-c", script)
+}
 
-func TestCommandsSeeWhatTheContainerSees(t *testing.T) {
-	b := newBox(t, 13)
-	b.expect(0, "GREETING=good day\nHOME=/\nHOSTNAME=web\nodd.name=1=2\n", "env")
-	b.expect(0, "web\n", "hostname")
-	b.expect(0, "/work\n", "pwd")
-	b.expect(0, "config\ndata\netc\nmachine\ntmp\nwork\n", "ls", "/")
-	b.expect(0, "greeting\n", "ls", "/config")
-	b.expect(0, "..2026\n..data\ngreeting\n", "ls", "-a", "/config")
-	b.expect(0, "hello\n127.0.0.1 localhost\n", "/bin/cat", "/config/greeting", "/etc/hosts")
-	b.expect(0, "a  b $HOME\n", "/bin/echo", "a  b", "$HOME")
-	b.expect(0, "", "true")
-	b.expect(1, "", "false")
-	b.expect(0, "", "sleep", "0.01")
-	b.expect(0, "", "rm", "-f", "/tmp/none")
-	b.expect(1, "cat: open /nothing: no such file or directory\n", "cat", "/nothing")
-	b.expect(1, "touch: touch /config/new: read-only file system\n", "touch", "/config/new")
-	b.expect(1, "rm: remove /etc/hosts: device or resource busy\n", "rm", "/etc/hosts")
-	b.expect(1, "ls: option -Z is not known to this simulation; -1aAl are\n", "ls", "-Z")
-	if said, code := b.run("help"); code != 0 || !strings.Contains(said, "its image is not run") {
+func TestCommandsSeeEnvironmentAndVolumes(t *testing.T) {
+	c := newTestContainer(t, 13)
+	c.expectCommand(0, "GREETING=good day\nHOME=/\nHOSTNAME=web\nodd.name=1=2\n", "env")
+	c.expectCommand(0, "web\n", "hostname")
+	c.expectCommand(0, "/work\n", "pwd")
+	c.expectCommand(0, "config\ndata\netc\nmachine\ntmp\nwork\n", "ls", "/")
+	c.expectCommand(0, "greeting\n", "ls", "/config")
+	c.expectCommand(0, "..2026\n..data\ngreeting\n", "ls", "-a", "/config")
+	c.expectCommand(0, "hello\n127.0.0.1 localhost\n", "/bin/cat", "/config/greeting", "/etc/hosts")
+	c.expectCommand(0, "a  b $HOME\n", "/bin/echo", "a  b", "$HOME")
+	c.expectCommand(0, "", "true")
+	c.expectCommand(1, "", "false")
+	c.expectCommand(0, "", "sleep", "0.01")
+	c.expectCommand(0, "", "rm", "-f", "/tmp/none")
+	c.expectCommand(1, "cat: open /nothing: no such file or directory\n", "cat", "/nothing")
+	c.expectCommand(1, "touch: touch /config/new: read-only file system\n", "touch", "/config/new")
+	c.expectCommand(1, "rm: remove /etc/hosts: device or resource busy\n", "rm", "/etc/hosts")
+	c.expectCommand(1, "ls: option -Z is not known to this simulation; -1aAl are\n", "ls", "-Z")
+	if said, code := c.runCommand("help"); code != 0 || !strings.Contains(said, "its image is not run") {
 		t.Errorf("help: %d %q", code, said)
 	}
-	said, code := b.run("curl", "http://localhost")
+	said, code := c.runCommand("curl", "http://localhost")
 	if code != 127 || said != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
 		t.Errorf("curl: %d %q", code, said)
 	}
-	if info, err := os.Stat(filepath.Join(b.state, "pods", "uid", "etc-hosts")); err != nil || info.Size() == 0 {
+	if info, err := os.Stat(filepath.Join(c.state, "pods", "uid", "etc-hosts")); err != nil || info.Size() == 0 {
 		t.Errorf("a mounted file was touched: %v", err)
 	}
 }
 
-func TestScriptsAreRealShell(t *testing.T) {
-	b := newBox(t, 14)
+func TestShellScripts(t *testing.T) {
+	c := newTestContainer(t, 14)
 	for script, want := range map[string]string{
 		`echo "$GREETING and ${NONE:-no more}!" && false || echo no`:                         "good day and no more!\nno\n",
 		`x=1; while [ $x != 3 ]; do echo -n $x; if [ $x = 1 ]; then x=2; else x=3; fi; done`: "12",
@@ -132,60 +134,60 @@ func TestScriptsAreRealShell(t *testing.T) {
 		`echo $HOME $UID $EUID $GID`:                                                         "/ 0 0 0\n",
 		`echo /config/*`:                                                                     "/config/*\n",
 	} {
-		if said, _ := b.sh(script); said != want {
+		if said, _ := c.runScript(script); said != want {
 			t.Errorf("%s\nsaid %q, want %q", script, said, want)
 		}
 	}
 	for script, want := range map[string]int{`exit 7`: 7, `false`: 1, `exec false`: 127, `if`: 2, `exit 7; echo`: 7, ``: 0} {
-		if _, code := b.sh(script); code != want {
+		if _, code := c.runScript(script); code != want {
 			t.Errorf("%s: exited with %d, want %d", script, code, want)
 		}
 	}
-	b.expect(0, "1 two\n", "sh", "-c", `shift; echo $# $1`, "one", "x", "two")
+	c.expectCommand(0, "1 two\n", "sh", "-c", `shift; echo $# $1`, "one", "x", "two")
 }
 
-// A few words must not become all the memory that there is.
-func TestWhatAScriptHoldsIsBounded(t *testing.T) {
-	b := newBox(t, 25)
+// A short script must not take all memory.
+func TestScriptMemoryIsBounded(t *testing.T) {
+	c := newTestContainer(t, 25)
 	for _, script := range []string{
 		"x=$x$x", "x=a$x", `x="$x "`, "x+=a", "x=$(cat f)", "x=$((1))", "x=~/a", ": ${x:=$y$y}", "x=${y:-$z$z}", "x=${y//a/bb}", "x=${#y}", "export x=1",
 		"for x in $x$x; do y=$x; done", "set -- $x", "cat <<E\n$x\nE", "sh -c true", "sh", "read x", "printf %9d 1", "x=(a b)", "echo *(a)",
 		strings.Repeat("echo $GREETING;", 5000),
 	} {
-		said, code := b.sh(script)
+		said, code := c.runScript(script)
 		if code == 0 || !strings.Contains(said, "simulated container") {
 			t.Errorf("%.40q exited with %d and said %q", script, code, said)
 		}
 	}
 	for _, argv := range [][]string{{"sh"}, {"sh", "/config/script"}, {"sh", "-c"}, {"bash", "-x", "true"}} {
-		if said, code := b.run(argv...); code != exitUsage || !strings.Contains(said, `kubectl exec POD -- sh -c "…" works`) {
+		if said, code := c.runCommand(argv...); code != exitCodeUsage || !strings.Contains(said, `kubectl exec POD -- sh -c "…" works`) {
 			t.Errorf("%q exited with %d and said %q", argv, code, said)
 		}
 	}
-	if said, code := b.run("echo", strings.Repeat("x", maxWords)); code != exitUsage || !strings.Contains(said, "of more than 1024 KiB are refused") {
+	if said, code := c.runCommand("echo", strings.Repeat("x", maxScriptBytes)); code != exitCodeUsage || !strings.Contains(said, "of more than 1024 KiB are refused") {
 		t.Errorf("exited with %d and said %q", code, said)
 	}
 }
 
-func TestADiskIsFullAtSomePoint(t *testing.T) {
-	b := newBox(t, 26)
-	b.must(os.WriteFile(filepath.Join(b.volume("data"), "big"), make([]byte, maxDisk/2), 0o644))
+func TestDiskQuota(t *testing.T) {
+	c := newTestContainer(t, 26)
+	c.mustSucceed(os.WriteFile(filepath.Join(c.volumePath("data"), "big"), make([]byte, maxDiskBytes/2), 0o644))
 	for _, script := range []string{
 		"while cat /data/big >> /data/more; do true; done; rm /data/more", "while cat /data/big >> /tmp/more; do true; done",
 	} {
-		said, _ := b.sh(script)
+		said, _ := c.runScript(script)
 		if !strings.Contains(said, "no space left on device") {
 			t.Errorf("%s\nsaid %q", script, said)
 		}
 	}
-	b.must(os.Truncate(filepath.Join(b.volume("data"), "big"), maxDisk))
-	b.expect(1, "touch: touch /tmp/new: no space left on device\n", "touch", "/tmp/new")
-	b.expect(1, "mkdir: mkdir /tmp/new: no space left on device\n", "mkdir", "/tmp/new")
-	b.expect(0, "", "rm", "/tmp/more", "/data/big")
-	b.expect(0, "", "touch", "/tmp/new")
+	c.mustSucceed(os.Truncate(filepath.Join(c.volumePath("data"), "big"), maxDiskBytes))
+	c.expectCommand(1, "touch: touch /tmp/new: no space left on device\n", "touch", "/tmp/new")
+	c.expectCommand(1, "mkdir: mkdir /tmp/new: no space left on device\n", "mkdir", "/tmp/new")
+	c.expectCommand(0, "", "rm", "/tmp/more", "/data/big")
+	c.expectCommand(0, "", "touch", "/tmp/new")
 }
 
-func TestOnlyThePodsOwnVolumesAreOpened(t *testing.T) {
+func TestHostPathsAreNotOpened(t *testing.T) {
 	state := t.TempDir()
 	for _, path := range []string{"pods/other/volumes/kubernetes.io~secret/s", "pods/uid/volumes/kubernetes.io~secret/s", "pki"} {
 		if err := os.MkdirAll(filepath.Join(state, path), 0o755); err != nil {
@@ -212,24 +214,24 @@ func TestOnlyThePodsOwnVolumesAreOpened(t *testing.T) {
 }
 
 // The walk-through of exec probes in Kubernetes' documentation.
-func TestFilesLastFromOneCommandToTheNextAndGoWithTheContainer(t *testing.T) {
-	b := newBox(t, 15)
-	b.expect(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
-	b.expect(0, "", "touch", "/tmp/healthy")
-	b.expect(0, "", "cat", "/tmp/healthy")
-	b.expect(0, "", "/bin/sh", "-c", "touch /tmp/healthy; rm -f /tmp/healthy")
-	b.expect(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
+func TestScratchFilesLastUntilContainerEnds(t *testing.T) {
+	c := newTestContainer(t, 15)
+	c.expectCommand(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
+	c.expectCommand(0, "", "touch", "/tmp/healthy")
+	c.expectCommand(0, "", "cat", "/tmp/healthy")
+	c.expectCommand(0, "", "/bin/sh", "-c", "touch /tmp/healthy; rm -f /tmp/healthy")
+	c.expectCommand(1, "cat: open /tmp/healthy: no such file or directory\n", "cat", "/tmp/healthy")
 
-	scratch := filepath.Join(b.state, scratchDirectory, b.id)
+	scratch := filepath.Join(c.state, scratchFolder, c.id)
 	if _, err := os.Stat(scratch); err != nil {
 		t.Fatal(err)
 	}
-	b.must(b.StopContainer(t.Context(), b.id, 1))
-	b.cleaning.Wait()
+	c.mustSucceed(c.StopContainer(t.Context(), c.id, 1))
+	c.scratchRemovals.Wait()
 	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
 		t.Errorf("what the container wrote is still there: %v", err)
 	}
-	if _, _, err := b.ExecSync(t.Context(), b.id, []string{"true"}, 0); status.Code(err) != codes.FailedPrecondition {
+	if _, _, err := c.ExecSync(t.Context(), c.id, []string{"true"}, 0); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("exec in a container that has ended: %v", err)
 	}
 	if _, err := os.Stat(scratch); !os.IsNotExist(err) {
@@ -237,14 +239,13 @@ func TestFilesLastFromOneCommandToTheNextAndGoWithTheContainer(t *testing.T) {
 	}
 }
 
-// None of these may see or change anything of the real machine, and none may end
-// the node.
-func TestNothingReachesTheRealMachine(t *testing.T) {
-	b := newBox(t, 16, &runtimeapi.Mount{ContainerPath: "/dots", HostPath: "/etc/../etc"})
-	secret := filepath.Join(b.outside, "secret")
+// None of these may see or change anything of the real machine, or end the node's process.
+func TestCommandsCannotReachRealMachine(t *testing.T) {
+	c := newTestContainer(t, 16, &runtimeapi.Mount{ContainerPath: "/dots", HostPath: "/etc/../etc"})
+	secret := filepath.Join(c.outside, "secret")
 	for _, script := range []string{
 		"cat " + secret, "cat < " + secret, "cat /machine/secret", "ls /machine", "touch /machine/new",
-		"cat /data/absolute/secret", "ls /data/upwards/etc", "cat /data/../../../../" + secret, "cd " + b.outside,
+		"cat /data/absolute/secret", "ls /data/upwards/etc", "cat /data/../../../../" + secret, "cd " + c.outside,
 		"cat /dots/passwd", "cat /etc/passwd", "cat /proc/self/environ", "[ -r " + secret + " ]", "test -f " + secret,
 		"[ -e /data -a -w " + secret + " ]", "[ \\( -x /bin/sh \\) ]",
 		"[[ -r " + secret + " ]]", ". " + secret, "source " + secret, "command -v ls", "command cat " + secret, "type cat",
@@ -254,23 +255,23 @@ func TestNothingReachesTheRealMachine(t *testing.T) {
 		"cat $(echo " + secret + ")", "echo $((", "for ((;;)); do :; done", "select x in a; do :; done", "rm -r /", "rm -r /data", "rm -rf /etc/hosts",
 		"echo x > /etc/hosts/x", "mkdir /config/x", "echo 'sh /data/self' > /data/self; sh /data/self",
 	} {
-		if said, code := b.sh(script); code == 0 || strings.Contains(said, "SECRET") || strings.Contains(said, "root:") {
+		if said, code := c.runScript(script); code == 0 || strings.Contains(said, "SECRET") || strings.Contains(said, "root:") {
 			t.Errorf("%s\nexited with %d and said %q", script, code, said)
 		}
 	}
-	if entries, err := os.ReadDir(b.outside); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(c.outside); err != nil || len(entries) != 1 {
 		t.Errorf("outside there is now %v (%v)", entries, err)
 	}
-	if said, _ := b.sh("cat /machine/secret"); !strings.Contains(said, "a hostPath volume is not opened") {
+	if said, _ := c.runScript("cat /machine/secret"); !strings.Contains(said, "a hostPath volume is not opened") {
 		t.Errorf("no reason is given: %q", said)
 	}
-	if said, _ := b.sh("echo a | cat"); !strings.HasPrefix(said, "sh: 1:1: this simulated container's shell knows") {
+	if said, _ := c.runScript("echo a | cat"); !strings.HasPrefix(said, "sh: 1:1: this simulated container's shell knows") {
 		t.Errorf("no reason is given: %q", said)
 	}
-	b.expect(0, "127.0.0.1 localhost\n", "cat", "/etc/hosts")
+	c.expectCommand(0, "127.0.0.1 localhost\n", "cat", "/etc/hosts")
 }
 
-func FuzzNoScriptEndsTheNode(f *testing.F) {
+func FuzzShellScripts(f *testing.F) {
 	for _, seed := range []string{"echo $((1/0))", "x=${y:?no}", "${!a}", "$(", "echo ${a:-$(exit 3)} > $b", "read x <<E\na\nE\necho $x", "set -- a; shift 9", "[ ( ]", "test -d", "unset PWD; cd", "echo \x00 '\xff'"} {
 		f.Add(seed)
 	}
@@ -288,40 +289,40 @@ func FuzzNoScriptEndsTheNode(f *testing.F) {
 	})
 }
 
-func TestTimeoutsAreToldApartFromFailures(t *testing.T) {
-	b := newBox(t, 17)
+func TestExecTimeoutAndExitCodes(t *testing.T) {
+	c := newTestContainer(t, 17)
 	for _, argv := range [][]string{{"sleep", "1h"}, {"sh", "-c", "while true; do echo x; done"}, {"sh", "-c", "sleep infinity || true"}} {
-		_, _, err := b.ExecSync(t.Context(), b.id, argv, 50*time.Millisecond)
+		_, _, err := c.ExecSync(t.Context(), c.id, argv, 50*time.Millisecond)
 		if !errors.Is(err, remote.ErrCommandTimedOut) {
 			t.Errorf("%q: %v", argv, err)
 		}
 	}
-	_, _, err := b.ExecSync(t.Context(), b.id, []string{"sh", "-c", "echo why >&2; exit 4"}, time.Minute)
+	_, _, err := c.ExecSync(t.Context(), c.id, []string{"sh", "-c", "echo why >&2; exit 4"}, time.Minute)
 	var exit utilexec.CodeExitError
 	if !errors.As(err, &exit) || exit.Code != 4 || !strings.Contains(err.Error(), "why") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestOutputIsBounded(t *testing.T) {
-	b := newBox(t, 18)
-	b.must(os.WriteFile(filepath.Join(b.volume("data"), "big"), make([]byte, maxOutput+5), 0o644))
-	stdout, _, err := b.ExecSync(t.Context(), b.id, []string{"cat", "/data/big", "/data/big"}, patience)
+func TestExecOutputIsBounded(t *testing.T) {
+	c := newTestContainer(t, 18)
+	c.mustSucceed(os.WriteFile(filepath.Join(c.volumePath("data"), "big"), make([]byte, maxOutput+5), 0o644))
+	stdout, _, err := c.ExecSync(t.Context(), c.id, []string{"cat", "/data/big", "/data/big"}, patience)
 	if err != nil || len(stdout) != maxOutput {
 		t.Errorf("%d bytes, %v", len(stdout), err)
 	}
 }
 
-func TestACommandEndsTheContainer(t *testing.T) {
-	b := newBox(t, 19)
-	b.expect(2, "exit: \"300\": a number from 0 to 255 is needed\n", "exit", "300")
+func TestExitCommandEndsContainer(t *testing.T) {
+	c := newTestContainer(t, 19)
+	c.expectCommand(2, "exit: \"300\": a number from 0 to 255 is needed\n", "exit", "300")
 	waiting := make(chan error, 1)
 	go func() {
-		_, _, err := b.ExecSync(context.Background(), b.id, []string{"sleep", "infinity"}, 0)
+		_, _, err := c.ExecSync(context.Background(), c.id, []string{"sleep", "infinity"}, 0)
 		waiting <- err
 	}()
-	b.expect(0, "container main exits with code 3\n", "exit", "3")
-	if got := b.awaitExit(b.id); got.GetExitCode() != 3 || got.GetMessage() != "asked to exit by a command" {
+	c.expectCommand(0, "container main exits with code 3\n", "exit", "3")
+	if got := c.waitForExit(c.id); got.GetExitCode() != 3 || got.GetMessage() != "asked to exit by a command" {
 		t.Errorf("got %v", got)
 	}
 	select {
@@ -334,9 +335,9 @@ func TestACommandEndsTheContainer(t *testing.T) {
 	}
 }
 
-func TestStateOfAnEarlierProcessIsRemoved(t *testing.T) {
+func TestScratchOfEarlierProcessIsRemoved(t *testing.T) {
 	state := t.TempDir()
-	left := filepath.Join(state, scratchDirectory, "killed", "tmp")
+	left := filepath.Join(state, scratchFolder, "killed", "tmp")
 	if err := os.MkdirAll(left, 0o755); err != nil {
 		t.Fatal(err)
 	}

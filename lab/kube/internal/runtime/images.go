@@ -9,14 +9,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// simulatedImageSize is small enough to be no claim and not the zero that the
-// kubelet takes for a broken image.
+// simulatedImageSize is in bytes. The kubelet takes 0 for a broken image.
 const simulatedImageSize = 1
 
-// imageID says in the pod's status (imageID) that there is no such image here.
+// imageID returns an ID that says in the pod's status that the image is not real.
 func imageID(name string) string { return "simulated://" + name }
 
-// ListImages lists what was "pulled".
+// ListImages lists the images that were "pulled".
 func (r *Runtime) ListImages(_ context.Context, filter *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,14 +29,14 @@ func (r *Runtime) ListImages(_ context.Context, filter *runtimeapi.ImageFilter) 
 	return list, nil
 }
 
-// ImageStatus returns no image until it was pulled, so that pull policies behave.
+// ImageStatus returns no image before it was pulled, so that pull policies have their effect.
 func (r *Runtime) ImageStatus(_ context.Context, image *runtimeapi.ImageSpec, _ bool) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &runtimeapi.ImageStatusResponse{Image: r.imageNamed(image.GetImage())}, nil
 }
 
-// PullImage pretends. It asks no registry, and says so in its log and in the ID.
+// PullImage simulates a pull. It contacts no registry; its log and the ID say so.
 func (r *Runtime) PullImage(_ context.Context, image *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
 	name := image.GetImage()
 	if name == "" {
@@ -58,7 +57,7 @@ func (r *Runtime) PullImage(_ context.Context, image *runtimeapi.ImageSpec, _ *r
 	return imageID(name), nil
 }
 
-// RemoveImage forgets an image.
+// RemoveImage removes an image.
 func (r *Runtime) RemoveImage(_ context.Context, image *runtimeapi.ImageSpec) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +79,7 @@ func (r *Runtime) ImageFsInfo(context.Context) (*runtimeapi.ImageFsInfoResponse,
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: list, ContainerFilesystems: list}, nil
 }
 
-// imageNamed finds an image by its name or ID. It needs r.mu.
+// imageNamed returns an image by its name or ID, or nil. It needs r.mu.
 func (r *Runtime) imageNamed(nameOrID string) *runtimeapi.Image {
 	if image := r.images[nameOrID]; image != nil {
 		return image

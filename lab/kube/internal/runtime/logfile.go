@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-type stream string
+type logStream string
 
 const (
-	stdout stream = "stdout"
-	stderr stream = "stderr"
+	stdout logStream = "stdout"
+	stderr logStream = "stderr"
 )
 
-// logFile writes the format that the kubelet reads back for `kubectl logs`:
-// time, stream, F for a full line, text (k8s.io/cri-client/pkg/logs).
+// logFile writes a container's log in the format that the kubelet reads for `kubectl logs`: time,
+// stream, F for a full line, text (k8s.io/cri-client/pkg/logs).
 type logFile struct {
 	path string
 
 	mu   sync.Mutex
-	file *os.File // nil when there is no path, or after close
+	file *os.File // nil without a path and after close
 }
 
 func openLogFile(path string) (*logFile, error) {
@@ -36,8 +36,8 @@ func openLogFile(path string) (*logFile, error) {
 	return l, l.reopen()
 }
 
-// reopen continues in a file at the same path, after the kubelet has renamed the
-// one that was open (log rotation).
+// reopen continues in a new file at the same path, after the kubelet has renamed the open one (log
+// rotation).
 func (l *logFile) reopen() error {
 	if l.path == "" {
 		return nil
@@ -55,8 +55,8 @@ func (l *logFile) reopen() error {
 	return nil
 }
 
-// write drops what cannot be written: a full disk must not stop the container.
-func (l *logFile) write(to stream, text string) {
+// writeLine writes a line of the log. It ignores errors: a full disk must not stop the container.
+func (l *logFile) writeLine(to logStream, text string) {
 	text = strings.ReplaceAll(text, "\n", " ")
 	line := fmt.Sprintf("%s %s F %s\n", time.Now().UTC().Format(time.RFC3339Nano), to, text)
 	l.mu.Lock()

@@ -7,9 +7,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-// addressPool hands out the addresses of one prefix in turn. Like CNI's
-// host-local plugin it goes on from the last one given, so that an address that
-// was just freed rests for as long as possible.
+// addressPool assigns the addresses of one prefix in turn. Like CNI's host-local plugin it goes on
+// from the last one assigned, so that an address that was just freed is not reused soon.
 type addressPool struct {
 	prefix netip.Prefix
 	first  netip.Addr
@@ -18,8 +17,8 @@ type addressPool struct {
 	used   map[netip.Addr]bool
 }
 
-// newAddressPool leaves out the network address, the first one (a bridge's, on
-// real nodes) and the broadcast address.
+// newAddressPool returns a pool without the prefix's network address, its first address (a
+// bridge's on real nodes) and its broadcast address.
 func newAddressPool(prefix netip.Prefix) (*addressPool, error) {
 	prefix = prefix.Masked()
 	if !podnet.Prefix.Contains(prefix.Addr()) || prefix.Bits() < podnet.Prefix.Bits() {
@@ -32,13 +31,13 @@ func newAddressPool(prefix netip.Prefix) (*addressPool, error) {
 	return &addressPool{
 		prefix: prefix,
 		first:  first,
-		last:   broadcast(prefix).Prev(),
+		last:   broadcastAddress(prefix).Prev(),
 		next:   first,
 		used:   map[netip.Addr]bool{},
 	}, nil
 }
 
-func broadcast(prefix netip.Prefix) netip.Addr {
+func broadcastAddress(prefix netip.Prefix) netip.Addr {
 	octets := prefix.Addr().As4()
 	for bit := prefix.Bits(); bit < 32; bit++ {
 		octets[bit/8] |= 1 << (7 - bit%8)
@@ -46,7 +45,8 @@ func broadcast(prefix netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(octets)
 }
 
-func (p *addressPool) take() (netip.Addr, error) {
+// takeAddress assigns the next free address.
+func (p *addressPool) takeAddress() (netip.Addr, error) {
 	for candidate, first := p.next, true; first || candidate != p.next; first = false {
 		following := candidate.Next()
 		if candidate == p.last {
@@ -62,10 +62,11 @@ func (p *addressPool) take() (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("podCIDR %s has no address left: all %d are in use", p.prefix, len(p.used))
 }
 
-func (p *addressPool) reserve(address netip.Addr) {
+// reserveAddress marks an address as used, if it is in the prefix.
+func (p *addressPool) reserveAddress(address netip.Addr) {
 	if p.prefix.Contains(address) {
 		p.used[address] = true
 	}
 }
 
-func (p *addressPool) free(address netip.Addr) { delete(p.used, address) }
+func (p *addressPool) freeAddress(address netip.Addr) { delete(p.used, address) }

@@ -9,9 +9,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// annotationPorts is where the kubelet writes the container's ports as JSON
+// annotationPorts is the annotation in which the kubelet writes a container's ports as JSON
 // (containerPortsLabel in pkg/kubelet/kuberuntime/labels.go). CRI's own
-// PodSandboxConfig.PortMappings is about host ports.
+// PodSandboxConfig.PortMappings are host ports.
 const annotationPorts = "io.kubernetes.container.ports"
 
 const (
@@ -19,8 +19,8 @@ const (
 	protocolUDP = "UDP"
 )
 
-// port has the JSON names of a core/v1 ContainerPort.
-type port struct {
+// containerPort has the JSON names of a core/v1 ContainerPort.
+type containerPort struct {
 	Name          string `json:"name,omitempty"`
 	ContainerPort uint16 `json:"containerPort"`
 	Protocol      string `json:"protocol,omitempty"`
@@ -28,19 +28,20 @@ type port struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-func (p port) protocol() string {
+func (p containerPort) protocolOrTCP() string {
 	if p.Protocol == "" {
 		return protocolTCP
 	}
 	return p.Protocol
 }
 
-func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) ([]port, error) {
+// declaredPorts returns the ports of the kubelet's annotation.
+func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) ([]containerPort, error) {
 	text := config.GetAnnotations()[annotationPorts]
 	if text == "" {
 		return nil, nil
 	}
-	var ports []port
+	var ports []containerPort
 	if err := json.Unmarshal([]byte(text), &ports); err != nil {
 		return nil, fmt.Errorf("ports of container %s of pod %s: %w",
 			config.GetMetadata().GetName(), sandboxConfig.GetMetadata().GetName(), err)
@@ -48,27 +49,27 @@ func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi
 	return ports, nil
 }
 
-// endpoint is one place where a container listens.
-type endpoint struct {
+// listenEndpoint is a protocol and address on which a container listens.
+type listenEndpoint struct {
 	protocol string
 	address  netip.AddrPort
 }
 
-// endpoints returns where a container must listen: its ports on the pod's
-// address, and host ports on the node's. A host network pod's host ports are its
-// ports, so they are not listed twice. It needs r.mu.
-func (r *Runtime) endpoints(c *container) []endpoint {
-	own := r.realised(c.sandbox)
-	var list []endpoint
+// listenEndpoints returns where a container must listen: its ports on the pod's address, and host
+// ports on the node's. A host network pod's host ports are its ports, and are listed once. It
+// needs r.mu.
+func (r *Runtime) listenEndpoints(c *container) []listenEndpoint {
+	podAddress := r.loopbackAddress(c.sandbox)
+	var list []listenEndpoint
 	add := func(protocol string, address netip.Addr, number uint16) {
-		at := endpoint{protocol, netip.AddrPortFrom(address, number)}
+		at := listenEndpoint{protocol, netip.AddrPortFrom(address, number)}
 		if number != 0 && address.IsValid() && !slices.Contains(list, at) {
 			list = append(list, at)
 		}
 	}
 	for _, p := range c.ports {
-		add(p.protocol(), own, p.ContainerPort)
-		add(p.protocol(), r.options.NodeAddress, p.HostPort)
+		add(p.protocolOrTCP(), podAddress, p.ContainerPort)
+		add(p.protocolOrTCP(), r.options.NodeAddress, p.HostPort)
 	}
 	return list
 }

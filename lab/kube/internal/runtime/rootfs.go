@@ -1,8 +1,5 @@
 package runtime
 
-// This file answers which files a container sees: its volumes, and besides them
-// an empty file system of its own. No file of the real machine is ever opened.
-
 import (
 	"cmp"
 	"errors"
@@ -18,41 +15,42 @@ import (
 	"time"
 )
 
-// scratchDirectory holds, below the state directory, what containers write
-// outside their volumes. It goes when they end.
-const scratchDirectory = "rootfs"
+// scratchFolder is the folder of the state directory for what containers write outside their
+// volumes. A container's part of it is removed when the container ends.
+const scratchFolder = "rootfs"
 
-// errRealMachine is what a hostPath volume contains: the files of a simulated
-// machine would be the real one's.
+// errRealMachine is the error of every file of a hostPath volume: a simulated machine has no files
+// but the real one's.
 var errRealMachine = errors.New("a hostPath volume is not opened, because its files are the real machine's")
 
-// maxDisk is how many bytes a container may have in its file system and in the
-// volumes that it can write to.
-const maxDisk = 16 << 20
+// maxDiskBytes bounds what a container has in its file system and in the volumes that it can write
+// to.
+const maxDiskBytes = 16 << 20
 
-// block is what a file or directory takes at least.
-const block = 4 << 10
+// minFileBytes is counted for each file and directory, beside its content.
+const minFileBytes = 4 << 10
 
-// disk keeps a container within maxDisk.
-type disk struct {
+// diskQuota counts what a container has written, up to maxDiskBytes.
+type diskQuota struct {
 	mu   sync.Mutex
 	used int64
 }
 
-// rootFS is a container's file system for the time of one command.
+// rootFS is a container's file system for the time of one command: its volumes, and otherwise an
+// empty file system of its own. It never opens a file of the real machine.
 type rootFS struct {
-	mounts []mount // those deeper in the tree first and the root last
-	disk   *disk
+	mounts []mount // The deeper ones come first, the root last.
+	quota  *diskQuota
 }
 
-// mount is a directory or file of the state directory. An os.Root is left neither
-// by ".." nor through a symbolic link.
+// mount is a mounted directory or file of the state directory. Neither ".." nor a symbolic link
+// leads out of an os.Root.
 type mount struct {
-	at       string // path in the container
-	root     *os.Root
-	file     string // set if a file is mounted, and root is the directory that it is in
-	readOnly bool
-	err      error // why it cannot be opened
+	mountPath string // path in the container
+	root      *os.Root
+	file      string // set if a file is mounted, and root is the directory that it is in
+	readOnly  bool
+	err       error // why it cannot be opened
 }
 
 // openRootFS opens the file system of a container; the caller closes it.
@@ -62,7 +60,7 @@ func (r *Runtime) openRootFS(c *container) (rootFS, error) {
 		return rootFS{}, err
 	}
 	defer func() { _ = state.Close() }()
-	own := filepath.Join(scratchDirectory, c.id)
+	own := filepath.Join(scratchFolder, c.id)
 	if err := state.MkdirAll(own, 0o750); err != nil {
 		return rootFS{}, err
 	}
@@ -70,26 +68,25 @@ func (r *Runtime) openRootFS(c *container) (rootFS, error) {
 	if err != nil {
 		return rootFS{}, err
 	}
-	// As a container engine does: the working directory, and the places where
-	// volumes are mounted, so that ls shows them. What a command has put in the
-	// way since stays in the way.
+	// A container engine makes the working directory and the mount points, which ls then shows.
+	// Errors are ignored: a command may have put a file in the way.
 	_ = scratch.MkdirAll("tmp", 0o755)
-	_ = scratch.MkdirAll(inRoot(path.Clean("/"+c.config.GetWorkingDir())), 0o755)
-	mounts := []mount{{at: "/", root: scratch}}
+	_ = scratch.MkdirAll(relativeToRoot(path.Clean("/"+c.config.GetWorkingDir())), 0o755)
+	mounts := []mount{{mountPath: "/", root: scratch}}
 	for _, volume := range c.config.GetMounts() {
-		m := openMount(state, r.inPod(c.sandbox, volume.GetHostPath()))
-		m.at, m.readOnly = path.Clean("/"+volume.GetContainerPath()), volume.GetReadonly()
-		m.makePlace(scratch)
+		m := openMount(state, r.podRelativePath(c.sandbox, volume.GetHostPath()))
+		m.mountPath, m.readOnly = path.Clean("/"+volume.GetContainerPath()), volume.GetReadonly()
+		m.createMountPoint(scratch)
 		mounts = append(mounts, m)
 	}
-	slices.SortStableFunc(mounts, func(a, b mount) int { return cmp.Compare(len(b.at), len(a.at)) })
-	return rootFS{mounts: mounts, disk: &c.disk}, nil
+	slices.SortStableFunc(mounts, func(a, b mount) int { return cmp.Compare(len(b.mountPath), len(a.mountPath)) })
+	return rootFS{mounts: mounts, quota: &c.quota}, nil
 }
 
-// inPod returns a path relative to the state directory, or "" unless it is in the
-// pod's own folder there: what else there is of the node's, other pods' volumes
-// above all, a hostPath volume can name like any other place of the machine.
-func (r *Runtime) inPod(s *sandbox, hostPath string) string {
+// podRelativePath returns a host path relative to the state directory if it is in the pod's own
+// folder there, and "" otherwise: a hostPath volume can name any path of the machine, that of
+// another pod's volumes too.
+func (r *Runtime) podRelativePath(s *sandbox, hostPath string) string {
 	uid := s.config.GetMetadata().GetUid()
 	relative, err := filepath.Rel(filepath.Join(r.options.StateDirectory, "pods", uid), hostPath)
 	if err != nil || uid == "" || !filepath.IsLocal(relative) {
@@ -98,6 +95,7 @@ func (r *Runtime) inPod(s *sandbox, hostPath string) string {
 	return filepath.Join("pods", uid, relative)
 }
 
+// openMount opens a folder or file by its path in the state directory.
 func openMount(state *os.Root, relative string) (m mount) {
 	if relative == "" {
 		return mount{err: errRealMachine}
@@ -113,13 +111,14 @@ func openMount(state *os.Root, relative string) (m mount) {
 	return m
 }
 
-func (m mount) makePlace(scratch *os.Root) {
+// createMountPoint makes an empty folder or file where the mount is, for ls to show.
+func (m mount) createMountPoint(scratch *os.Root) {
 	if m.file == "" {
-		_ = scratch.MkdirAll(inRoot(m.at), 0o755)
+		_ = scratch.MkdirAll(relativeToRoot(m.mountPath), 0o755)
 		return
 	}
-	_ = scratch.MkdirAll(inRoot(path.Dir(m.at)), 0o755)
-	if file, err := scratch.OpenFile(inRoot(m.at), os.O_CREATE|os.O_RDONLY, 0o644); err == nil {
+	_ = scratch.MkdirAll(relativeToRoot(path.Dir(m.mountPath)), 0o755)
+	if file, err := scratch.OpenFile(relativeToRoot(m.mountPath), os.O_CREATE|os.O_RDONLY, 0o644); err == nil {
 		_ = file.Close()
 	}
 }
@@ -132,36 +131,36 @@ func (f rootFS) close() {
 	}
 }
 
-func inRoot(absolute string) string { return cmp.Or(strings.TrimPrefix(absolute, "/"), ".") }
+func relativeToRoot(absolute string) string { return cmp.Or(strings.TrimPrefix(absolute, "/"), ".") }
 
-// find returns the mount that an absolute path lies in, and its name there.
-func (f rootFS) find(absolute string) (mount, string) {
+// findMount returns the mount that has an absolute path, and the path in the mount.
+func (f rootFS) findMount(absolute string) (mount, string) {
 	for _, m := range f.mounts {
-		below, inside := strings.CutPrefix(absolute, strings.TrimSuffix(m.at, "/"))
-		if !inside || below != "" && below[0] != '/' {
+		relative, inside := strings.CutPrefix(absolute, strings.TrimSuffix(m.mountPath, "/"))
+		if !inside || relative != "" && relative[0] != '/' {
 			continue
 		}
 		switch {
-		case m.file != "" && below != "":
+		case m.file != "" && relative != "":
 			m.err = syscall.ENOTDIR
 		case m.file != "":
 			return m, m.file
 		}
-		return m, inRoot(below)
+		return m, relativeToRoot(relative)
 	}
-	return mount{err: fs.ErrNotExist}, "" // never: the root holds every path
+	return mount{err: fs.ErrNotExist}, "" // Never: the root mount has every path.
 }
 
-// at finds a path and does something there. What goes wrong is told about the
-// path as the container knows it.
-func (f rootFS) at(operation, absolute string, writes bool, do func(mount, string) error) error {
-	m, name := f.find(path.Clean(absolute))
+// onMount calls apply with the mount that has a path and the path in it. Errors name the path as
+// the container knows it.
+func (f rootFS) onMount(operation, absolute string, writes bool, apply func(mount, string) error) error {
+	m, name := f.findMount(path.Clean(absolute))
 	err := m.err
 	if err == nil && writes && m.readOnly {
 		err = syscall.EROFS
 	}
 	if err == nil {
-		err = do(m, name)
+		err = apply(m, name)
 	}
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		err = inner.Err
@@ -172,24 +171,24 @@ func (f rootFS) at(operation, absolute string, writes bool, do func(mount, strin
 	return nil
 }
 
-func (f rootFS) open(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
+func (f rootFS) openFile(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
 	if path.Clean(absolute) == "/dev/null" {
 		return nullDevice{}, nil
 	}
 	writes := flag&(os.O_WRONLY|os.O_RDWR|os.O_CREATE|os.O_TRUNC) != 0
-	err = f.at("open", absolute, writes, func(m mount, name string) error {
+	err = f.onMount("open", absolute, writes, func(m mount, name string) error {
 		if writes {
-			if err := f.room(); err != nil {
+			if err := f.reserveFile(); err != nil {
 				return err
 			}
 		}
-		// Opening a named pipe that lies in a volume must not wait for its other end.
+		// O_NONBLOCK: opening a named pipe in a volume must not wait for its other end.
 		opened, err := m.root.OpenFile(name, flag|syscall.O_NONBLOCK, perm)
 		switch {
 		case err != nil:
 			return err
 		case writes:
-			file = limitedFile{opened, f.disk}
+			file = limitedFile{opened, f.quota}
 		default:
 			file = opened
 		}
@@ -198,18 +197,18 @@ func (f rootFS) open(absolute string, flag int, perm fs.FileMode) (file io.ReadW
 	return file, err
 }
 
-// room measures what the container has written, and says whether one more file
-// fits.
-func (f rootFS) room() error {
+// reserveFile measures what the container has written, and reserves minFileBytes for one more file
+// or directory. Its error is that of a full disk.
+func (f rootFS) reserveFile() error {
 	used := int64(0)
 	for _, m := range f.mounts {
-		if m.readOnly || m.root == nil || m.file != "" { // which the kubelet wrote
+		if m.readOnly || m.root == nil || m.file != "" { // The kubelet has written these.
 			continue
 		}
 		_ = fs.WalkDir(m.root.FS(), ".", func(_ string, entry fs.DirEntry, err error) error {
-			used += block
+			used += minFileBytes
 			if err != nil {
-				return nil //nolint:nilerr // It has just gone.
+				return nil //nolint:nilerr // It was just removed.
 			}
 			if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
 				used += info.Size()
@@ -217,37 +216,39 @@ func (f rootFS) room() error {
 			return nil
 		})
 	}
-	f.disk.mu.Lock()
-	f.disk.used = used
-	f.disk.mu.Unlock()
-	return f.disk.take(block)
+	f.quota.mu.Lock()
+	f.quota.used = used
+	f.quota.mu.Unlock()
+	return f.quota.reserve(minFileBytes)
 }
 
-func (d *disk) take(size int) error {
+// reserve adds size bytes, or fails as a full disk does.
+func (d *diskQuota) reserve(size int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.used+int64(size) > maxDisk {
+	if d.used+int64(size) > maxDiskBytes {
 		return syscall.ENOSPC
 	}
 	d.used += int64(size)
 	return nil
 }
 
-// limitedFile has no method of os.File but these: io.Copy would prefer ReadFrom.
+// limitedFile is a file whose writes count against a quota. It hides os.File's other methods:
+// io.Copy would prefer ReadFrom.
 type limitedFile struct {
 	io.ReadWriteCloser
-	disk *disk
+	quota *diskQuota
 }
 
 func (f limitedFile) Write(p []byte) (int, error) {
-	if err := f.disk.take(len(p)); err != nil {
+	if err := f.quota.reserve(len(p)); err != nil {
 		return 0, err
 	}
 	return f.ReadWriteCloser.Write(p)
 }
 
-func (f rootFS) stat(absolute string, follow bool) (info fs.FileInfo, err error) {
-	err = f.at("stat", absolute, false, func(m mount, name string) (err error) {
+func (f rootFS) statFile(absolute string, follow bool) (info fs.FileInfo, err error) {
+	err = f.onMount("stat", absolute, false, func(m mount, name string) (err error) {
 		if follow {
 			info, err = m.root.Stat(name)
 		} else {
@@ -259,7 +260,7 @@ func (f rootFS) stat(absolute string, follow bool) (info fs.FileInfo, err error)
 }
 
 func (f rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
-	err = f.at("open", absolute, false, func(m mount, name string) (err error) {
+	err = f.onMount("open", absolute, false, func(m mount, name string) (err error) {
 		entries, err = fs.ReadDir(m.root.FS(), name)
 		return err
 	})
@@ -267,18 +268,18 @@ func (f rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
 }
 
 func (f rootFS) mkdirAll(absolute string) error {
-	return f.at("mkdir", absolute, true, func(m mount, name string) error {
-		if err := f.room(); err != nil {
+	return f.onMount("mkdir", absolute, true, func(m mount, name string) error {
+		if err := f.reserveFile(); err != nil {
 			return err
 		}
 		return m.root.MkdirAll(name, 0o755)
 	})
 }
 
-// touch makes a file, or makes it as new as one just made.
-func (f rootFS) touch(absolute string) error {
-	return f.at("touch", absolute, true, func(m mount, name string) error {
-		if err := f.room(); err != nil {
+// touchFile makes a file, or sets its times to now.
+func (f rootFS) touchFile(absolute string) error {
+	return f.onMount("touch", absolute, true, func(m mount, name string) error {
+		if err := f.reserveFile(); err != nil {
 			return err
 		}
 		file, err := m.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o644)
@@ -290,9 +291,9 @@ func (f rootFS) touch(absolute string) error {
 	})
 }
 
-// remove refuses to remove what is mounted, as the kernel does.
-func (f rootFS) remove(absolute string, recursive bool) error {
-	return f.at("remove", absolute, true, func(m mount, name string) error {
+// removeFile removes a file or directory. It refuses mount points, as the kernel does.
+func (f rootFS) removeFile(absolute string, recursive bool) error {
+	return f.onMount("remove", absolute, true, func(m mount, name string) error {
 		switch {
 		case name == "." || m.file != "":
 			return syscall.EBUSY
@@ -303,10 +304,10 @@ func (f rootFS) remove(absolute string, recursive bool) error {
 	})
 }
 
-// removeScratch deletes what a container wrote outside its volumes.
+// removeScratch deletes what a container has written outside its volumes; "" is all containers.
 func (r *Runtime) removeScratch(containerID string) {
 	if r.options.StateDirectory != "" {
-		_ = os.RemoveAll(filepath.Join(r.options.StateDirectory, scratchDirectory, containerID))
+		_ = os.RemoveAll(filepath.Join(r.options.StateDirectory, scratchFolder, containerID))
 	}
 }
 

@@ -1,19 +1,18 @@
-// Package runtime answers the kubelet's calls to a container runtime (CRI)
-// without any containers.
+// Package runtime is a container runtime (CRI) without containers. Begin with Runtime, which
+// implements what the kubelet calls.
 //
-// A sandbox is an address out of the node's podCIDR. A container is a server on
-// each of its ports that tells who it is, its environment and its files, and that
-// can be told to misbehave; and a log file. Nothing of the image runs: the command
-// is accepted and ignored, init containers succeed at once, and exec runs a few
-// commands of the simulation's own, which see the container's environment and
-// volumes. What the kubelet decides about pods (restarts, back-off, probes,
-// termination) stays genuine, because it is genuine kubelet code that decides.
+// A sandbox is an address of the node's podCIDR. A container is a log file and a server on each of
+// its ports, which answers with its identity, environment and files, and misbehaves as commands
+// say (package demoserver). Nothing of the image runs: the container's command is accepted and
+// ignored, init containers succeed at once, and exec runs a few simulated commands, which see the
+// container's environment and volumes. What the kubelet decides about pods (restarts, back-off,
+// probes, termination) is genuine, because genuine kubelet code decides it.
 //
-// All state is in memory: a restarted process has lost its sandboxes, as a
-// rebooted machine has, and the kubelet creates them again.
+// All state is in memory. A restarted process has lost its sandboxes, as a rebooted machine has,
+// and the kubelet creates them again.
 //
-// The package imports k8s.io/cri-api but not k8s.io/kubernetes, so that its
-// tests build in seconds.
+// The package imports k8s.io/cri-api but not k8s.io/kubernetes, so that its tests build in
+// seconds. It knows neither the kubelet nor the API server.
 package runtime
 
 import (
@@ -36,27 +35,27 @@ import (
 const (
 	// Name prefixes container IDs and is the node's containerRuntimeVersion.
 	Name = "simulated"
-	// interfaceVersion is what kuberuntime insists on (kubeRuntimeAPIVersion in
+	// interfaceVersion is the one that kuberuntime requires (kubeRuntimeAPIVersion in
 	// pkg/kubelet/kuberuntime/kuberuntime_manager.go).
 	interfaceVersion = "0.1.0"
 )
 
 // Options say which machine the runtime simulates.
 type Options struct {
-	// NodeName is told to whoever asks a container.
+	// NodeName is part of what containers answer.
 	NodeName string
-	// NodeAddress is where containers of host network pods and host ports listen.
+	// NodeAddress is where host ports and the containers of host network pods listen.
 	NodeAddress netip.Addr
-	// Zone returns the node's zone now, or "" while it has none.
+	// Zone returns the node's current zone, or "" while it has none.
 	Zone func() string
-	// Pod returns a pod of the node's by its UID, or nil: what its author wrote of
-	// containers, CRI does not tell in full.
+	// Pod returns a pod of the node by its UID, or nil. CRI does not have all that a pod's spec
+	// says of its containers.
 	Pod func(uid string) *v1.Pod
-	// StateDirectory is reported as the place of the (empty) image store. All that
-	// commands in containers may open lies in it: the kubelet's volumes, and what
-	// containers write. An absolute path.
+	// StateDirectory is an absolute path, reported as the place of the (empty) image store.
+	// Commands in containers open files below it only: the kubelet's volumes, and what containers
+	// write.
 	StateDirectory string
-	// Log receives what a runtime's own log would hold.
+	// Log is the runtime's own log.
 	Log *slog.Logger
 }
 
@@ -65,8 +64,8 @@ type Options struct {
 type Runtime struct {
 	options Options
 
-	// mu guards everything below, and the fields of sandboxes and containers.
-	// Nothing that waits happens under it.
+	// mu guards all up to closed, and the fields of sandboxes and containers. Nobody waits or
+	// blocks while holding it.
 	mu         sync.Mutex
 	pool       *addressPool
 	networkErr error
@@ -75,12 +74,13 @@ type Runtime struct {
 	images     map[string]*runtimeapi.Image
 	closed     bool
 
-	streams  streamServer
-	cleaning sync.WaitGroup // removes what ended containers wrote
+	streams streamServer
+	// scratchRemovals are in progress, for containers that have ended.
+	scratchRemovals sync.WaitGroup
 }
 
-// New returns a runtime without network: the kubelet tells it the node's
-// podCIDR through UpdateRuntimeConfig.
+// New returns a runtime whose network is not ready: the kubelet passes the node's podCIDR to
+// UpdateRuntimeConfig.
 func New(options Options) *Runtime {
 	if options.Zone == nil {
 		options.Zone = func() string { return "" }
@@ -98,7 +98,7 @@ func New(options Options) *Runtime {
 		containers: map[string]*container{},
 		images:     map[string]*runtimeapi.Image{},
 	}
-	r.removeScratch("") // of containers that a killed process had
+	r.removeScratch("") // Of a process that was killed.
 	return r
 }
 
@@ -112,9 +112,8 @@ func (r *Runtime) Version(context.Context, string) (*runtimeapi.VersionResponse,
 	}, nil
 }
 
-// Status reports the network as not ready until the podCIDR is known, as a
-// runtime without CNI configuration does; the kubelet then keeps the node
-// NotReady and starts no pods.
+// Status reports the network as not ready until the podCIDR is known, as a runtime without CNI
+// configuration does. The kubelet then keeps the node NotReady and starts no pods.
 func (r *Runtime) Status(context.Context, bool) (*runtimeapi.StatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,20 +129,20 @@ func (r *Runtime) Status(context.Context, bool) (*runtimeapi.StatusResponse, err
 	}, nil
 }
 
-// RuntimeConfig has nothing to tell: there are no cgroups.
+// RuntimeConfig is empty: there are no cgroups.
 func (r *Runtime) RuntimeConfig(context.Context) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{}, nil
 }
 
-// UpdateRuntimeConfig learns the node's podCIDR. The kubelet joins several with
-// commas (pkg/kubelet/kubelet_node_status.go, updateNode); the first IPv4 one is
-// used. Running sandboxes keep the address that they have.
+// UpdateRuntimeConfig sets the node's podCIDR. The kubelet joins several with commas
+// (pkg/kubelet/kubelet_node_status.go, updateNode); the first IPv4 one is used. Running sandboxes
+// keep their addresses.
 func (r *Runtime) UpdateRuntimeConfig(_ context.Context, config *runtimeapi.RuntimeConfig) error {
 	podCIDRs := config.GetNetworkConfig().GetPodCidr()
 	if podCIDRs == "" {
 		return nil
 	}
-	pool, err := poolFor(podCIDRs)
+	pool, err := addressPoolFor(podCIDRs)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.networkErr = err
@@ -151,11 +150,11 @@ func (r *Runtime) UpdateRuntimeConfig(_ context.Context, config *runtimeapi.Runt
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if r.pool != nil && r.pool.prefix == pool.prefix {
-		return nil // a fresh pool would hand out again what was just freed
+		return nil // A new pool would assign addresses again that were just freed.
 	}
 	for _, s := range r.sandboxes {
 		if s.address.IsValid() {
-			pool.reserve(s.address)
+			pool.reserveAddress(s.address)
 		}
 	}
 	r.pool = pool
@@ -164,7 +163,8 @@ func (r *Runtime) UpdateRuntimeConfig(_ context.Context, config *runtimeapi.Runt
 	return nil
 }
 
-func poolFor(podCIDRs string) (*addressPool, error) {
+// addressPoolFor returns the pool of the first IPv4 range.
+func addressPoolFor(podCIDRs string) (*addressPool, error) {
 	for _, text := range strings.Split(podCIDRs, ",") {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
@@ -177,8 +177,8 @@ func poolFor(podCIDRs string) (*addressPool, error) {
 	return nil, fmt.Errorf("podCIDR %q: no IPv4 range", podCIDRs)
 }
 
-// Close ends every container at once and closes all that the runtime listens
-// on. It is a power cut, not a shutdown: containers get no grace.
+// Close kills every container and closes all listeners. It is a power cut, not a shutdown:
+// containers get no grace period.
 func (r *Runtime) Close(context.Context) error {
 	r.mu.Lock()
 	r.closed = true
@@ -188,10 +188,10 @@ func (r *Runtime) Close(context.Context) error {
 	}
 	r.mu.Unlock()
 	for _, c := range running {
-		r.kill(c)
+		r.killContainer(c)
 	}
 	r.streams.close()
-	r.cleaning.Wait()
+	r.scratchRemovals.Wait()
 	return nil
 }
 

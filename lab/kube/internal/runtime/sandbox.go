@@ -14,6 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
+// sandbox is a pod as the runtime has it. Runtime.mu guards it.
 type sandbox struct {
 	id             string
 	config         *runtimeapi.PodSandboxConfig
@@ -21,12 +22,11 @@ type sandbox struct {
 	createdAt      time.Time
 	state          runtimeapi.PodSandboxState
 	hostNetwork    bool
-	// address is the pod's, and the zero value for host network pods and for
-	// sandboxes that were stopped.
+	// address is the pod's; the zero value for host network pods and stopped sandboxes.
 	address netip.Addr
 }
 
-// RunPodSandbox gives a pod its address.
+// RunPodSandbox assigns an address to a pod.
 func (r *Runtime) RunPodSandbox(_ context.Context, config *runtimeapi.PodSandboxConfig, runtimeHandler string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *Runtime) RunPodSandbox(_ context.Context, config *runtimeapi.PodSandbox
 		if r.networkErr != nil {
 			return "", status.Errorf(codes.Unavailable, "network is not ready: %v", r.networkErr)
 		}
-		address, err := r.pool.take()
+		address, err := r.pool.takeAddress()
 		if err != nil {
 			return "", status.Error(codes.ResourceExhausted, err.Error())
 		}
@@ -56,8 +56,8 @@ func (r *Runtime) RunPodSandbox(_ context.Context, config *runtimeapi.PodSandbox
 	return s.id, nil
 }
 
-// StopPodSandbox ends the sandbox's containers and frees its address. Stopping
-// what is stopped or gone already is no error (CRI demands it).
+// StopPodSandbox kills the sandbox's containers and frees its address. As CRI requires, it is no
+// error if the sandbox is stopped or removed already.
 func (r *Runtime) StopPodSandbox(_ context.Context, id string) error {
 	r.mu.Lock()
 	s := r.sandboxes[id]
@@ -69,20 +69,20 @@ func (r *Runtime) StopPodSandbox(_ context.Context, id string) error {
 	r.mu.Unlock()
 
 	for _, c := range members {
-		r.kill(c)
+		r.killContainer(c)
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 	if s.address.IsValid() {
-		r.pool.free(s.address)
+		r.pool.freeAddress(s.address)
 		s.address = netip.Addr{}
 	}
 	return nil
 }
 
-// RemovePodSandbox forgets the sandbox and its containers.
+// RemovePodSandbox stops the sandbox, and removes it and its containers.
 func (r *Runtime) RemovePodSandbox(ctx context.Context, id string) error {
 	if err := r.StopPodSandbox(ctx, id); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// PodSandboxStatus tells the pod's address, which is how it reaches the API.
+// PodSandboxStatus returns a sandbox's state. The kubelet takes the pod's address from it.
 func (r *Runtime) PodSandboxStatus(_ context.Context, id string, _ bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, id string, _ bool) (*runti
 	}}, nil
 }
 
-// ListPodSandbox lists the sandboxes that the filter lets through.
+// ListPodSandbox lists the sandboxes that match the filter.
 func (r *Runtime) ListPodSandbox(_ context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *Runtime) ListPodSandbox(_ context.Context, filter *runtimeapi.PodSandbo
 	for _, s := range r.sandboxes {
 		if filter.GetId() != "" && filter.GetId() != s.id ||
 			filter.GetState() != nil && filter.GetState().GetState() != s.state ||
-			!selects(filter.GetLabelSelector(), s.config.GetLabels()) {
+			!matchesLabels(filter.GetLabelSelector(), s.config.GetLabels()) {
 			continue
 		}
 		list = append(list, &runtimeapi.PodSandbox{
@@ -152,7 +152,7 @@ func (r *Runtime) UpdatePodSandboxResources(context.Context, *runtimeapi.UpdateP
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-// containersOf needs r.mu.
+// containersOf returns the containers of a sandbox. It needs r.mu.
 func (r *Runtime) containersOf(sandboxID string) []*container {
 	var members []*container
 	for _, c := range r.containers {
@@ -163,15 +163,16 @@ func (r *Runtime) containersOf(sandboxID string) []*container {
 	return members
 }
 
-// realised returns where the sandbox's ports are served. It needs r.mu.
-func (r *Runtime) realised(s *sandbox) netip.Addr {
+// loopbackAddress returns the address on which the sandbox's ports are served. It needs r.mu.
+func (r *Runtime) loopbackAddress(s *sandbox) netip.Addr {
 	if s.hostNetwork {
 		return r.options.NodeAddress
 	}
 	return podnet.ToLoopback(s.address)
 }
 
-func selects(selector, labels map[string]string) bool {
+// matchesLabels reports whether labels have all that the selector has.
+func matchesLabels(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if labels[key] != value {
 			return false
@@ -180,8 +181,8 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// newID returns an ID as long as those of real runtimes: kubectl and the kubelet
-// shorten them for display.
+// newID returns an ID of the length that real runtimes use: kubectl and the kubelet shorten IDs for
+// display.
 func newID() string {
 	var bytes [32]byte
 	_, _ = rand.Read(bytes[:]) // never fails since Go 1.24

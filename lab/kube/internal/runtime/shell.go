@@ -17,22 +17,21 @@ import (
 )
 
 const (
-	// exitUsage, exitNotFound and exitKilled are the shell's own codes.
-	exitUsage    = 2
-	exitNotFound = 127
+	// exitCodeUsage and exitCodeNotFound are those of a shell, as exitCodeKilled is.
+	exitCodeUsage    = 2
+	exitCodeNotFound = 127
 
-	// maxWords bounds what a script can make this process hold: the text that it
-	// is given, as often as it expands some.
-	maxWords = 1 << 20
+	// maxScriptBytes bounds the memory of a script: the bytes of its text, arguments and
+	// environment, times the number of its expansions.
+	maxScriptBytes = 1 << 20
 )
 
-// shellBuiltins are the interpreter's own commands that are let through. The
-// others look at the real machine's files (command, type, cd, source), parse
-// text behind the back of understood (eval, trap), or make variables out of more
-// than the script (read, set, printf with its widths).
+// shellBuiltins are the interpreter's own commands that scripts may use. Its other ones look at the
+// real machine's files (command, type, cd, source), run text that checkSupported has not seen
+// (eval, trap), or set variables from more than the script (read, set, printf with its widths).
 var shellBuiltins = []string{":", "[", "break", "continue", "echo", "exec", "exit", "false", "shift", "test", "true", "unset"}
 
-// process is one command in a container, and what it was started with.
+// process is one exec command in a container.
 type process struct {
 	files    rootFS
 	hostname string
@@ -46,23 +45,23 @@ type process struct {
 	runner *interp.Runner
 }
 
-// execute runs one command with the words as they are, or a script.
-func (p *process) execute(ctx context.Context, argv []string) int {
-	given := 0
+// runArgv runs a script, if argv is a shell's with -c, or else a command with argv as it is.
+func (p *process) runArgv(ctx context.Context, argv []string) int {
+	textBytes := 0
 	for _, text := range slices.Concat(argv, p.environment) {
-		given += len(text)
+		textBytes += len(text)
 	}
-	if given > maxWords {
-		return p.fail(exitUsage, "arguments and environment of more than %d KiB are refused", maxWords>>10)
+	if textBytes > maxScriptBytes {
+		return p.fail(exitCodeUsage, "arguments and environment of more than %d KiB are refused", maxScriptBytes>>10)
 	}
 	var node syntax.Node
 	var parameters []string
 	var err error
-	if len(argv) > 0 && slices.Contains(shells, path.Base(argv[0])) {
+	if len(argv) > 0 && slices.Contains(shellNames, path.Base(argv[0])) {
 		if len(argv) < 3 || argv[1] != "-c" {
-			return p.fail(exitUsage, "%s", onlyScripts)
+			return p.fail(exitCodeUsage, "%s", noShellText)
 		}
-		node, err = parse(argv[2], given)
+		node, err = parseScript(argv[2], textBytes)
 		parameters = argv[min(4, len(argv)):] // argv[3] is $0
 	} else {
 		call := &syntax.CallExpr{}
@@ -75,29 +74,29 @@ func (p *process) execute(ctx context.Context, argv []string) int {
 		err = p.newRunner(parameters)
 	}
 	if err != nil {
-		return p.fail(exitUsage, "%v", err)
+		return p.fail(exitCodeUsage, "%v", err)
 	}
-	return p.run(ctx, node)
+	return p.runNode(ctx, node)
 }
 
-// onlyScripts refuses an interactive shell, one that reads its stdin or a file, and
-// one in another.
-const onlyScripts = `this simulated container has no shell to type in: kubectl exec POD -- sh -c "…" works, and no shell inside of it`
+// noShellText is the answer to an interactive shell, a shell that reads stdin or a file, and a
+// shell in another.
+const noShellText = `this simulated container has no shell to type in: kubectl exec POD -- sh -c "…" works, and no shell inside of it`
 
-// newRunner gives the process an interpreter. All that it asks of a system it
-// asks the handlers here.
+// newRunner gives the process an interpreter. Its handlers replace all access to the real system.
 func (p *process) newRunner(parameters []string) (err error) {
 	p.runner, err = interp.New(
-		interp.Dir("/"), // is looked up on the real machine, and replaced below
-		interp.Env(root{expand.ListEnviron(p.environment...)}),
-		interp.Params(slices.Concat([]string{"-f", "--"}, parameters)...), // -f: no wildcards, of which one can be many words
-		interp.CallHandler(allow),
-		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return p.command }),
+		interp.Dir("/"), // The interpreter looks it up on the real machine. It is replaced below.
+		interp.Env(rootVariables{expand.ListEnviron(p.environment...)}),
+		// -f: no wildcards, which could become any number of words.
+		interp.Params(slices.Concat([]string{"-f", "--"}, parameters)...),
+		interp.CallHandler(filterCall),
+		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return p.runCommand }),
 		interp.OpenHandler(func(ctx context.Context, name string, flag int, perm fs.FileMode) (io.ReadWriteCloser, error) {
-			return p.files.open(absolute(ctx, name), flag, perm)
+			return p.files.openFile(absolutePath(ctx, name), flag, perm)
 		}),
 		interp.StatHandler(func(_ context.Context, name string, follow bool) (fs.FileInfo, error) {
-			return p.files.stat(name, follow)
+			return p.files.statFile(name, follow)
 		}),
 	)
 	if err != nil {
@@ -112,11 +111,11 @@ func (p *process) newRunner(parameters []string) (err error) {
 	return err
 }
 
-// root are the variables of the user that a container has by default. They are not
-// exported; without them the interpreter tells the real user's.
-type root struct{ expand.Environ }
+// rootVariables adds the user ID and group ID of root, a container's default user, to an
+// environment. They are not exported. Without them the interpreter has those of the real user.
+type rootVariables struct{ expand.Environ }
 
-func (r root) Get(name string) expand.Variable {
+func (r rootVariables) Get(name string) expand.Variable {
 	found := r.Environ.Get(name)
 	if !found.IsSet() && slices.Contains([]string{"UID", "EUID", "GID"}, name) {
 		return expand.Variable{Set: true, ReadOnly: true, Kind: expand.String, Str: "0"}
@@ -124,19 +123,19 @@ func (r root) Get(name string) expand.Variable {
 	return found
 }
 
-func absolute(ctx context.Context, name string) string {
+func absolutePath(ctx context.Context, name string) string {
 	if path.IsAbs(name) {
 		return name
 	}
 	return path.Join(interp.HandlerCtx(ctx).Dir, name)
 }
 
-// run returns the exit code of a node that understood has let through. A mistake
-// of the interpreter's own ends the command, not the node.
-func (p *process) run(ctx context.Context, node syntax.Node) (code int) {
+// runNode runs a syntax node that checkSupported has accepted, and returns its exit code. A panic
+// of the interpreter ends the command, and not this program.
+func (p *process) runNode(ctx context.Context, node syntax.Node) (code int) {
 	defer func() {
 		if mistake := recover(); mistake != nil {
-			code = p.fail(exitUsage, "this is not understood: %v", mistake)
+			code = p.fail(exitCodeUsage, "this is not understood: %v", mistake)
 		}
 	}()
 	err := p.runner.Run(ctx, node)
@@ -146,8 +145,8 @@ func (p *process) run(ctx context.Context, node syntax.Node) (code int) {
 		return 0
 	case errors.As(err, &status):
 		return int(status)
-	case ctx.Err() != nil || errors.Is(err, context.Canceled): // or the command before, of which exit repeats the end
-		return exitKilled
+	case ctx.Err() != nil || errors.Is(err, context.Canceled): // exit repeats the error of the command before.
+		return exitCodeKilled
 	}
 	return p.fail(1, "%v", err)
 }
@@ -157,20 +156,22 @@ func (p *process) fail(code int, format string, values ...any) int {
 	return code
 }
 
-// parse refuses a script of which some is beyond this shell. It was given so much
-// text, itself included, which is also the most that a variable can hold.
-func parse(script string, given int) (*syntax.File, error) {
+// parseScript parses a script, and refuses one that this shell does not support or that could
+// expand to too much. textBytes is the size of script, arguments and environment; no variable can
+// be longer.
+func parseScript(script string, textBytes int) (*syntax.File, error) {
 	file, err := syntax.NewParser().Parse(strings.NewReader(script), "")
 	if err != nil {
 		return nil, err
 	}
-	if n := expansions(file); n*given > maxWords {
-		return nil, fmt.Errorf("%d times $… with %d KiB of script, arguments and environment is more than this simulated container expands", n, given>>10)
+	if n := countExpansions(file); n*textBytes > maxScriptBytes {
+		return nil, fmt.Errorf("%d times $… with %d KiB of script, arguments and environment is more than this simulated container expands", n, textBytes>>10)
 	}
-	return file, understood(file)
+	return file, checkSupported(file)
 }
 
-func expansions(node syntax.Node) (n int) {
+// countExpansions counts the expansions of parameters in a node.
+func countExpansions(node syntax.Node) (n int) {
 	syntax.Walk(node, func(node syntax.Node) bool {
 		if _, is := node.(*syntax.ParamExp); is {
 			n++
@@ -180,24 +181,24 @@ func expansions(node syntax.Node) (n int) {
 	return n
 }
 
-// allow is called for each simple command. A builtin that is not let through gets
-// a path, which makes the interpreter look for it among the commands here.
-func allow(_ context.Context, argv []string) ([]string, error) {
+// filterCall is called for each simple command. It gives a builtin that is not in shellBuiltins a
+// path, so that the interpreter runs a simulated command of that name instead.
+func filterCall(_ context.Context, argv []string) ([]string, error) {
 	if path.IsAbs(argv[0]) {
 		argv[0] = path.Base(argv[0])
 	}
 	switch {
 	case argv[0] == "[" || argv[0] == "test":
-		return testable(argv), nil
+		return withoutPermissionTests(argv), nil
 	case interp.IsBuiltin(argv[0]) && !slices.Contains(shellBuiltins, argv[0]):
 		argv[0] = "/bin/" + argv[0]
 	}
 	return argv, nil
 }
 
-// testable has test ask whether a file exists where it would ask the kernel
-// whether the real machine's file of that name may be read.
-func testable(argv []string) []string {
+// withoutPermissionTests replaces tests of permissions by -e, does the file exist: the interpreter
+// would ask the kernel about the real machine's file of that name.
+func withoutPermissionTests(argv []string) []string {
 	for i := 1; i < len(argv); i++ {
 		switch argv[i] {
 		case "-r", "-w", "-x", "-O", "-G":
@@ -209,12 +210,12 @@ func testable(argv []string) []string {
 	return argv
 }
 
-// understood refuses what would start goroutines that nothing could recover
-// (pipes, &), recurse without end (functions), make the interpreter panic (odd
-// redirections), or have words and variables grow beyond what was given.
-func understood(file *syntax.File) (err error) {
+// checkSupported refuses a script that would start goroutines whose panics nothing could recover
+// (pipes, &), recurse without end (functions), make the interpreter panic (odd redirections), or
+// make words and variables longer than the script's text.
+func checkSupported(file *syntax.File) (err error) {
 	syntax.Walk(file, func(node syntax.Node) bool {
-		if node != nil && err == nil && !simple(node) {
+		if node != nil && err == nil && !isSupportedNode(node) {
 			err = fmt.Errorf("%s: this simulated container's shell knows commands, quotes, $VARIABLE and ${VARIABLE:-text}, && and ||, "+
 				"if, while, for, case, > >> <, and assignments of either text or one variable; no $(…), pipes, functions, arithmetic or background", node.Pos())
 		}
@@ -223,7 +224,8 @@ func understood(file *syntax.File) (err error) {
 	return err
 }
 
-func simple(node syntax.Node) bool {
+// isSupportedNode reports whether a node, apart from the nodes in it, is supported.
+func isSupportedNode(node syntax.Node) bool {
 	switch n := node.(type) {
 	case *syntax.File, *syntax.Comment, *syntax.CallExpr, *syntax.Block, *syntax.IfClause, *syntax.WhileClause,
 		*syntax.CaseClause, *syntax.CaseItem, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted:
@@ -235,41 +237,42 @@ func simple(node syntax.Node) bool {
 	case *syntax.ForClause:
 		return !n.Select
 	case *syntax.WordIter:
-		return !slices.ContainsFunc(n.Items, grows)
+		return !slices.ContainsFunc(n.Items, canGrow)
 	case *syntax.Assign:
-		return n.Index == nil && n.Array == nil && !n.Append && (n.Value == nil || !grows(n.Value))
+		return n.Index == nil && n.Array == nil && !n.Append && (n.Value == nil || !canGrow(n.Value))
 	case *syntax.ParamExp:
 		defaults := n.Exp != nil && (n.Exp.Op == syntax.DefaultUnset || n.Exp.Op == syntax.DefaultUnsetOrNull) &&
-			(n.Exp.Word == nil || expansions(n.Exp.Word) == 0)
+			(n.Exp.Word == nil || countExpansions(n.Exp.Word) == 0)
 		return !n.Excl && !n.Length && !n.Width && n.Index == nil && n.Slice == nil && n.Repl == nil && n.Names == 0 && (n.Exp == nil || defaults)
 	case *syntax.Word:
-		return plain(n)
+		return isPlainWord(n)
 	case *syntax.Redirect:
-		return file(n)
+		return isSupportedRedirect(n)
 	}
 	return false
 }
 
-// grows says that a variable with this value could be longer than what it is made
-// of, and in a loop as long as there is memory.
-func grows(value *syntax.Word) bool {
+// canGrow reports whether a variable with this value could be longer than the variables in it. In a
+// loop it could take all memory.
+func canGrow(value *syntax.Word) bool {
 	parts := value.Parts
 	if len(parts) == 1 {
 		if quoted, is := parts[0].(*syntax.DblQuoted); is {
 			parts = quoted.Parts
 		}
 	}
-	return len(parts) > 1 && expansions(value) > 0
+	return len(parts) > 1 && countExpansions(value) > 0
 }
 
-// plain says that a word is neither {a,b} nor ~someone.
-func plain(word *syntax.Word) bool {
+// isPlainWord reports whether a word is neither {a,b} nor ~someone.
+func isPlainWord(word *syntax.Word) bool {
 	split := syntax.Word{Parts: slices.Clone(word.Parts)}
 	literal, _ := word.Parts[0].(*syntax.Lit)
 	return !syntax.SplitBraces(&split) && (literal == nil || !strings.HasPrefix(literal.Value, "~"))
 }
 
-func file(redirect *syntax.Redirect) bool {
+// isSupportedRedirect reports whether a redirection is of stdin, stdout or stderr.
+func isSupportedRedirect(redirect *syntax.Redirect) bool {
 	number := ""
 	if redirect.N != nil {
 		number = redirect.N.Value

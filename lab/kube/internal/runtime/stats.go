@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ContainerStats reports one container.
+// ContainerStats reports what one container uses: nothing.
 func (r *Runtime) ContainerStats(_ context.Context, id string) (*runtimeapi.ContainerStats, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -15,10 +15,10 @@ func (r *Runtime) ContainerStats(_ context.Context, id string) (*runtimeapi.Cont
 	if c == nil {
 		return nil, notFound("container", id)
 	}
-	return r.usage(c), nil
+	return r.containerStats(c), nil
 }
 
-// ListContainerStats reports all running containers that the filter lets through.
+// ListContainerStats reports what the running containers that match the filter use.
 func (r *Runtime) ListContainerStats(_ context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -27,14 +27,14 @@ func (r *Runtime) ListContainerStats(_ context.Context, filter *runtimeapi.Conta
 		if c.state == runtimeapi.ContainerState_CONTAINER_RUNNING &&
 			(filter.GetId() == "" || filter.GetId() == c.id) &&
 			(filter.GetPodSandboxId() == "" || filter.GetPodSandboxId() == c.sandbox.id) &&
-			selects(filter.GetLabelSelector(), c.config.GetLabels()) {
-			list = append(list, r.usage(c))
+			matchesLabels(filter.GetLabelSelector(), c.config.GetLabels()) {
+			list = append(list, r.containerStats(c))
 		}
 	}
 	return list, nil
 }
 
-func (r *Runtime) usage(c *container) *runtimeapi.ContainerStats {
+func (r *Runtime) containerStats(c *container) *runtimeapi.ContainerStats {
 	now := time.Now().UnixNano()
 	none := &runtimeapi.UInt64Value{}
 	return &runtimeapi.ContainerStats{
@@ -55,23 +55,22 @@ func (r *Runtime) usage(c *container) *runtimeapi.ContainerStats {
 	}
 }
 
-// PodSandboxStats is not asked for while the PodAndContainerStatsFromCRI feature
-// gate is off.
+// PodSandboxStats is not called while the PodAndContainerStatsFromCRI feature gate is off.
 func (r *Runtime) PodSandboxStats(context.Context, string) (*runtimeapi.PodSandboxStats, error) {
-	return nil, unsupported("statistics per sandbox")
+	return nil, unsupportedError("statistics per sandbox")
 }
 
-// ListPodSandboxStats is not asked for either.
+// ListPodSandboxStats is not called either.
 func (r *Runtime) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
-	return nil, unsupported("statistics per sandbox")
+	return nil, unsupportedError("statistics per sandbox")
 }
 
-// ListMetricDescriptors describes no metrics.
+// ListMetricDescriptors returns none.
 func (r *Runtime) ListMetricDescriptors(context.Context) ([]*runtimeapi.MetricDescriptor, error) {
 	return nil, nil
 }
 
-// ListPodSandboxMetrics has no metrics.
+// ListPodSandboxMetrics returns none.
 func (r *Runtime) ListPodSandboxMetrics(context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
 	return nil, nil
 }

@@ -21,18 +21,18 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// streamServer serves the streams as containerd does: upstream's server, plain
-// HTTP on a loopback address and a port of its own, and in each URL a token that
-// is good once and for a minute.
+// streamServer serves the streams of exec and port-forward as containerd does: with upstream's
+// server, by plain HTTP on a loopback address and a port of its own. Each URL has a token that is
+// valid once and for a minute.
 type streamServer struct {
-	mu     sync.Mutex
-	api    streaming.Server
-	http   *http.Server
-	cancel context.CancelFunc
-	closed bool
+	mu       sync.Mutex
+	upstream streaming.Server
+	http     *http.Server
+	cancel   context.CancelFunc
+	closed   bool
 }
 
-// streamServer starts with the first stream: most nodes never need one.
+// streamServer returns the server, which it starts for the first stream: most nodes need none.
 func (r *Runtime) streamServer() (streaming.Server, error) {
 	s := &r.streams
 	s.mu.Lock()
@@ -40,8 +40,8 @@ func (r *Runtime) streamServer() (streaming.Server, error) {
 	if s.closed {
 		return nil, status.Error(codes.Unavailable, "the simulated node is going down")
 	}
-	if s.api != nil {
-		return s.api, nil
+	if s.upstream != nil {
+		return s.upstream, nil
 	}
 	address := r.options.NodeAddress
 	if !address.IsLoopback() {
@@ -53,12 +53,12 @@ func (r *Runtime) streamServer() (streaming.Server, error) {
 	}
 	config := streaming.DefaultConfig
 	config.BaseURL = &url.URL{Scheme: "http", Host: listener.Addr().String(), Path: "/"}
-	api, err := streaming.NewServer(config, streams{r})
+	api, err := streaming.NewServer(config, streamRuntime{r})
 	if err != nil {
 		_ = listener.Close()
 		return nil, err
 	}
-	s.api = api
+	s.upstream = api
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.http = &http.Server{Handler: api, ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
@@ -78,8 +78,8 @@ func (s *streamServer) close() {
 	}
 }
 
-// clientListener accepts connections that end with ctx, and that tell when their
-// client has gone: net/http does not for one that became a stream.
+// clientListener accepts connections that end with ctx, and whose own context ends when the client
+// has gone: net/http does not notice that for a connection that has become a stream.
 type clientListener struct {
 	net.Listener
 	ctx context.Context
@@ -91,31 +91,31 @@ func (l clientListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &clientConn{Conn: accepted}
-	c.ctx, c.gone = context.WithCancel(l.ctx)
+	c.ctx, c.cancel = context.WithCancel(l.ctx)
 	context.AfterFunc(c.ctx, func() { _ = accepted.Close() })
 	return c, nil
 }
 
 type clientConn struct {
 	net.Conn
-	ctx  context.Context
-	gone context.CancelFunc
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // net/http's own way to stop reading
-		c.gone()
+		c.cancel()
 	}
 	return n, err
 }
 
 func (c *clientConn) Close() error {
-	c.gone()
+	c.cancel()
 	return c.Conn.Close()
 }
 
-// Exec returns the URL of one command; what it runs is in the file exec.go.
+// Exec returns the URL for one command, which streamRuntime.Exec runs.
 func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if request.GetTty() {
 		return nil, errTerminal
@@ -135,14 +135,14 @@ var (
 	errTerminal = status.Error(codes.Unimplemented, `exec: a simulated container has no terminal; leave out -t: kubectl exec POD -- sh -c "…" works`)
 )
 
-// Attach refuses.
+// Attach is refused.
 func (*Runtime) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	return nil, errAttach
 }
 
-// PortForward returns the URL of connections to a pod's ports.
+// PortForward returns the URL for connections to a pod's ports.
 func (r *Runtime) PortForward(_ context.Context, request *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	if _, err := r.podAddress(request.GetPodSandboxId()); err != nil {
+	if _, err := r.sandboxAddress(request.GetPodSandboxId()); err != nil {
 		return nil, err
 	}
 	server, err := r.streamServer()
@@ -152,8 +152,8 @@ func (r *Runtime) PortForward(_ context.Context, request *runtimeapi.PortForward
 	return server.GetPortForward(request)
 }
 
-// podAddress is where the ports of a running sandbox are served.
-func (r *Runtime) podAddress(sandboxID string) (netip.Addr, error) {
+// sandboxAddress returns the address on which the ports of a running sandbox are served.
+func (r *Runtime) sandboxAddress(sandboxID string) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandboxes[sandboxID]
@@ -163,15 +163,15 @@ func (r *Runtime) podAddress(sandboxID string) (netip.Addr, error) {
 	if s.state != runtimeapi.PodSandboxState_SANDBOX_READY {
 		return netip.Addr{}, status.Errorf(codes.FailedPrecondition, "pod %s is not running", s.config.GetMetadata().GetName())
 	}
-	return r.realised(s), nil
+	return r.loopbackAddress(s), nil
 }
 
-// streams is what upstream's server of streams calls.
-type streams struct{ runtime *Runtime }
+// streamRuntime implements streaming.Runtime, which upstream's server calls.
+type streamRuntime struct{ runtime *Runtime }
 
-// PortForward carries one connection. Either side may close its half first.
-func (s streams) PortForward(ctx context.Context, sandboxID string, port int32, stream io.ReadWriteCloser) error {
-	address, err := s.runtime.podAddress(sandboxID)
+// PortForward copies one connection. Either side may half-close it first.
+func (s streamRuntime) PortForward(ctx context.Context, sandboxID string, port int32, stream io.ReadWriteCloser) error {
+	address, err := s.runtime.sandboxAddress(sandboxID)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (s streams) PortForward(ctx context.Context, sandboxID string, port int32, 
 	return err
 }
 
-// Attach is never reached: no URL leads to it.
-func (streams) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan remotecommand.TerminalSize) error {
+// Attach is never called: no URL leads to it.
+func (streamRuntime) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan remotecommand.TerminalSize) error {
 	return errAttach
 }

@@ -8,17 +8,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func unsupported(what string) error {
+func unsupportedError(what string) error {
 	return status.Errorf(codes.Unimplemented, "%s is not supported by the simulated node: its containers have no processes", what)
 }
 
-// CheckpointContainer refuses.
+// CheckpointContainer is refused.
 func (r *Runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointContainerRequest) error {
-	return unsupported("checkpoint")
+	return unsupportedError("checkpoint")
 }
 
-// GetContainerEvents refuses: the kubelet relists every second instead (the
-// EventedPLEG feature gate is off).
+// GetContainerEvents is refused: the kubelet relists every second instead (the EventedPLEG feature
+// gate is off).
 func (r *Runtime) GetContainerEvents(context.Context, chan *runtimeapi.ContainerEventResponse, func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
-	return unsupported("the stream of container events")
+	return unsupportedError("the stream of container events")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
 )
 
-func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
+func TestDemoProbes(t *testing.T) {
 	ports := []v1.ContainerPort{{Name: "http", ContainerPort: 8080}, {ContainerPort: 9090}}
 	httpGet := func(path string, port intstr.IntOrString) v1.ProbeHandler {
 		return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: port}}
@@ -44,7 +44,7 @@ func TestProbesAreReadAsTheKubeletReadsThem(t *testing.T) {
 		"exec": {handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := probesOf(&v1.Container{Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}})
+			got := demoProbes(&v1.Container{Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}})
 			if len(got) != 1 {
 				t.Fatalf("got %v", got)
 			}
@@ -68,12 +68,12 @@ func keyValues(env map[string]string) []*runtimeapi.KeyValue {
 	return list
 }
 
-func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
+func TestVariablesFromSecretsAreHidden(t *testing.T) {
 	secretKey := &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{Key: "k"}}
 	optional := true
 	for name, test := range map[string]struct {
 		container v1.Container
-		// resolved is what the kubelet passes on, besides the services.
+		// resolved are the variables that the kubelet passes on, beside those of Services.
 		resolved, want map[string]string
 	}{
 		"plain, downward and ConfigMap": {
@@ -91,15 +91,15 @@ func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
 				{Name: "URL", Value: "db://$(USER):$(PASSWORD)@db"}, {Name: "AGAIN", Value: "$(URL)"}, {Name: "WHO", Value: "$(USER)"},
 			}},
 			resolved: map[string]string{"PASSWORD": "p", "USER": "u", "URL": "db://u:p@db", "AGAIN": "db://u:p@db", "WHO": "u"},
-			want:     map[string]string{"PASSWORD": fromSecret, "USER": "u", "URL": fromSecret, "AGAIN": fromSecret, "WHO": "u"},
+			want:     map[string]string{"PASSWORD": hiddenSecret, "USER": "u", "URL": hiddenSecret, "AGAIN": hiddenSecret, "WHO": "u"},
 		},
 		"one name twice": {
 			container: v1.Container{Env: []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", ValueFrom: secretKey}}},
-			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": fromSecret},
+			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": hiddenSecret},
 		},
 		"a file": {
 			container: v1.Container{Env: []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}}},
-			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": fromFile},
+			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": hiddenFile},
 		},
 		"all of a ConfigMap": {
 			container: v1.Container{EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}}},
@@ -114,14 +114,14 @@ func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
 				},
 			},
 			resolved: map[string]string{"A": "1", "S_A": "s", "REFERS": "s", "S_B": "mine", "LATER": "mine", "S_C": "s"},
-			want:     map[string]string{"A": "1", "S_A": fromSecret, "REFERS": fromSecret, "S_B": "mine", "LATER": "mine", "S_C": fromSecret},
+			want:     map[string]string{"A": "1", "S_A": hiddenSecret, "REFERS": hiddenSecret, "S_B": "mine", "LATER": "mine", "S_C": hiddenSecret},
 		},
 		"a reference to what is redefined only later": {
 			container: v1.Container{
 				EnvFrom: []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{}}},
 				Env:     []v1.EnvVar{{Name: "EARLY", Value: "$(X)"}, {Name: "X", Value: "plain"}},
 			},
-			resolved: map[string]string{"EARLY": "s", "X": "plain"}, want: map[string]string{"EARLY": fromSecret, "X": "plain"},
+			resolved: map[string]string{"EARLY": "s", "X": "plain"}, want: map[string]string{"EARLY": hiddenSecret, "X": "plain"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,19 +131,19 @@ func TestVariablesAreToldAndSecretsAreNot(t *testing.T) {
 			} {
 				test.resolved[key] = value
 			}
-			if got := (authored{container: test.container}).env(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
+			if got := (containerSpec{container: test.container}).shownVariables(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
 	}
-	if got := (authored{}).env(keyValues(map[string]string{"A": "1"})); len(got) != 0 {
+	if got := (containerSpec{}).shownVariables(keyValues(map[string]string{"A": "1"})); len(got) != 0 {
 		t.Errorf("of a pod that is not known: %v", got)
 	}
 }
 
-// Two volumes may be mounted in what is one place in the end, so the place does
-// not tell which is which.
-func TestOnlyOpenVolumesAreRead(t *testing.T) {
+// Two volumes may be mounted at the same path in the end, so that the path does not say which is
+// which.
+func TestOnlyPublicVolumesAreShown(t *testing.T) {
 	r := New(Options{StateDirectory: "/state"})
 	c := &container{sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}}
 	c.sandbox.config.Metadata.Uid = "uid"
@@ -162,14 +162,14 @@ func TestOnlyOpenVolumesAreRead(t *testing.T) {
 	} {
 		mount(shut)
 	}
-	if got := r.openVolumes(c); !reflect.DeepEqual(got, want) {
+	if got := r.publicVolumes(c); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
-// What a container was told reaches its probes over a network, and is forgotten
-// when it is restarted; what its author gave it is in the answer.
-func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
+// Commands over the network make probes fail until the container is restarted. Answers have the
+// variables and files of the pod's spec.
+func TestFaultsLastUntilRestart(t *testing.T) {
 	state := t.TempDir()
 	volume := filepath.Join(state, "pods", "uid-web", "volumes", "kubernetes.io~configmap", "config")
 	if err := os.MkdirAll(volume, 0o755); err != nil {
@@ -184,25 +184,25 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 			}},
 		}},
 	}}
-	n := newNode(t, 27, func(o *Options) {
+	n := newTestNode(t, 27, func(o *Options) {
 		o.Pod = func(string) *v1.Pod { return pod }
 		o.StateDirectory = state
 	})
-	sandbox, address := n.sandbox("web")
+	sandbox, address := n.runSandbox("web")
 	run := func() string {
 		id, err := n.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app:1"},
 			Envs: keyValues(map[string]string{"COLOUR": "blue"}), Mounts: []*runtimeapi.Mount{{ContainerPath: "/config", HostPath: volume}},
 			Annotations: map[string]string{annotationPorts: `[{"containerPort":18080},{"containerPort":18080,"protocol":"SCTP"}]`},
 		}, podConfig("web", n.logs))
-		n.must(err)
-		n.must(n.StartContainer(t.Context(), id))
+		n.mustSucceed(err)
+		n.mustSucceed(n.StartContainer(t.Context(), id))
 		return id
 	}
-	base := "http://" + realised(address) + ":18080"
+	base := "http://" + loopbackOf(address) + ":18080"
 	probed := func() int {
 		t.Helper()
-		code, _ := get(t, base+"/readyz", "User-Agent", "kube-probe/1.36")
+		code, _ := mustGet(t, base+"/readyz", "User-Agent", "kube-probe/1.36")
 		return code
 	}
 
@@ -210,23 +210,23 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 	if code := probed(); code != http.StatusOK {
 		t.Errorf("probed before: %d", code)
 	}
-	if code, said := request(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
+	if code, said := httpRequest(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
 		t.Fatalf("told: %d %s", code, said)
 	}
 	if code := probed(); code != http.StatusServiceUnavailable {
 		t.Errorf("probed after: %d", code)
 	}
 	for _, greeting := range []string{"Good morning", "Good night"} {
-		n.must(os.WriteFile(filepath.Join(volume, "greeting"), []byte(greeting), 0o600))
-		_, body := get(t, base+"/?format=json")
+		n.mustSucceed(os.WriteFile(filepath.Join(volume, "greeting"), []byte(greeting), 0o600))
+		_, body := mustGet(t, base+"/?format=json")
 		var got demoserver.Identity
-		n.must(json.Unmarshal([]byte(body), &got))
+		n.mustSucceed(json.Unmarshal([]byte(body), &got))
 		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 || !reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
 			t.Errorf("env %v, files %v", got.Env, got.Files)
 		}
 	}
-	request(t, http.MethodPost, base+"/exit?code=2&after=1ms")
-	if got := n.awaitExit(id); got.GetExitCode() != 2 {
+	httpRequest(t, http.MethodPost, base+"/exit?code=2&after=1ms")
+	if got := n.waitForExit(id); got.GetExitCode() != 2 {
 		t.Errorf("got %v", got)
 	}
 	run()
@@ -235,34 +235,34 @@ func TestContainerMisbehavesUntilItIsRestarted(t *testing.T) {
 	}
 }
 
-func TestDatagramsAreAnsweredUntilTheContainerEnds(t *testing.T) {
-	n := newNode(t, 28)
-	sandbox, address := n.sandbox("dns")
-	id := n.start(sandbox, "dns", port{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
-	for _, at := range []string{realised(address) + ":5353", n.options.NodeAddress.String() + ":15353"} {
+func TestContainerAnswersUDP(t *testing.T) {
+	n := newTestNode(t, 28)
+	sandbox, address := n.runSandbox("dns")
+	id := n.startContainer(sandbox, "dns", containerPort{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
+	for _, at := range []string{loopbackOf(address) + ":5353", n.options.NodeAddress.String() + ":15353"} {
 		connection, err := net.Dial("udp4", at)
-		n.must(err)
-		n.must(connection.SetDeadline(time.Now().Add(patience)))
+		n.mustSucceed(err)
+		n.mustSucceed(connection.SetDeadline(time.Now().Add(patience)))
 		_, err = connection.Write([]byte("ping"))
-		n.must(err)
+		n.mustSucceed(err)
 		buffer := make([]byte, 1<<10)
 		size, err := connection.Read(buffer)
-		n.must(err)
-		n.must(connection.Close())
+		n.mustSucceed(err)
+		n.mustSucceed(connection.Close())
 		if want := "Hello from pod dns (" + address + ") on node-1 in zone nebula-1a\nping"; string(buffer[:size]) != want {
 			t.Errorf("got %q, want %q", buffer[:size], want)
 		}
 	}
-	// Another one cannot have the same ports, and says so.
-	rival := n.start(sandbox, "dns", port{ContainerPort: 5353, Protocol: "UDP"})
-	if got := n.awaitExit(rival); got.GetExitCode() != 1 || !strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
+	// Another container cannot bind the same ports, and says so.
+	rival := n.startContainer(sandbox, "dns", containerPort{ContainerPort: 5353, Protocol: "UDP"})
+	if got := n.waitForExit(rival); got.GetExitCode() != 1 || !strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
 		t.Errorf("got %v", got)
 	}
-	n.must(n.StopContainer(context.Background(), id, int64(patience/time.Second)))
-	if got := n.state(id); got.GetExitCode() != 0 {
+	n.mustSucceed(n.StopContainer(context.Background(), id, int64(patience/time.Second)))
+	if got := n.containerStatus(id); got.GetExitCode() != 0 {
 		t.Errorf("got %v", got)
 	}
-	udp, err := net.ListenPacket("udp4", realised(address)+":5353")
-	n.must(err)
-	n.must(udp.Close())
+	udp, err := net.ListenPacket("udp4", loopbackOf(address)+":5353")
+	n.mustSucceed(err)
+	n.mustSucceed(udp.Close())
 }

@@ -1,0 +1,199 @@
+package runtime
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+)
+
+// containerSpec is what the runtime needs of a container's spec. The zero value is for a container
+// of an unknown pod: none of its variables are shown.
+type containerSpec struct {
+	// isInit marks an init container that has to end. A sidecar, which always restarts, does not.
+	isInit bool
+	probes map[string]demoserver.Probe
+
+	container v1.Container
+}
+
+// containerSpecOf returns the spec of a container by its name; the zero value if it is not there.
+func containerSpecOf(pod *v1.Pod, name string) containerSpec {
+	if pod == nil {
+		return containerSpec{}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == name {
+			ends := c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways
+			return containerSpec{isInit: ends, probes: demoProbes(c), container: *c}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == name {
+			return containerSpec{probes: demoProbes(c), container: *c}
+		}
+	}
+	return containerSpec{} // An ephemeral container has no probes.
+}
+
+// demoProbes returns the probes of a container by their kind.
+func demoProbes(c *v1.Container) map[string]demoserver.Probe {
+	probes := map[string]demoserver.Probe{}
+	for kind, p := range map[string]*v1.Probe{demoserver.Startup: c.StartupProbe, demoserver.Liveness: c.LivenessProbe, demoserver.Readiness: c.ReadinessProbe} {
+		if p != nil {
+			probes[kind] = demoProbe(c, p)
+		}
+	}
+	return probes
+}
+
+const unfitProbeText = "cannot be told to fail, because %s. Probe with httpGet, or POST /exit to end the container."
+
+// demoProbe returns what a kubelet's request for the probe looks like (NewRequestForHTTPGetAction
+// in pkg/probe/http), or why commands cannot make the probe fail.
+func demoProbe(c *v1.Container, p *v1.Probe) demoserver.Probe {
+	unfit := func(format string, arguments ...any) demoserver.Probe {
+		return demoserver.Probe{UnfitReason: fmt.Sprintf(unfitProbeText, fmt.Sprintf(format, arguments...))}
+	}
+	switch {
+	case p.TCPSocket != nil:
+		return unfit("it is a tcpSocket probe: it succeeds for as long as the port is open")
+	case p.GRPC != nil:
+		return unfit("it is a grpc probe, and this container speaks HTTP/1 only")
+	case p.HTTPGet == nil:
+		return unfit("it is an exec probe: it asks a command and not this server")
+	case p.HTTPGet.Scheme == v1.URISchemeHTTPS:
+		return unfit("it asks by HTTPS, and this container speaks HTTP only: it fails anyway")
+	}
+	port := p.HTTPGet.Port.IntValue()
+	for _, declared := range c.Ports {
+		if p.HTTPGet.Port.Type == intstr.String && declared.Name == p.HTTPGet.Port.StrVal || int(declared.ContainerPort) == port {
+			return demoserver.Probe{Port: uint16(declared.ContainerPort), URI: requestURI(p.HTTPGet.Path)}
+		}
+	}
+	return unfit("it asks on port %s, which this container does not declare", p.HTTPGet.Port.String())
+}
+
+// requestURI returns the URI that the kubelet requests for a probe's path.
+func requestURI(path string) string {
+	u, err := url.Parse(path)
+	if err != nil {
+		u = &url.URL{Path: path}
+	}
+	if !strings.HasPrefix(u.Path, "/") {
+		u.Path = "/" + u.Path
+	}
+	return u.RequestURI()
+}
+
+// publicVolumes returns the mounts whose files a container shows to everybody: volumes of type
+// configMap and downwardAPI, recognised by the kubelet's folders for them
+// (pods/UID/volumes/PLUGIN/NAME). It leaves out Secrets, tokens, and volumes that a container may
+// have written to.
+func (r *Runtime) publicVolumes(c *container) []demoserver.VolumeMount {
+	var volumes []demoserver.VolumeMount
+	for _, m := range c.config.GetMounts() {
+		parts := strings.Split(r.podRelativePath(c.sandbox, m.GetHostPath()), "/")
+		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" || parts[3] == "kubernetes.io~downward-api") {
+			volumes = append(volumes, demoserver.VolumeMount{Path: m.GetContainerPath(), Host: m.GetHostPath()})
+		}
+	}
+	return volumes
+}
+
+const (
+	hiddenSecret = "(from a Secret)"
+	hiddenFile   = "(from a file)"
+)
+
+// variableReference matches a reference to another variable in a variable's value. It also matches
+// an escaped one, $$(X): it is safer to hide a value too many.
+var variableReference = regexp.MustCompile(`\$\(([^)]*)\)`)
+
+// shownVariables returns the variables that the spec declares, with the values that the kubelet
+// resolved (makeEnvironmentVariables in pkg/kubelet). Whoever reaches the port reads them, so
+// values that come from a Secret, directly or by reference, are hidden.
+func (s containerSpec) shownVariables(envs []*runtimeapi.KeyValue) map[string]string {
+	values := map[string]string{}
+	for _, e := range envs {
+		values[e.GetKey()] = string(e.GetValue())
+	}
+	hidden := s.hiddenVariables()
+	shown := map[string]string{}
+	for name, value := range values {
+		hiddenReason, declared := hidden[name]
+		if !declared {
+			if len(s.container.EnvFrom) == 0 || isServiceVariable(name, values) {
+				continue
+			}
+			hiddenReason = s.hiddenByEnvFrom(name)
+		}
+		if hiddenReason == "" {
+			hiddenReason = demoserver.Shorten(value)
+		}
+		shown[name] = hiddenReason
+	}
+	return shown
+}
+
+// hiddenVariables returns, for each variable of the container's env, the text that is shown
+// instead of its value; "" if the value may be shown.
+func (s containerSpec) hiddenVariables() map[string]string {
+	hidden := map[string]string{}
+	for _, e := range s.container.Env {
+		hiddenReason := ""
+		switch from := e.ValueFrom; {
+		case from == nil:
+		case from.SecretKeyRef != nil:
+			hiddenReason = hiddenSecret
+		case from.FileKeyRef != nil:
+			hiddenReason = hiddenFile
+		case from.ConfigMapKeyRef != nil:
+			hiddenReason = s.hiddenByEnvFrom(e.Name) // Its value stays if this optional key is missing.
+		}
+		for _, match := range variableReference.FindAllStringSubmatch(e.Value, -1) {
+			other, declared := hidden[match[1]]
+			if !declared {
+				other = s.hiddenByEnvFrom(match[1])
+			}
+			if other != "" {
+				hiddenReason = other
+			}
+		}
+		// Of several variables with one name, a single hidden one hides all.
+		if hidden[e.Name] == "" {
+			hidden[e.Name] = hiddenReason
+		}
+	}
+	return hidden
+}
+
+// hiddenByEnvFrom returns the text that is shown instead of a variable's value, if the variable may
+// come from a Secret by envFrom. The prefix alone says which sources it may come from.
+func (s containerSpec) hiddenByEnvFrom(name string) string {
+	for _, from := range s.container.EnvFrom {
+		if from.SecretRef != nil && strings.HasPrefix(name, from.Prefix) {
+			return hiddenSecret
+		}
+	}
+	return ""
+}
+
+// isServiceVariable reports whether a variable is one of those that every container gets for
+// Services: KUBERNETES_* and the service links. A Service is recognised by its NAME_SERVICE_HOST;
+// pkg/kubelet/envvars has the names of its other variables.
+func isServiceVariable(name string, env map[string]string) bool {
+	for other := range env {
+		service, found := strings.CutSuffix(other, "_SERVICE_HOST")
+		if found && (strings.HasPrefix(name, service+"_SERVICE_") || name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_")) {
+			return true
+		}
+	}
+	return false
+}
