@@ -11,128 +11,134 @@ import (
 	"github.com/jonboulle/clockwork"
 )
 
-// maxClients bounds what one balancer remembers; the client that has been
-// silent longest is forgotten first.
+// maxClients bounds the clients that one balancer remembers. The client that has
+// been silent longest is forgotten first.
 const maxClients = 1 << 16
 
-// affinity remembers clients' targets, on all ports of a balancer alike, until
-// they have been silent for some time. Safe for concurrent use.
+// affinity is client-IP affinity: it remembers each client's target until the client
+// has been silent for the timeout. All ports of a balancer share one affinity. Safe
+// for concurrent use.
 type affinity struct {
-	clock clockwork.Clock
-	limit int
-	on    atomic.Bool // off, nobody waits for mu
+	clock   clockwork.Clock
+	limit   int
+	enabled atomic.Bool // while false, no method takes mu
 
-	mu      sync.Mutex
-	keep    time.Duration
-	entries map[netip.Addr]*list.Element // of *sticky
-	order   *list.List                   // the longest silent first
+	mu        sync.Mutex
+	timeout   time.Duration
+	entries   map[netip.Addr]*list.Element // of *stickyClient
+	bySilence *list.List                   // of *stickyClient; the longest silent first
 }
 
-type sticky struct {
-	client netip.Addr
-	target string
-	seen   time.Time
-	open   int // its connections, during which it is not silent
+// stickyClient is a client and the target that it stays with.
+type stickyClient struct {
+	client      netip.Addr
+	target      string
+	lastHeard   time.Time
+	connections int // open ones; the client is not silent while there are any
 }
 
 func newAffinity(clock clockwork.Clock, limit int) *affinity {
-	return &affinity{clock: clock, limit: limit, entries: map[netip.Addr]*list.Element{}, order: list.New()}
+	return &affinity{clock: clock, limit: limit, entries: map[netip.Addr]*list.Element{}, bySilence: list.New()}
 }
 
-// keepFor says how long a silent client is remembered; 0: none is.
-func (a *affinity) keepFor(d time.Duration) {
+// setTimeout sets how long a silent client is remembered. 0 turns affinity off and
+// forgets all clients.
+func (a *affinity) setTimeout(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.keep = d
-	a.on.Store(d > 0)
+	a.timeout = d
+	a.enabled.Store(d > 0)
 	if d <= 0 {
 		clear(a.entries)
-		a.order.Init()
+		a.bySilence.Init()
 	}
-	a.expire()
+	a.expireSilentClients()
 }
 
-// stick gives the place of the client's target among those it may have. If it
-// has none there, or one that refused somebody lately while others did not, the
-// choice that it would have without becomes its target: at once, so that
-// connections that begin together end up together.
-func (a *affinity) stick(client netip.Addr, among []target, choice int, refused *refusals) int {
-	if !a.on.Load() {
+// stickyTargetIndex returns the index of the client's target among the candidates.
+// The client gets a new target, the one at index choice, if its own is not among the
+// candidates, or if its own refused a connection lately and another candidate did
+// not. The new target is remembered at once, so that connections that a client opens
+// at the same time go to the same target.
+func (a *affinity) stickyTargetIndex(client netip.Addr, candidates []target, choice int, refused *refusals) int {
+	if !a.enabled.Load() {
 		return choice
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.expire()
+	a.expireSilentClients()
 	if e := a.entries[client]; e != nil {
-		own := slices.IndexFunc(among, func(t target) bool { return t.name == e.Value.(*sticky).target })
-		// The choice has refused somebody only if all have.
-		if own >= 0 && (!refused.lately(among[own].endpoint) || refused.lately(among[choice].endpoint)) {
+		own := slices.IndexFunc(candidates, func(t target) bool { return t.name == e.Value.(*stickyClient).target })
+		// The choice ranks first, so it is a recent refuser only if all candidates are.
+		if own >= 0 && (!refused.isRecent(candidates[own].endpoint) || refused.isRecent(candidates[choice].endpoint)) {
 			choice = own
 		}
 	}
-	a.put(client, among[choice].name)
+	a.setTarget(client, candidates[choice].name)
 	return choice
 }
 
-// begun notes that a connection of the client to the target has begun.
-func (a *affinity) begun(client netip.Addr, target string) {
-	if !a.on.Load() {
+// addConnection records that the client opened a connection to the target.
+func (a *affinity) addConnection(client netip.Addr, target string) {
+	if !a.enabled.Load() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.expire()
-	a.put(client, target).open++
+	a.expireSilentClients()
+	a.setTarget(client, target).connections++
 }
 
-// ended notes that a connection of the client to the target has ended. A
-// target chosen since stays.
-func (a *affinity) ended(client netip.Addr, target string) {
-	if !a.on.Load() {
+// removeConnection records that a connection of the client to the target has ended.
+// If the client has got another target since, it keeps that one.
+func (a *affinity) removeConnection(client netip.Addr, target string) {
+	if !a.enabled.Load() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.expire()
+	a.expireSilentClients()
 	if e := a.entries[client]; e != nil {
-		target = e.Value.(*sticky).target
+		target = e.Value.(*stickyClient).target
 	}
-	s := a.put(client, target)
-	s.open = max(0, s.open-1) // It may have begun when nobody counted.
+	s := a.setTarget(client, target)
+	s.connections = max(0, s.connections-1) // It may have begun while affinity was off.
 }
 
-// put notes a client's target, and that the client was heard now.
-func (a *affinity) put(client netip.Addr, target string) *sticky {
+// setTarget sets the client's target, and marks the client as active now. The caller
+// holds mu.
+func (a *affinity) setTarget(client netip.Addr, target string) *stickyClient {
 	e := a.entries[client]
 	if e == nil {
 		if len(a.entries) >= a.limit {
-			a.forget(a.order.Front())
+			a.forgetClient(a.bySilence.Front())
 		}
-		e = a.order.PushBack(&sticky{client: client})
+		e = a.bySilence.PushBack(&stickyClient{client: client})
 		a.entries[client] = e
 	}
-	a.order.MoveToBack(e)
-	s := e.Value.(*sticky)
-	s.target, s.seen = target, a.clock.Now()
+	a.bySilence.MoveToBack(e)
+	s := e.Value.(*stickyClient)
+	s.target, s.lastHeard = target, a.clock.Now()
 	return s
 }
 
-// expire forgets who has been silent for too long.
-func (a *affinity) expire() {
-	for e := a.order.Front(); e != nil; e = a.order.Front() {
-		s := e.Value.(*sticky)
+// expireSilentClients forgets the clients that have been silent for the timeout. The
+// caller holds mu.
+func (a *affinity) expireSilentClients() {
+	for e := a.bySilence.Front(); e != nil; e = a.bySilence.Front() {
+		s := e.Value.(*stickyClient)
 		switch {
-		case a.clock.Since(s.seen) < a.keep:
+		case a.clock.Since(s.lastHeard) < a.timeout:
 			return
-		case s.open > 0: // It is not silent, and looked at again when it may be.
-			s.seen = a.clock.Now()
-			a.order.MoveToBack(e)
+		case s.connections > 0: // It is not silent; it is checked again after another timeout.
+			s.lastHeard = a.clock.Now()
+			a.bySilence.MoveToBack(e)
 		default:
-			a.forget(e)
+			a.forgetClient(e)
 		}
 	}
 }
 
-func (a *affinity) forget(e *list.Element) {
-	delete(a.entries, a.order.Remove(e).(*sticky).client)
+func (a *affinity) forgetClient(e *list.Element) {
+	delete(a.entries, a.bySilence.Remove(e).(*stickyClient).client)
 }

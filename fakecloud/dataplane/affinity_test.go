@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The table is compared with a plain list of who was heard last, and when.
-func TestAffinityProperties(t *testing.T) {
+// Compares affinity with a plain list of clients and when they were last heard.
+func TestAffinityMatchesModel(t *testing.T) {
 	type heard struct {
 		client netip.Addr
 		target string
@@ -66,7 +66,7 @@ func TestAffinityProperties(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"keep": func(t *rapid.T) {
 				keep = seconds.Draw(t, "keep")
-				table.keepFor(keep)
+				table.setTimeout(keep)
 				expire()
 			},
 			"wait": func(t *rapid.T) { clock.Advance(seconds.Draw(t, "wait")) },
@@ -80,17 +80,17 @@ func TestAffinityProperties(t *testing.T) {
 				if own := find(c); slices.Contains(names, own) {
 					want = own
 				}
-				assert.Equal(t, want, names[table.stick(c, among, 0, &refusals{})])
+				assert.Equal(t, want, names[table.stickyTargetIndex(c, among, 0, &refusals{})])
 				hear(c, want, 0)
 			},
 			"begin": func(t *rapid.T) {
 				c, n := client.Draw(t, "client"), name.Draw(t, "target")
-				table.begun(c, n)
+				table.addConnection(c, n)
 				hear(c, n, 1)
 			},
 			"end": func(t *rapid.T) {
 				c, n := client.Draw(t, "client"), name.Draw(t, "target")
-				table.ended(c, n)
+				table.removeConnection(c, n)
 				if own := find(c); own != "" {
 					n = own
 				}
@@ -98,7 +98,7 @@ func TestAffinityProperties(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				assert.LessOrEqual(t, len(table.entries), limit)
-				assert.Len(t, table.entries, table.order.Len())
+				assert.Len(t, table.entries, table.bySilence.Len())
 			},
 		})
 	})

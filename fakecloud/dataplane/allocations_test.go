@@ -14,10 +14,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// Client and target allocate nothing here either, so all would be the
-// balancer's. The race detector makes pools forget, hence the build constraint.
+// Client and target allocate nothing here, so any allocation is the balancer's. Not with
+// the race detector, which makes sync.Pool drop items.
 func TestForwardingAllocatesNothing(t *testing.T) {
-	tcp, udp := backend(t, two, 0, echoWithoutAllocating), portOf(udpEcho(t))
+	tcp, udp := startTarget(t, two, 0, echoWithoutAllocating), portOf(listenUDPEcho(t))
 	p, port := newPlane(t), freePort(t)
 	f := forwarding(tcp, []string{two}, port)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
@@ -48,7 +48,7 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 	}), "long transfers")
 }
 
-// echoWithoutAllocating takes more than it is sent at a time.
+// echoWithoutAllocating echoes with a buffer larger than any of the test's messages.
 func echoWithoutAllocating(c net.Conn) {
 	buffer := make([]byte, 4<<20)
 	for {
@@ -62,7 +62,7 @@ func echoWithoutAllocating(c net.Conn) {
 	}
 }
 
-func udpEcho(t *testing.T) *net.UDPConn {
+func listenUDPEcho(t *testing.T) *net.UDPConn {
 	t.Helper()
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(two)})
 	require.NoError(t, err)

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// readPause is the wait after a socket failed, e.g. for want of file
-	// descriptors. It doubles with each failure that follows, up to
-	// maxReadPause.
-	readPause    = 50 * time.Millisecond
-	maxReadPause = time.Second
+	// retryPause is how long a listener waits after its socket failed, for example
+	// because there are no more file descriptors. The pause doubles with each
+	// further failure, up to maxRetryPause.
+	retryPause    = 50 * time.Millisecond
+	maxRetryPause = time.Second
 )
 
-// balancer is one load balancer's sockets.
+// balancer is one load balancer: its sockets, and what is known of its targets.
 type balancer struct {
 	plane  *Plane
 	ctx    context.Context // ends with the balancer
@@ -32,73 +32,75 @@ type balancer struct {
 	log    *slog.Logger
 
 	// These are guarded by Plane.mu.
-	forwarding cloud.Forwarding
-	listeners  map[place]*listener
-	counters   map[port]*counters   // of all ports there ever were
-	endpoints  map[string]*endpoint // by target: those there are, and not too many that were
-	watched    map[string]*watched  // by target
-	condition  condition            // as it was told last
+	forwarding     cloud.Forwarding
+	listeners      map[listenAddress]*listener
+	counters       map[port]*counters        // of all ports that it has or had
+	endpoints      map[string]*endpoint      // by target: the current ones, and at most maxFormerEndpoints former ones
+	checkedTargets map[string]*checkedTarget // by target
+	condition      condition                 // as onConditionChange was told last
 
-	clients *affinity
-	flows   flows
+	affinity *affinity
+	flows    flows
 
-	running sync.WaitGroup // listeners, connections, sessions and checks
+	goroutines sync.WaitGroup // listeners, connections, sessions and checks
 }
 
-// port is a port of a balancer: TCP and UDP share none.
+// port is a port of a balancer. TCP port 53 and UDP port 53 are two ports.
 type port struct {
 	protocol cloud.Protocol
 	number   int
 }
 
-// place is where a listener is.
-type place struct {
+// listenAddress is the address and port of a listener.
+type listenAddress struct {
 	port
 	address netip.Addr
 }
 
-// places are where a balancer listens, with what it listens for: on each of its
-// addresses.
-func places(f cloud.Forwarding) map[place]cloud.Listener {
-	all := map[place]cloud.Listener{}
+// listenersByAddress returns the listeners that f asks for, by where they listen: each
+// listener is there once for each address of the balancer (IPv4, IPv6).
+func listenersByAddress(f cloud.Forwarding) map[listenAddress]cloud.Listener {
+	all := map[listenAddress]cloud.Listener{}
 	for _, address := range []netip.Addr{f.Address, f.Address6} {
 		for _, l := range f.Listeners {
 			if address.IsValid() {
-				all[place{port{l.Protocol, l.Port}, address}] = l
+				all[listenAddress{port{l.Protocol, l.Port}, address}] = l
 			}
 		}
 	}
 	return all
 }
 
-// listener receives on one port of a balancer.
+// listener receives connections or datagrams on one port of one of the balancer's
+// addresses.
 type listener struct {
 	balancer *balancer
-	at       place
+	address  listenAddress
 	socket   io.Closer // *net.TCPListener or *net.UDPConn
 	route    atomic.Pointer[route]
-	turn     atomic.Uint64 // round robin
+	nextTurn atomic.Uint64 // counts clients, for round robin
 	refusals refusals
 	*counters
 }
 
-// route is where a listener's new connections go. It is replaced, never
-// changed.
+// route says where a listener's new connections may go. It is immutable: a change
+// replaces it.
 type route struct {
-	listener  cloud.Listener
-	targets   []target // that may get any; all listeners of a balancer have the same
-	algorithm cloud.Algorithm
-	ranges    []netip.Prefix
-	idle      time.Duration // how long they may be silent; 0: as long as without the option
+	listener     cloud.Listener
+	targets      []target // those not known to be unhealthy; the same for all listeners of a balancer
+	algorithm    cloud.Algorithm
+	sourceRanges []netip.Prefix
+	idleTimeout  time.Duration // after which a silent connection ends; 0: the default
 }
 
+// target is a target that may get new connections.
 type target struct {
 	*endpoint
 	address netip.Addr
 }
 
-// at is where a listener's connections reach a target.
-func (r *route) at(t target) netip.AddrPort {
+// targetAddress is the address and port to which connections to t are forwarded.
+func (r *route) targetAddress(t target) netip.AddrPort {
 	return netip.AddrPortFrom(t.address, uint16(r.listener.TargetPort))
 }
 
@@ -106,20 +108,21 @@ func newBalancer(p *Plane, id string) *balancer {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &balancer{
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
-		listeners: map[place]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{}, watched: map[string]*watched{},
-		clients: newAffinity(clockwork.NewRealClock(), maxClients),
-		flows:   flows{all: map[*flow]struct{}{}},
+		listeners: map[listenAddress]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{}, checkedTargets: map[string]*checkedTarget{},
+		affinity: newAffinity(clockwork.NewRealClock(), maxClients),
+		flows:    flows{all: map[*flow]struct{}{}},
 	}
 }
 
-// bind opens the sockets that are not there yet: all, or none.
-func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
-	added := map[place]io.Closer{}
-	for at := range places(f) {
+// openMissingSockets opens the sockets that f asks for and b does not have. If one
+// cannot be opened, none is. The caller holds Plane.mu.
+func (b *balancer) openMissingSockets(f cloud.Forwarding) (map[listenAddress]io.Closer, error) {
+	added := map[listenAddress]io.Closer{}
+	for at := range listenersByAddress(f) {
 		if b.listeners[at] != nil {
 			continue
 		}
-		socket, err := open(b.ctx, at)
+		socket, err := openSocket(b.ctx, at)
 		if err != nil {
 			for _, s := range added {
 				_ = s.Close()
@@ -131,37 +134,39 @@ func (b *balancer) bind(f cloud.Forwarding) (map[place]io.Closer, error) {
 	return added, nil
 }
 
-func open(ctx context.Context, at place) (io.Closer, error) {
+func openSocket(ctx context.Context, at listenAddress) (io.Closer, error) {
 	config := listenConfig
 	config.SetMultipathTCP(false) // Plain TCP sockets, which the kernel can splice.
 	address := netip.AddrPortFrom(at.address, uint16(at.number)).String()
 	if at.protocol == cloud.UDP {
-		return config.ListenPacket(ctx, "udp"+family(at.address), address)
+		return config.ListenPacket(ctx, "udp"+ipVersionSuffix(at.address), address)
 	}
-	return config.Listen(ctx, "tcp"+family(at.address), address)
+	return config.Listen(ctx, "tcp"+ipVersionSuffix(at.address), address)
 }
 
-// family is how package net tells the families apart: "tcp4", "udp6".
-func family(a netip.Addr) string {
+// ipVersionSuffix is what package net appends to a network's name for one IP family:
+// "tcp4", "udp6".
+func ipVersionSuffix(a netip.Addr) string {
 	if a.Is4() {
 		return "4"
 	}
 	return "6"
 }
 
-// put brings into force what a balancer is to do, with the sockets it lacked.
-func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
+// applyForwarding puts f in force. added are the sockets that openMissingSockets has
+// opened for it. The caller holds Plane.mu.
+func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]io.Closer) {
 	f.Listeners, f.Backends, f.SourceRanges = slices.Clone(f.Listeners), slices.Clone(f.Backends), slices.Clone(f.SourceRanges)
 	if f.HealthCheck != nil {
-		how := *f.HealthCheck
-		f.HealthCheck = &how
+		healthCheck := *f.HealthCheck
+		f.HealthCheck = &healthCheck
 	}
-	b.clients.keepFor(f.Affinity)
-	b.flows.follow(f)
-	b.meet(f.Backends)
-	b.watch(f)
+	b.affinity.setTimeout(f.Affinity)
+	b.flows.applyForwarding(f)
+	b.updateEndpoints(f.Backends)
+	b.updateHealthChecks(f)
 	b.forwarding = f
-	wanted := places(f)
+	wanted := listenersByAddress(f)
 	for at, l := range b.listeners {
 		if _, stays := wanted[at]; !stays {
 			l.close()
@@ -172,44 +177,46 @@ func (b *balancer) put(f cloud.Forwarding, added map[place]io.Closer) {
 		if b.counters[at.port] == nil {
 			b.counters[at.port] = &counters{}
 		}
-		b.listeners[at] = &listener{balancer: b, at: at, socket: socket, counters: b.counters[at.port]}
+		b.listeners[at] = &listener{balancer: b, address: at, socket: socket, counters: b.counters[at.port]}
 	}
-	b.reroute()
+	b.updateRoutes()
 	for at := range added {
-		b.running.Go(b.listeners[at].run)
+		b.goroutines.Go(b.listeners[at].run)
 	}
 }
 
-// reroute tells the listeners where new connections may go: not to targets
-// known to be unhealthy.
-func (b *balancer) reroute() {
+// updateRoutes gives every listener a new route, to all targets that are not known to
+// be unhealthy, and updates the condition. The caller holds Plane.mu.
+func (b *balancer) updateRoutes() {
 	var targets []target
 	for _, backend := range b.forwarding.Backends {
-		if b.watched[backend.Target].health.Health != cloud.Unhealthy {
+		if b.checkedTargets[backend.Target].health.Health != cloud.Unhealthy {
 			targets = append(targets, target{b.endpoints[backend.Target], backend.Address})
 		}
 	}
-	for at, want := range places(b.forwarding) {
+	for at, want := range listenersByAddress(b.forwarding) {
 		b.listeners[at].route.Store(&route{
 			listener: want, targets: targets, algorithm: b.forwarding.Algorithm,
-			ranges: b.forwarding.SourceRanges, idle: b.forwarding.IdleTimeout,
+			sourceRanges: b.forwarding.SourceRanges, idleTimeout: b.forwarding.IdleTimeout,
 		})
 	}
-	b.judge()
+	b.updateCondition()
 }
 
+// close closes the listeners and resets the connections, and waits until all goroutines
+// have ended.
 func (b *balancer) close() {
 	b.cancel()
 	for _, l := range b.listeners {
 		l.close()
 	}
 	b.flows.close()
-	b.running.Wait()
+	b.goroutines.Wait()
 }
 
-// rest waits before a socket that failed is tried again; false once the
-// balancer has ended.
-func (b *balancer) rest(pause time.Duration) bool {
+// waitBeforeRetry waits before a socket that failed is tried again. It returns false if
+// the balancer was closed.
+func (b *balancer) waitBeforeRetry(pause time.Duration) bool {
 	select {
 	case <-b.ctx.Done():
 		return false
@@ -223,15 +230,15 @@ func (l *listener) close() { _ = l.socket.Close() }
 func (l *listener) run() {
 	switch socket := l.socket.(type) {
 	case *net.TCPListener:
-		l.accept(socket)
+		l.acceptConnections(socket)
 	case *net.UDPConn:
 		newRelay(l, socket).run()
 	}
 }
 
-// claim counts one more connection as active, unless there are as many as there
-// may be.
-func (l *listener) claim(r *route) bool {
+// claimConnection counts one more active connection, or returns false if the listener's
+// connection limit is reached.
+func (l *listener) claimConnection(r *route) bool {
 	if now := l.active.Add(1); r.listener.ConnectionLimit > 0 && now > int64(r.listener.ConnectionLimit) {
 		l.active.Add(-1)
 		return false
@@ -239,7 +246,7 @@ func (l *listener) claim(r *route) bool {
 	return true
 }
 
-// admits says whether a client may connect.
-func (r *route) admits(client netip.Addr) bool {
-	return len(r.ranges) == 0 || slices.ContainsFunc(r.ranges, func(p netip.Prefix) bool { return p.Contains(client) })
+// allowsClient tells whether the source ranges let a client connect.
+func (r *route) allowsClient(client netip.Addr) bool {
+	return len(r.sourceRanges) == 0 || slices.ContainsFunc(r.sourceRanges, func(p netip.Prefix) bool { return p.Contains(client) })
 }

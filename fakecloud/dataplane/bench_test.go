@@ -13,9 +13,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// bench forwards port to an echo, by TCP or UDP. Clients and target share the
-// process with the balancer; `make bench-dataplane` keeps them apart.
-func bench(b *testing.B, protocol cloud.Protocol) netip.AddrPort {
+// startBenchBalancer starts a balancer before a target that echoes, by TCP or UDP.
+// Clients and target share the process with the balancer; `make bench-dataplane` keeps
+// them apart.
+func startBenchBalancer(b *testing.B, protocol cloud.Protocol) netip.AddrPort {
 	b.Helper()
 	var target int
 	if protocol == cloud.UDP {
@@ -62,7 +63,7 @@ func bench(b *testing.B, protocol cloud.Protocol) netip.AddrPort {
 	return at
 }
 
-// pingPong sends messages of that size and awaits each one's echo.
+// pingPong sends messages of the given size and waits for each one's echo.
 func pingPong(b *testing.B, network string, at netip.AddrPort, size int) {
 	b.Helper()
 	c, err := net.DialTimeout(network, at.String(), patience)
@@ -82,10 +83,10 @@ func pingPong(b *testing.B, network string, at netip.AddrPort, size int) {
 	}
 }
 
-func BenchmarkSmallMessages(b *testing.B) { pingPong(b, "tcp4", bench(b, cloud.TCP), 64) }
+func BenchmarkSmallMessages(b *testing.B) { pingPong(b, "tcp4", startBenchBalancer(b, cloud.TCP), 64) }
 
 func BenchmarkLargeMessages(b *testing.B) {
-	at := bench(b, cloud.TCP)
+	at := startBenchBalancer(b, cloud.TCP)
 	c, err := net.DialTimeout("tcp4", at.String(), patience)
 	require.NoError(b, err)
 	defer func() { _ = c.Close() }()
@@ -111,10 +112,10 @@ func BenchmarkLargeMessages(b *testing.B) {
 	require.NoError(b, <-sent)
 }
 
-func BenchmarkDatagrams(b *testing.B) { pingPong(b, "udp4", bench(b, cloud.UDP), 64) }
+func BenchmarkDatagrams(b *testing.B) { pingPong(b, "udp4", startBenchBalancer(b, cloud.UDP), 64) }
 
 func BenchmarkConnections(b *testing.B) {
-	at := bench(b, cloud.TCP)
+	at := startBenchBalancer(b, cloud.TCP)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		message := make([]byte, 64)

@@ -6,10 +6,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// refused is what clients meet with while no target can be sent traffic.
-const refused = "clients are refused (tcp connections are reset, udp datagrams dropped)"
+// clientsAreRefused says what clients experience while no target can get traffic.
+const clientsAreRefused = "clients are refused (tcp connections are reset, udp datagrams dropped)"
 
-// condition is why a balancer cannot serve, if it is known whether it can.
+// condition says whether a balancer can serve: reason is empty if it can. It is not
+// known while the first health checks are under way.
 type condition struct {
 	reason string
 	known  bool
@@ -29,39 +30,40 @@ func (p *Plane) Condition(id string) (reason string, known bool) {
 func (p *Plane) Notify(changed func(id string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changed = changed
+	p.onConditionChange = changed
 }
 
-// judge notes the balancer's condition and tells whoever wants to know when it
-// has changed or become known. The caller holds Plane.mu.
-func (b *balancer) judge() {
-	now := b.conditionNow()
+// updateCondition computes the balancer's condition, and reports it through
+// Plane.onConditionChange if it is known and not the one before. The caller holds
+// Plane.mu.
+func (b *balancer) updateCondition() {
+	now := b.currentCondition()
 	if now == b.condition {
 		return
 	}
 	b.condition = now
-	if now.known && b.plane.changed != nil {
-		b.plane.changed(b.forwarding.ID)
+	if now.known && b.plane.onConditionChange != nil {
+		b.plane.onConditionChange(b.forwarding.ID)
 	}
 }
 
-// conditionNow follows from the targets. Those whose health is unknown are sent
-// traffic; but if they are about to be asked, and no other is well, what they
-// answer decides.
-func (b *balancer) conditionNow() condition {
+// currentCondition computes the condition from the targets' health. Targets of unknown
+// health get traffic. But if they are about to be checked, and no other target is
+// healthy, the condition is not known before their first answer.
+func (b *balancer) currentCondition() condition {
 	f := b.forwarding
-	some := func(is cloud.Health) bool {
-		return slices.ContainsFunc(f.Backends, func(backend cloud.Backend) bool { return b.watched[backend.Target].health.Health == is })
+	hasTarget := func(is cloud.Health) bool {
+		return slices.ContainsFunc(f.Backends, func(backend cloud.Backend) bool { return b.checkedTargets[backend.Target].health.Health == is })
 	}
 	switch {
-	case some(cloud.Healthy):
+	case hasTarget(cloud.Healthy):
 		return condition{known: true}
-	case some(cloud.Unknown):
+	case hasTarget(cloud.Unknown):
 		return condition{known: f.HealthCheck == nil}
 	case len(f.Backends) > 0:
-		return condition{"no target is healthy: " + refused + "; the balancer's health says why of each", true}
+		return condition{"no target is healthy: " + clientsAreRefused + "; the balancer's health says why of each", true}
 	case f.Targets > 0:
-		return condition{"no target runs: " + refused, true}
+		return condition{"no target runs: " + clientsAreRefused, true}
 	}
-	return condition{"it has no targets: " + refused, true}
+	return condition{"it has no targets: " + clientsAreRefused, true}
 }

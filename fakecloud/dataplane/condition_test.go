@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-func TestABalancerSaysWhyItCannotServe(t *testing.T) {
+func TestConditionReason(t *testing.T) {
 	const refused = ": clients are refused (tcp connections are reset, udp datagrams dropped)"
 	const sick = "no target is healthy" + refused + "; the balancer's health says why of each"
 	p, port := newPlane(t), freePort(t)
@@ -37,7 +37,7 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	}
 	assert.Equal(t, "not known", condition(), "it is not in force")
 
-	target := backend(t, two, 0, says("two"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
 	f := forwarding(target, nil, port)
 	require.NoError(t, p.Apply(f))
 	becomes("it has no targets" + refused)
@@ -49,12 +49,12 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, told, "nothing has changed")
 
-	onTwo := newWellness(t, two, 0)
-	onThree := newWellness(t, three, onTwo.port)
+	onTwo := newHealthEndpoint(t, two, 0)
+	onThree := newHealthEndpoint(t, three, onTwo.port)
 	f = forwarding(target, []string{two, three}, port)
 	require.NoError(t, p.Apply(f))
 	becomes("")
-	f.HealthCheck = overHTTP(onTwo.port)
+	f.HealthCheck = httpCheck(onTwo.port)
 	f.HealthCheck.Interval, f.HealthCheck.Timeout = 2*time.Second, 2*time.Second // The first check decides alone.
 	f.HealthCheck.HealthyThreshold, f.HealthCheck.UnhealthyThreshold = 1, 1
 	require.NoError(t, p.Apply(f))
@@ -69,7 +69,7 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	requireReset(t, four, port)
 	onTwo.status.Store(http.StatusOK)
 	becomes("")
-	assert.Equal(t, "two", who(t, four, port))
+	assert.Equal(t, "two", greetingFrom(t, four, port))
 
 	onTwo.status.Store(http.StatusServiceUnavailable)
 	becomes(sick)
@@ -81,8 +81,8 @@ func TestABalancerSaysWhyItCannotServe(t *testing.T) {
 	assert.Empty(t, told)
 }
 
-// reluctant is a target that answers checks only when it is let.
-func reluctant(t *testing.T, host string, port int) (at int, answer chan<- int) {
+// startBlockingTarget starts a target that answers a check when a status is sent to answer.
+func startBlockingTarget(t *testing.T, host string, port int) (at int, answer chan<- int) {
 	t.Helper()
 	l := listen(t, host, port)
 	answers := make(chan int)
@@ -98,7 +98,7 @@ func reluctant(t *testing.T, host string, port int) (at int, answer chan<- int) 
 	return l.Addr().(*net.TCPAddr).Port, answers
 }
 
-func TestAConditionIsNotKnownBeforeItsTargetsAnswer(t *testing.T) {
+func TestConditionUnknownUntilChecked(t *testing.T) {
 	p, told := newPlane(t), make(chan string, 100)
 	p.Notify(func(id string) { told <- id })
 	condition := func() (is struct {
@@ -108,8 +108,8 @@ func TestAConditionIsNotKnownBeforeItsTargetsAnswer(t *testing.T) {
 		is.reason, is.known = p.Condition("lb-1")
 		return is
 	}
-	at, onTwo := reluctant(t, two, 0)
-	_, onThree := reluctant(t, three, at)
+	at, onTwo := startBlockingTarget(t, two, 0)
+	_, onThree := startBlockingTarget(t, three, at)
 	t.Cleanup(p.Close) // Before its targets, which wait for their clients.
 	f := forwarding(at, []string{two, three}, freePort(t))
 	check := cloud.HealthCheck{Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * patience, Timeout: 2 * patience, HealthyThreshold: 1, UnhealthyThreshold: 1}
@@ -159,10 +159,10 @@ func assertUnknown(t *testing.T, n *dataplane.None) {
 	assert.False(t, known)
 }
 
-func TestNoneListensNowhereAndSaysSo(t *testing.T) {
+func TestNoneListensNowhere(t *testing.T) {
 	port := freePort(t)
 	f := forwarding(1, []string{two, three}, port)
-	f.HealthCheck = overHTTP(1)
+	f.HealthCheck = httpCheck(1)
 	var n dataplane.None
 	n.Notify(func(string) { t.Error("nothing changes by itself") })
 	assertUnknown(t, &n)
@@ -186,7 +186,7 @@ func TestNoneListensNowhereAndSaysSo(t *testing.T) {
 	n.Close()
 }
 
-func TestNoneIsForManyAtOnce(t *testing.T) {
+func TestNoneConcurrentUse(t *testing.T) {
 	var n dataplane.None
 	var all sync.WaitGroup
 	for range 4 {

@@ -22,8 +22,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// mirror answers each datagram with the same, on host at port (0: any).
-func mirror(t *testing.T, host string, port int) int {
+// startUDPEcho starts a target that echoes datagrams, on host at port (0: any).
+func startUDPEcho(t *testing.T, host string, port int) int {
 	t.Helper()
 	c := listenUDP(t, host, port)
 	t.Cleanup(func() { _ = c.Close() })
@@ -43,7 +43,7 @@ func mirror(t *testing.T, host string, port int) int {
 func TestDatagramsOfEachSize(t *testing.T) {
 	const largest = 65_507 // that IPv4 carries
 	p, port := newPlane(t), freePort(t)
-	require.NoError(t, p.Apply(udpForwarding(mirror(t, two, 0), []string{two}, port)))
+	require.NoError(t, p.Apply(udpForwarding(startUDPEcho(t, two, 0), []string{two}, port)))
 	c, total := udpClient(t, four, port), 0
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	got, source := make([]byte, 64<<10), rand.NewChaCha8([32]byte{1})
@@ -59,16 +59,16 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	}
 	_, err := c.Write(make([]byte, largest+1))
 	require.ErrorIs(t, err, syscall.EMSGSIZE)
-	require.Eventually(t, func() bool { return stats(p).In == int64(total) && stats(p).Out == int64(total) }, patience, time.Millisecond)
-	assert.EqualValues(t, 1, stats(p).Connections)
-	assert.Zero(t, stats(p).Failed)
+	require.Eventually(t, func() bool { return listenerStats(p).In == int64(total) && listenerStats(p).Out == int64(total) }, patience, time.Millisecond)
+	assert.EqualValues(t, 1, listenerStats(p).Connections)
+	assert.Zero(t, listenerStats(p).Failed)
 }
 
 func TestDatagramsKeepTheirOrder(t *testing.T) {
 	const rounds, burst = 100, 8 // Few enough to fit any socket's buffer.
 	p, port := newPlane(t), freePort(t)
-	target := mirror(t, two, 0)
-	mirror(t, three, target)
+	target := startUDPEcho(t, two, 0)
+	startUDPEcho(t, three, target)
 	require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
 	var all errgroup.Group
 	for range 4 {
@@ -93,12 +93,12 @@ func TestDatagramsKeepTheirOrder(t *testing.T) {
 		})
 	}
 	require.NoError(t, all.Wait())
-	assert.EqualValues(t, 4, stats(p).Connections)
+	assert.EqualValues(t, 4, listenerStats(p).Connections)
 }
 
-// persistent asks until it is answered: datagrams may get lost. Late answers to
-// what it asked before are skipped, those to others are not.
-func persistent(c net.Conn, client, turn int) (target string, err error) {
+// askUntilAnswered repeats a request until it is answered, as datagrams may get lost. It
+// skips late answers to the client's earlier requests, and fails on answers to others.
+func askUntilAnswered(c net.Conn, client, turn int) (target string, err error) {
 	want := fmt.Sprintf("client %d turn ", client)
 	buffer := make([]byte, 256)
 	for range 50 {
@@ -126,8 +126,8 @@ func persistent(c net.Conn, client, turn int) (target string, err error) {
 	return "", fmt.Errorf("client %d had no answer", client)
 }
 
-// Each client's answers are its own, and come from one target.
-func TestHundredsOfClientsGetTheirOwnAnswers(t *testing.T) {
+// Each client gets the answers to its own requests only, all from one target.
+func TestManyUDPClientsGetTheirOwnAnswers(t *testing.T) {
 	const clients, turns = 400, 5
 	p, port, other := newPlane(t), freePort(t), freePort(t)
 	target := portOf(udpBackend(t, two, "two", 0))
@@ -141,12 +141,12 @@ func TestHundredsOfClientsGetTheirOwnAnswers(t *testing.T) {
 		}
 		c := udpClient(t, four, at)
 		all.Go(func() error {
-			own, err := persistent(c, i, 0)
+			own, err := askUntilAnswered(c, i, 0)
 			if err != nil {
 				return err
 			}
 			for turn := 1; turn < turns; turn++ {
-				if is, err := persistent(c, i, turn); err != nil || is != own {
+				if is, err := askUntilAnswered(c, i, turn); err != nil || is != own {
 					return errors.Join(err, fmt.Errorf("client %d went from %q to %q", i, own, is))
 				}
 			}
@@ -177,16 +177,16 @@ func TestDatagramsUnderEachSetOfOptions(t *testing.T) {
 						f.Algorithm, f.Affinity, f.IdleTimeout, f.SourceRanges = algorithm, affinity, idle, ranges
 						f.Listeners[0].ConnectionLimit = limit
 						require.NoError(t, p.Apply(f), "while there are sessions")
-						ofA, err := persistent(a, 1, turn)
+						ofA, err := askUntilAnswered(a, 1, turn)
 						require.NoError(t, err)
-						ofB, err := persistent(b, 2, turn)
+						ofB, err := askUntilAnswered(b, 2, turn)
 						require.NoError(t, err)
 						for range 3 {
 							turn++
-							again, err := persistent(a, 1, turn)
+							again, err := askUntilAnswered(a, 1, turn)
 							require.NoError(t, err)
 							assert.Equal(t, ofA, again)
-							again, err = persistent(b, 2, turn)
+							again, err = askUntilAnswered(b, 2, turn)
 							require.NoError(t, err)
 							assert.Equal(t, ofB, again)
 						}
@@ -195,8 +195,8 @@ func TestDatagramsUnderEachSetOfOptions(t *testing.T) {
 			}
 		}
 	}
-	assert.EqualValues(t, 2, stats(p).Connections, "none of these changes ends a session")
-	assert.Zero(t, stats(p).Failed+stats(p).Refused)
+	assert.EqualValues(t, 2, listenerStats(p).Connections, "none of these changes ends a session")
+	assert.Zero(t, listenerStats(p).Failed+listenerStats(p).Refused)
 }
 
 func TestDatagramsOfOneClientGoByTheAlgorithm(t *testing.T) {
@@ -207,7 +207,7 @@ func TestDatagramsOfOneClientGoByTheAlgorithm(t *testing.T) {
 	seen := func() map[string]int {
 		out := map[string]int{}
 		for i := range 8 {
-			out[talk(t, udpClient(t, four, []int{port, other}[i/4]), "hello")]++
+			out[sendAndReadName(t, udpClient(t, four, []int{port, other}[i/4]), "hello")]++
 		}
 		return out
 	}
@@ -234,7 +234,7 @@ func TestSessionsOutliveChangesElsewhere(t *testing.T) {
 	var all []*net.UDPConn
 	for range clients / 2 {
 		all = append(all, udpClient(t, four, port))
-		assert.Equal(t, "two", talk(t, all[len(all)-1], "hello"))
+		assert.Equal(t, "two", sendAndReadName(t, all[len(all)-1], "hello"))
 	}
 	require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
 	own, share := map[int]string{}, map[string]int{}
@@ -242,106 +242,106 @@ func TestSessionsOutliveChangesElsewhere(t *testing.T) {
 		all = append(all, udpClient(t, four, port))
 	}
 	for i, c := range all {
-		own[i] = talk(t, c, "hello")
+		own[i] = sendAndReadName(t, c, "hello")
 		share[own[i]]++
 		if i < clients/2 {
 			assert.Equal(t, "two", own[i], "a target that comes takes no session")
 		}
 	}
 	require.Len(t, share, 2)
-	require.EqualValues(t, clients, stats(p).Connections)
+	require.EqualValues(t, clients, listenerStats(p).Connections)
 
 	for _, gone := range []string{"two", "three"} {
 		stays := map[string]string{"two": "three", "three": "two"}[gone]
 		require.NoError(t, p.Apply(udpForwarding(target, []string{hosts[stays]}, port)))
-		began, moved := stats(p).Connections, int64(0)
+		began, moved := listenerStats(p).Connections, int64(0)
 		for i, c := range all {
 			if own[i] == gone {
 				moved++
 			}
-			own[i] = talk(t, c, "hello")
+			own[i] = sendAndReadName(t, c, "hello")
 			assert.Equal(t, stays, own[i])
 		}
-		assert.Equal(t, began+moved, stats(p).Connections, "only the sessions of the target that left end")
+		assert.Equal(t, began+moved, listenerStats(p).Connections, "only the sessions of the target that left end")
 		require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
 	}
-	require.Eventually(t, func() bool { return stats(p).Active == clients }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == clients }, patience, time.Millisecond)
 }
 
-func TestUDPListenersMoveAndTurn(t *testing.T) {
+func TestUDPListenerChangesPortAndTargetPort(t *testing.T) {
 	p, port, next := newPlane(t), freePort(t), freePort(t)
 	target := portOf(udpBackend(t, two, "one", 0))
 	other := portOf(udpBackend(t, two, "other", 0))
 	require.NoError(t, p.Apply(udpForwarding(target, []string{two}, port)))
 	c := udpClient(t, four, port)
-	assert.Equal(t, "one", talk(t, c, "hello"))
+	assert.Equal(t, "one", sendAndReadName(t, c, "hello"))
 	require.NoError(t, p.Apply(udpForwarding(other, []string{two}, port)))
-	assert.Equal(t, "other", talk(t, c, "the listener's target port is another"))
+	assert.Equal(t, "other", sendAndReadName(t, c, "the listener's target port is another"))
 
 	require.NoError(t, p.Apply(udpForwarding(other, []string{two}, next)))
-	assert.Equal(t, "other", talk(t, udpClient(t, four, next), "hello"))
+	assert.Equal(t, "other", sendAndReadName(t, udpClient(t, four, next), "hello"))
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	_, _ = io.WriteString(c, "nobody is there")
 	_, err := c.Read(make([]byte, 64))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.Eventually(t, func() bool { return stats(p).Active == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, patience, time.Millisecond)
 
 	p.Remove("lb-1")
-	tcp := backend(t, two, 0, echo)
+	tcp := startTarget(t, two, 0, echo)
 	require.NoError(t, p.Apply(forwarding(tcp, []string{two}, port)), "the port can be of the other protocol")
-	exchange(t, dial(t, port), "hello")
+	requireEcho(t, dial(t, port), "hello")
 }
 
-// Ranges and limits hold for datagrams at once, and for sessions that have begun.
-func TestRangesShutOutSessionsThatHaveBegun(t *testing.T) {
+// Changed source ranges hold at once, for sessions that are open too.
+func TestSourceRangesDropOpenUDPSessions(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	f := udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)
 	require.NoError(t, p.Apply(f))
 	in, out := udpClient(t, three, port), udpClient(t, four, port)
-	talk(t, in, "hello")
-	talk(t, out, "hello")
+	sendAndReadName(t, in, "hello")
+	sendAndReadName(t, out, "hello")
 	f.SourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(three), 32)}
 	require.NoError(t, p.Apply(f))
-	say(t, out, "dropped")
-	require.Eventually(t, func() bool { return stats(p).Refused == 1 }, patience, time.Millisecond)
-	talk(t, in, "hello")
+	sendText(t, out, "dropped")
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	sendAndReadName(t, in, "hello")
 }
 
-func TestSilenceMakesRoomUnderALimit(t *testing.T) {
+func TestIdleUDPSessionFreesConnectionLimit(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	f := udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)
 	f.Listeners[0].ConnectionLimit, f.IdleTimeout = 3, 200*time.Millisecond
 	require.NoError(t, p.Apply(f))
 	for i := range 4 {
 		a, b := udpClient(t, four, port), udpClient(t, three, port)
-		_, err := persistent(a, i, 0)
+		_, err := askUntilAnswered(a, i, 0)
 		require.NoError(t, err)
-		_, err = persistent(b, i, 0)
+		_, err = askUntilAnswered(b, i, 0)
 		require.NoError(t, err)
-		assert.LessOrEqual(t, stats(p).Active, int64(3))
+		assert.LessOrEqual(t, listenerStats(p).Active, int64(3))
 	}
-	require.Eventually(t, func() bool { return stats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
 }
 
-// More clients than sessions are all served in the end: one makes room for
-// another.
-func TestMoreClientsThanSessions(t *testing.T) {
+// All clients are served even if they are more than there may be sessions: an idle
+// session is ended for a new one.
+func TestMoreUDPClientsThanSessions(t *testing.T) {
 	const most, clients = 8, 50
 	p, port := newPlane(t), freePort(t)
 	p.LimitSessions(most, patience)
 	require.NoError(t, p.Apply(udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)))
 	for i := range clients {
-		_, err := persistent(udpClient(t, four, port), i, 0)
+		_, err := askUntilAnswered(udpClient(t, four, port), i, 0)
 		require.NoError(t, err)
 		// The one that makes room ends in its own time.
-		require.Eventually(t, func() bool { return stats(p).Active <= most }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return listenerStats(p).Active <= most }, patience, time.Millisecond)
 	}
-	assert.EqualValues(t, clients, stats(p).Connections)
-	assert.Zero(t, stats(p).Refused+stats(p).Failed)
+	assert.EqualValues(t, clients, listenerStats(p).Connections)
+	assert.Zero(t, listenerStats(p).Refused+listenerStats(p).Failed)
 }
 
-// No answer is an answer too: a target that only listens gets everything.
-func TestTargetsThatDoNotAnswer(t *testing.T) {
+// A target that receives and never answers gets all datagrams.
+func TestUDPTargetThatNeverAnswers(t *testing.T) {
 	const datagrams = 50
 	p, port := newPlane(t), freePort(t)
 	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(two)})
@@ -351,13 +351,92 @@ func TestTargetsThatDoNotAnswer(t *testing.T) {
 	require.NoError(t, p.Apply(udpForwarding(portOf(sink), []string{two}, port)))
 	c := udpClient(t, four, port)
 	for i := range datagrams {
-		say(t, c, fmt.Sprint(i))
+		sendText(t, c, fmt.Sprint(i))
 		buffer := make([]byte, 16)
 		n, err := sink.Read(buffer)
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprint(i), string(buffer[:n]))
 	}
-	s := stats(p)
+	s := listenerStats(p)
 	assert.EqualValues(t, 1, s.Connections)
 	assert.Zero(t, s.Out+s.Failed)
+}
+
+// Many sessions notice at once that their target is gone. All of them then need a batch
+// and the relay's lock at the same time.
+func TestTargetDiesWithManySessions(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	gone := udpBackend(t, two, "two", 0)
+	target := portOf(gone)
+	udpBackend(t, three, "three", target)
+	f := udpForwarding(target, []string{two, three}, port)
+	f.Algorithm = cloud.SourceHash // So that a client's sessions have one target.
+	require.NoError(t, p.Apply(f))
+	host := ""
+	for i := 1; host == ""; i++ {
+		if at := fmt.Sprintf("127.81.1.%d", i); sendAndReadName(t, udpClient(t, at, port), "hello") == "two" {
+			host = at
+		}
+	}
+	for range 3 {
+		p.Remove("lb-1") // It forgets who refused.
+		require.NoError(t, p.Apply(f))
+		var clients []*net.UDPConn
+		for range 300 {
+			c := udpClient(t, host, port)
+			require.Eventually(t, func() bool { return readAnswererName(c) == "two" }, patience, time.Millisecond)
+			clients = append(clients, c)
+		}
+		require.NoError(t, gone.Close())
+		for _, c := range clients {
+			sendText(t, c, "lost")
+		}
+		for _, c := range clients {
+			require.Eventually(t, func() bool { return readAnswererName(c) == "three" }, patience, time.Millisecond)
+			require.NoError(t, c.Close())
+		}
+		gone = udpBackend(t, two, "two", target)
+	}
+}
+
+// readAnswererName sends a datagram and returns the name of the target that answers, or
+// "" if none answers soon: datagrams may get lost.
+func readAnswererName(c *net.UDPConn) string {
+	_, _ = c.Write([]byte("hello"))
+	buffer := make([]byte, 1000)
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	n, err := c.Read(buffer)
+	if err != nil {
+		return ""
+	}
+	var name string
+	_, _ = fmt.Sscan(string(buffer[:n]), &name)
+	return name
+}
+
+// A datagram that fits into IPv6 and not into IPv4 counts as no failure of the target.
+func TestOversizedDatagramIsDropped(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	six := netip.IPv6Loopback()
+	c, err := net.DialUDP("udp6", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(six, uint16(port))))
+	if err != nil {
+		t.Skipf("this machine has no IPv6 on loopback: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	target := portOf(udpBackend(t, two, "two", 0))
+	udpBackend(t, three, "three", target)
+	f := udpForwarding(target, []string{two, three}, port)
+	f.Address6 = six
+	require.NoError(t, p.Apply(f))
+	first := sendAndReadName(t, c, "hello")
+	_, err = c.Write(make([]byte, 65_520))
+	require.NoError(t, err)
+	assert.Equal(t, first, sendAndReadName(t, c, "hello"), "the session goes on")
+	s := listenerStats(p)
+	assert.EqualValues(t, 1, s.Failed)
+	assert.EqualValues(t, 1, s.Connections)
+	assert.Zero(t, s.Broken)
+	for _, target := range p.Stats("lb-1").Targets {
+		assert.Zero(t, target.Failed)
+	}
 }

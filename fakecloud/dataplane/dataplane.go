@@ -1,6 +1,11 @@
-// Package dataplane forwards TCP and UDP for load balancers, for real: it
-// listens on their addresses, copies payloads to and from their targets, and
-// asks those whether they are well. It implements cloud.DataPlane.
+// Package dataplane forwards real TCP and UDP traffic for load balancers: it listens
+// on their addresses, copies payloads between clients and targets, and checks the
+// targets' health. It implements cloud.DataPlane, knows neither the store nor HTTP, and
+// learns what is to be forwarded from Plane.Apply alone.
+//
+// Begin with Plane (this file), balancer (balancer.go), and how connections (tcp.go) and
+// datagrams (udp.go) are forwarded. Health checks are in health.go, the choice of a
+// target in target_order.go.
 package dataplane
 
 import (
@@ -16,9 +21,9 @@ import (
 // Options configure a data plane.
 type Options struct {
 	Logger *slog.Logger // may be nil
-	// Interface is the network interface that balancers' addresses are added to,
-	// which needs CAP_NET_ADMIN, and CAP_NET_RAW to announce them. Empty: the addresses are there already, as all
-	// of 127/8 is on Linux.
+	// Interface is the network interface that balancers' addresses are added to.
+	// That needs CAP_NET_ADMIN, and CAP_NET_RAW to announce the addresses. Empty:
+	// this machine has the addresses already, as Linux has all of 127/8.
 	Interface string
 }
 
@@ -30,11 +35,11 @@ type Plane struct {
 	sessionIdle time.Duration
 	maxSessions int
 
-	mu        sync.Mutex
-	balancers map[string]*balancer
-	closed    bool
-	changed   func(id string) // hears of conditions; may be nil
-	unheard   sync.Once       // says that announcing fails
+	mu                sync.Mutex
+	balancers         map[string]*balancer
+	closed            bool
+	onConditionChange func(id string) // told of each change of a balancer's condition; may be nil
+	announceFailure   sync.Once       // logs once that addresses cannot be announced
 }
 
 var _ cloud.DataPlane = (*Plane)(nil)
@@ -50,9 +55,10 @@ func New(o Options) *Plane {
 	}
 }
 
-// Apply implements cloud.DataPlane. What changes holds for new connections
-// only; a TCP listener that is left out stops accepting, and its connections go
-// on while they may drain, as do those to backends left out. UDP has none: a client's next datagram goes by what is in force then.
+// Apply implements cloud.DataPlane. A change holds for new connections only. A TCP
+// listener that is left out stops accepting; its connections go on for the drain
+// timeout, and so do connections to backends that are left out. UDP has no connections:
+// a client's next datagram goes by what is in force when it arrives.
 func (p *Plane) Apply(f cloud.Forwarding) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,47 +69,49 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 	if b == nil {
 		b = newBalancer(p, f.ID)
 	}
-	if err := p.hold(f.Address); err != nil {
+	if err := p.ensureAddress(f.Address); err != nil {
 		return err
 	}
-	if err := p.hold(f.Address6); err != nil {
-		p.release(f.Address)
+	if err := p.ensureAddress(f.Address6); err != nil {
+		p.releaseUnusedAddresses(f.Address)
 		return err
 	}
-	added, err := b.bind(f)
+	added, err := b.openMissingSockets(f)
 	if err != nil {
-		p.release(f.Address, f.Address6)
-		return err // b is unchanged; a new one holds nothing yet.
+		p.releaseUnusedAddresses(f.Address, f.Address6)
+		return err // b is unchanged; a new balancer has no sockets yet.
 	}
 	p.balancers[f.ID] = b
-	left := b.forwarding
-	b.put(f, added)
-	p.release(left.Address, left.Address6)
+	previous := b.forwarding
+	b.applyForwarding(f, added)
+	p.releaseUnusedAddresses(previous.Address, previous.Address6)
 	return nil
 }
 
-// hold sees to it that this machine has an address; one that is not valid is
-// none.
-func (p *Plane) hold(address netip.Addr) error {
+// ensureAddress adds an address to the network interface, if there is one to add
+// addresses to, and announces it to the neighbours if it is new. An invalid address
+// stands for none.
+func (p *Plane) ensureAddress(address netip.Addr) error {
 	if p.iface == "" || !address.IsValid() {
 		return nil
 	}
-	news, err := addAddress(p.iface, address)
-	if err != nil || !news {
+	added, err := addAddress(p.iface, address)
+	if err != nil || !added {
 		return err
 	}
-	if err := announce(p.iface, address); err != nil {
-		p.unheard.Do(func() {
+	if err := announceAddress(p.iface, address); err != nil {
+		p.announceFailure.Do(func() {
 			p.log.Info("neighbours hear nothing of balancers' new addresses: one used before may lead elsewhere for a minute", "err", err)
 		})
 	}
 	return nil
 }
 
-// release takes addresses off the interface, but for those that a balancer has.
-func (p *Plane) release(addresses ...netip.Addr) {
+// releaseUnusedAddresses removes those of the addresses that no balancer has from the
+// network interface. The caller holds mu.
+func (p *Plane) releaseUnusedAddresses(addresses ...netip.Addr) {
 	for _, address := range addresses {
-		if p.iface == "" || !address.IsValid() || p.has(address) {
+		if p.iface == "" || !address.IsValid() || p.isAddressInUse(address) {
 			continue
 		}
 		if err := removeAddress(p.iface, address); err != nil {
@@ -112,8 +120,8 @@ func (p *Plane) release(addresses ...netip.Addr) {
 	}
 }
 
-// has tells whether a balancer has an address.
-func (p *Plane) has(address netip.Addr) bool {
+// isAddressInUse tells whether a balancer has the address. The caller holds mu.
+func (p *Plane) isAddressInUse(address netip.Addr) bool {
 	for _, b := range p.balancers {
 		if b.forwarding.Address == address || b.forwarding.Address6 == address {
 			return true
@@ -129,16 +137,17 @@ func (p *Plane) Remove(id string) {
 	delete(p.balancers, id)
 	p.mu.Unlock()
 	if b != nil {
-		p.end(b)
+		p.closeBalancer(b)
 	}
 }
 
-// end closes all that a balancer has, which is no longer among the others.
-func (p *Plane) end(b *balancer) {
+// closeBalancer closes a balancer that is no longer in p.balancers, and releases its
+// addresses.
+func (p *Plane) closeBalancer(b *balancer) {
 	b.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.release(b.forwarding.Address, b.forwarding.Address6)
+	p.releaseUnusedAddresses(b.forwarding.Address, b.forwarding.Address6)
 }
 
 // Stats implements cloud.DataPlane.
@@ -146,7 +155,7 @@ func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.balancers[id]; b != nil {
-		return b.stats()
+		return b.collectStats()
 	}
 	return cloud.LoadBalancerStats{}
 }
@@ -161,18 +170,19 @@ func (p *Plane) Health(id string) []cloud.TargetHealth {
 	}
 	out := make([]cloud.TargetHealth, len(b.forwarding.Backends))
 	for i, backend := range b.forwarding.Backends {
-		out[i] = b.watched[backend.Target].health
+		out[i] = b.checkedTargets[backend.Target].health
 	}
 	return out
 }
 
-// Close ends everything and waits for it. Later calls of Apply fail.
+// Close closes all balancers and returns when they are closed. Later calls of Apply
+// fail.
 func (p *Plane) Close() {
 	p.mu.Lock()
 	all := p.balancers
 	p.balancers, p.closed = map[string]*balancer{}, true
 	p.mu.Unlock()
 	for _, b := range all {
-		p.end(b)
+		p.closeBalancer(b)
 	}
 }

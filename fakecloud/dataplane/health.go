@@ -17,41 +17,44 @@ import (
 )
 
 const (
-	// minInterval keeps a careless check from flooding its target.
+	// minInterval is the shortest interval between checks, whatever the check asks for:
+	// it keeps a careless one from flooding its target.
 	minInterval = 10 * time.Millisecond
-	// suspectPause keeps clients that a target fails from having it flooded.
-	suspectPause = time.Second
-	// maxHistory is how many changes of a target's health are remembered.
+	// requestedCheckPause is the least time between two checks that failures of clients'
+	// connections have requested: clients must not cause a flood of checks.
+	requestedCheckPause = time.Second
+	// maxHistory is how many changes of a target's health are kept.
 	maxHistory = 16
 )
 
-// watched is one target and what is known of it.
-type watched struct {
+// checkedTarget is a target and what is known of its health.
+type checkedTarget struct {
 	backend cloud.Backend
 	stop    context.CancelFunc
 	health  cloud.TargetHealth // guarded by Plane.mu
 }
 
-// watch asks a balancer's targets as it is to from now on. Of those that stay
-// and are asked as before, what is known stays too. The caller holds Plane.mu.
-func (b *balancer) watch(f cloud.Forwarding) {
+// updateHealthChecks starts and stops checks so that f's backends are checked as f says.
+// A backend that stays, and whose check is unchanged, keeps its health. The caller holds
+// Plane.mu.
+func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 	same := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
-	before, stays := maps.Clone(b.watched), make(map[cloud.Backend]bool, len(f.Backends))
+	before, stays := maps.Clone(b.checkedTargets), make(map[cloud.Backend]bool, len(f.Backends))
 	for _, backend := range f.Backends {
 		stays[backend] = same
 	}
-	for name, w := range b.watched {
+	for name, w := range b.checkedTargets {
 		if !stays[w.backend] {
 			w.stop()
-			delete(b.watched, name)
+			delete(b.checkedTargets, name)
 		}
 	}
 	for _, backend := range f.Backends {
-		if b.watched[backend.Target] != nil {
+		if b.checkedTargets[backend.Target] != nil {
 			continue
 		}
 		ctx, stop := context.WithCancel(b.ctx)
-		w := &watched{
+		w := &checkedTarget{
 			backend: backend, stop: stop,
 			health: cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()},
 		}
@@ -61,20 +64,21 @@ func (b *balancer) watch(f cloud.Forwarding) {
 		if old := before[backend.Target]; old != nil {
 			w.health.History = old.health.History
 		}
-		w.remember()
-		b.watched[backend.Target] = w
+		w.appendHistory()
+		b.checkedTargets[backend.Target] = w
 		if f.HealthCheck != nil {
 			how := *f.HealthCheck
-			suspect := b.endpoints[backend.Target].suspect
-			b.running.Go(func() { b.check(ctx, w, how, suspect) })
+			checkRequests := b.endpoints[backend.Target].checkRequests
+			b.goroutines.Go(func() { b.checkPeriodically(ctx, w, how, checkRequests) })
 		}
 	}
 }
 
-// remember adds what is known now to the history. The caller holds Plane.mu.
-func (w *watched) remember() {
+// appendHistory puts the present health at the head of the history. The caller holds
+// Plane.mu.
+func (w *checkedTarget) appendHistory() {
 	is := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
-	// A new one: who was given the old one reads on.
+	// A new slice: callers of Plane.Health may still read the old one.
 	w.health.History = append([]cloud.HealthChange{is}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
 }
 
@@ -82,8 +86,9 @@ func sameCheck(a, b *cloud.HealthCheck) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// check asks a target at intervals, the first time now, and when it is suspect.
-func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck, suspect <-chan struct{}) {
+// checkPeriodically checks a target now, then at intervals and when a check is requested,
+// until ctx ends.
+func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget, how cloud.HealthCheck, checkRequests <-chan struct{}) {
 	interval := max(how.Interval, minInterval)
 	timeout := how.Timeout
 	if timeout <= 0 || timeout > interval {
@@ -92,35 +97,35 @@ func (b *balancer) check(ctx context.Context, w *watched, how cloud.HealthCheck,
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var v verdict
-	doubts, pause := suspect, (<-chan time.Time)(nil)
-	for doubted := false; ; {
-		err := ask(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
+	requests, pause := checkRequests, (<-chan time.Time)(nil)
+	for requested := false; ; {
+		err := checkTarget(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
 		if ctx.Err() != nil {
 			return
 		}
-		b.note(w, v.after(err, doubted, how), err)
+		b.recordCheck(w, v.addCheck(err, requested, how), err)
 		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-pause:
-				doubts, pause = suspect, nil
+				requests, pause = checkRequests, nil
 			case <-ticker.C:
-				doubted, waiting = false, false
-			case <-doubts:
-				doubted, waiting = true, false
-				doubts, pause = nil, time.After(suspectPause)
+				requested, waiting = false, false
+			case <-requests:
+				requested, waiting = true, false
+				requests, pause = nil, time.After(requestedCheckPause)
 			}
 		}
 	}
 }
 
-// note records what a check made of a target.
-func (b *balancer) note(w *watched, health cloud.Health, err error) {
+// recordCheck sets a target's health and reason after a check. err is the check's error.
+func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error) {
 	b.plane.mu.Lock()
 	defer b.plane.mu.Unlock()
-	if b.watched[w.backend.Target] != w {
-		return // It is asked otherwise by now, or no longer.
+	if b.checkedTargets[w.backend.Target] != w {
+		return // The target was taken out, or its check was replaced.
 	}
 	switch {
 	case health == cloud.Healthy:
@@ -132,49 +137,51 @@ func (b *balancer) note(w *watched, health cloud.Health, err error) {
 		return
 	}
 	w.health.Health, w.health.Since = health, time.Now()
-	w.remember()
+	w.appendHistory()
 	b.log.Info("a target's health changed", "target", w.backend.Target, "health", health, "reason", w.health.Reason)
-	b.reroute()
+	b.updateRoutes()
 }
 
-// verdict is what a target's checks amount to.
+// verdict is a target's health, as its checks so far decide it.
 type verdict struct {
-	health  cloud.Health // empty before the first
-	against int          // checks in a row that say otherwise
+	health         cloud.Health // empty before the first
+	contradictions int          // checks in a row that contradict health
 }
 
-// after counts one more check. The first decides alone. So does one that was made
-// because a client met with a failure, if nobody listens there any more; what
-// else such a one says counts for nothing, so that clients can neither hasten a
-// verdict nor put it off.
-func (v *verdict) after(err error, doubted bool, how cloud.HealthCheck) cloud.Health {
-	if doubted && v.health != "" {
+// addCheck takes the result of one more check into account and returns the health. The
+// first check decides alone; later ones must contradict the health several times in a
+// row, by the thresholds. A check that was requested because a client's connection failed
+// counts only if the target refuses connections, and then decides alone. Any other
+// result of a requested check is ignored, so that clients can neither hasten a verdict
+// nor put it off.
+func (v *verdict) addCheck(err error, requested bool, how cloud.HealthCheck) cloud.Health {
+	if requested && v.health != "" {
 		if v.health == cloud.Healthy && errors.Is(err, syscall.ECONNREFUSED) {
 			*v = verdict{health: cloud.Unhealthy}
 		}
 		return v.health
 	}
-	seen, threshold := cloud.Unhealthy, how.UnhealthyThreshold
+	observed, threshold := cloud.Unhealthy, how.UnhealthyThreshold
 	if err == nil {
-		seen, threshold = cloud.Healthy, how.HealthyThreshold
+		observed, threshold = cloud.Healthy, how.HealthyThreshold
 	}
-	v.against++
+	v.contradictions++
 	switch {
-	case seen == v.health:
-		v.against = 0
-	case v.health == "" || v.against >= threshold:
-		*v = verdict{health: seen}
+	case observed == v.health:
+		v.contradictions = 0
+	case v.health == "" || v.contradictions >= threshold:
+		*v = verdict{health: observed}
 	}
 	return v.health
 }
 
-// ask checks a target once; the error says what is wrong with it.
-func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at netip.AddrPort) error {
+// checkTarget checks a target once. The error says what is wrong with the target.
+func checkTarget(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
 	if how.Protocol == cloud.CheckHTTP {
-		err = get(ctx, at, how)
+		err = checkHTTP(ctx, at, how)
 	} else {
 		var conn net.Conn
 		if conn, err = dialer.DialContext(ctx, "tcp", at.String()); err == nil {
@@ -190,18 +197,19 @@ func ask(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at n
 	return err
 }
 
-// failedCheck says what is wrong with a target as people read it.
+// failedCheck is the error of a check, with a message for people.
 type failedCheck struct {
-	says string
+	message string
 	error
 }
 
-func (f failedCheck) Error() string { return f.says }
+func (f failedCheck) Error() string { return f.message }
 
 func (f failedCheck) Unwrap() error { return f.error }
 
-// asker sees what is at a target, not what that points at, and anew each time.
-var asker = &http.Client{
+// healthCheckClient opens a new connection for each check, and follows no redirects: it
+// is the target itself that is checked.
+var healthCheckClient = &http.Client{
 	Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, at string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", at)
@@ -211,13 +219,14 @@ var asker = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-func get(ctx context.Context, at netip.AddrPort, how cloud.HealthCheck) error {
+// checkHTTP sends one GET request and fails if the status is not one that how expects.
+func checkHTTP(ctx context.Context, at netip.AddrPort, how cloud.HealthCheck) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(how.Path, "/"), http.NoBody)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("User-Agent", "fakecloud-health-check")
-	resp, err := asker.Do(req)
+	resp, err := healthCheckClient.Do(req)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,19 +17,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// wellness is a target's answer to checks, which can change.
-type wellness struct {
-	port         int
-	status, asks atomic.Int64
+// healthEndpoint answers HTTP health checks with a status that a test can change.
+type healthEndpoint struct {
+	port           int
+	status, checks atomic.Int64
 }
 
-func newWellness(t *testing.T, host string, port int) *wellness {
+func newHealthEndpoint(t *testing.T, host string, port int) *healthEndpoint {
 	t.Helper()
-	w := &wellness{}
+	w := &healthEndpoint{}
 	w.status.Store(http.StatusOK)
 	l := listen(t, host, port)
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.asks.Add(1)
+		w.checks.Add(1)
 		if r.URL.Path != "/healthz" || r.Host != l.Addr().String() || !r.Close {
 			http.Error(rw, "not as agreed", http.StatusBadRequest)
 			return
@@ -42,28 +43,28 @@ func newWellness(t *testing.T, host string, port int) *wellness {
 	return w
 }
 
-func overHTTP(port int) *cloud.HealthCheck {
+func httpCheck(port int) *cloud.HealthCheck {
 	return &cloud.HealthCheck{
 		Protocol: cloud.CheckHTTP, Port: port, Path: "/healthz",
 		Interval: 300 * time.Millisecond, Timeout: 300 * time.Millisecond, HealthyThreshold: 2, UnhealthyThreshold: 3,
 	}
 }
 
-// awaitHealth waits until the target of that place is so.
+// awaitHealth waits until target i has the health want.
 func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want cloud.Health) cloud.TargetHealth {
 	t.Helper()
 	require.Eventually(t, func() bool { return p.Health("lb-1")[i].Health == want }, patience, time.Millisecond)
 	return p.Health("lb-1")[i]
 }
 
-func TestUnhealthyTargetsAreSpared(t *testing.T) {
+func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, says("two"))
-	backend(t, three, target, says("three"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
+	startTarget(t, three, target, greetAndClose("three"))
 	udp := udpBackend(t, two, "two", 0)
 	udpBackend(t, three, "three", portOf(udp))
-	onTwo := newWellness(t, two, 0)
-	onThree := newWellness(t, three, onTwo.port)
+	onTwo := newHealthEndpoint(t, two, 0)
+	onThree := newHealthEndpoint(t, three, onTwo.port)
 	f := forwarding(target, []string{two, three}, port)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: portOf(udp)})
 	require.NoError(t, p.Apply(f))
@@ -72,20 +73,20 @@ func TestUnhealthyTargetsAreSpared(t *testing.T) {
 		assert.Equal(t, "there is no health check", h.Reason)
 	}
 
-	f.HealthCheck, f.Affinity = overHTTP(onTwo.port), time.Hour
+	f.HealthCheck, f.Affinity = httpCheck(onTwo.port), time.Hour
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	awaitHealth(t, p, 1, cloud.Healthy)
 	client := udpClient(t, four, port)
-	first := who(t, four, port)
-	assert.Equal(t, first, talk(t, client, "hello"), "a client's target is the same on all ports")
+	first := greetingFrom(t, four, port)
+	assert.Equal(t, first, sendAndReadName(t, client, "hello"), "a client's target is the same on all ports")
 	sick, other := onTwo, "three"
 	if first == "three" {
 		sick, other = onThree, "two"
 	}
 	sick.status.Store(http.StatusServiceUnavailable)
-	require.Eventually(t, func() bool { return who(t, four, port) == other }, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return talk(t, client, "hello") == other }, patience, time.Millisecond, "datagrams leave their session's target when it falls ill")
+	require.Eventually(t, func() bool { return greetingFrom(t, four, port) == other }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return sendAndReadName(t, client, "hello") == other }, patience, time.Millisecond, "datagrams leave their session's target when it falls ill")
 
 	onTwo.status.Store(http.StatusFound)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -96,23 +97,23 @@ func TestUnhealthyTargetsAreSpared(t *testing.T) {
 		return h[0].Reason == "HTTP 302 Found from "+net.JoinHostPort(two, strconv.Itoa(onTwo.port)) &&
 			h[1].Reason == "HTTP 503 Service Unavailable from "+net.JoinHostPort(three, strconv.Itoa(onTwo.port))
 	}, patience, time.Millisecond)
-	failed := stats(p).Failed
+	failed := listenerStats(p).Failed
 	requireReset(t, four, port)
-	require.Eventually(t, func() bool { return stats(p).Failed == failed+1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Failed == failed+1 }, patience, time.Millisecond)
 
 	f.HealthCheck = nil
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, cloud.Unknown, p.Health("lb-1")[0].Health)
-	who(t, four, port)
-	asks := onTwo.asks.Load()
+	greetingFrom(t, four, port)
+	asks := onTwo.checks.Load()
 	p.Remove("lb-1")
 	assert.Empty(t, p.Health("lb-1"))
-	assert.LessOrEqual(t, onTwo.asks.Load(), asks+1, "at most one that was under way")
+	assert.LessOrEqual(t, onTwo.checks.Load(), asks+1, "at most one that was under way")
 }
 
-func TestHealthOutlivesWhatDoesNotConcernIt(t *testing.T) {
+func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, says("two"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
 	require.NoError(t, p.Apply(f))
@@ -141,12 +142,12 @@ func TestSilentTargetIsUnhealthy(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	f := forwarding(1, []string{two}, freePort(t))
-	f.HealthCheck = overHTTP(l.Addr().(*net.TCPAddr).Port)
+	f.HealthCheck = httpCheck(l.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "no answer from "+l.Addr().String()+" within 300ms", awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
 }
 
-func TestOddChecksDoNoHarm(t *testing.T) {
+func TestHealthCheckOddSettings(t *testing.T) {
 	p := newPlane(t)
 	for _, odd := range []cloud.HealthCheck{
 		{}, {Protocol: "icmp", Port: -1, Interval: -1, Timeout: -1, HealthyThreshold: -1},
@@ -157,4 +158,21 @@ func TestOddChecksDoNoHarm(t *testing.T) {
 		require.NoError(t, p.Apply(f))
 		assert.NotEmpty(t, awaitHealth(t, p, 0, cloud.Unhealthy).Reason)
 	}
+}
+
+func TestHealthCheckExpectedStatusCodes(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	well := newHealthEndpoint(t, two, 0)
+	f := forwarding(well.port, []string{two}, port)
+	f.HealthCheck = httpCheck(well.port)
+	f.HealthCheck.ExpectedCodes = "204,300-399"
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+	require.Eventually(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, patience, time.Millisecond)
+	well.status.Store(http.StatusFound) // It is not followed.
+	awaitHealth(t, p, 0, cloud.Healthy)
+	well.status.Store(http.StatusServiceUnavailable)
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+	well.status.Store(http.StatusNoContent)
+	awaitHealth(t, p, 0, cloud.Healthy)
 }

@@ -14,44 +14,45 @@ import (
 )
 
 const (
-	// width is how many datagrams are taken at a time.
-	width = 16
-	// maxBatches bounds the memory for datagrams under way, a batch being a
-	// megabyte: who finds none takes its datagrams a little later.
+	// batchSize is how many datagrams one system call receives or sends at most.
+	batchSize = 16
+	// maxBatches bounds the memory for datagrams being forwarded. A batch takes a
+	// megabyte. An inbox that gets none receives its datagrams a little later.
 	maxBatches = 16
 )
 
-// inbox takes datagrams from a socket and passes them on, without a copy
-// between and without allocating. It holds memory for them only while there are
-// some. For one goroutine.
+// inbox receives datagrams from a socket and forwards them, without copying them in
+// between and without allocating. It holds a batch only while there are datagrams in it.
+// For use by one goroutine.
 type inbox struct {
 	socket syscall.RawConn
 	*batch
 
-	n       int   // received at last
-	readErr error // of that
+	received int   // by the last receiveBatch
+	readErr  error // of the last receiveBatch
 
-	next, end int // to be sent
-	writeErr  error
+	nextToSend, sendEnd int // the datagrams being sent
+	writeErr            error
 
-	read, write func(fd uintptr) bool // Made once: each is an allocation.
+	read, write func(fd uintptr) bool // readSome and writeSome; made once, as each method value is an allocation
 }
 
-// batch is what recvmmsg(2) and sendmmsg(2) take. The headers point into the
-// rest.
+// batch is the memory that recvmmsg(2) and sendmmsg(2) work on. The headers point into
+// the other arrays.
 type batch struct {
-	headers [width]header
-	vectors [width]unix.Iovec
-	names   [width]unix.RawSockaddrInet6 // or Inet4, which is smaller
-	data    [width][64 << 10]byte
+	headers [batchSize]header
+	vectors [batchSize]unix.Iovec
+	names   [batchSize]unix.RawSockaddrInet6 // or Inet4, which is smaller
+	data    [batchSize][64 << 10]byte
 }
 
+// header is struct mmsghdr of recvmmsg(2).
 type header struct {
 	unix.Msghdr
 	bytes uint32
 }
 
-// peer is where datagrams are sent to.
+// peer is an address that datagrams are sent to, in the form that the kernel takes.
 type peer struct {
 	name unix.RawSockaddrInet6
 	size uint32
@@ -67,22 +68,22 @@ var batches = sync.Pool{New: func() any {
 	return b
 }}
 
-// outlet is a socket that datagrams are passed on through.
+// outlet is a socket that datagrams are sent through.
 type outlet = syscall.RawConn
 
 func outletOf(c *net.UDPConn) (outlet, error) { return c.SyscallConn() }
 
-// inUse has one for each batch that somebody holds.
+// inUse holds a value for each batch that an inbox holds.
 var inUse = make(chan struct{}, maxBatches)
 
-// takeBatch waits until there is one.
+// takeBatch waits until fewer than maxBatches are in use, and returns one.
 func takeBatch() *batch {
 	inUse <- struct{}{}
 	return batches.Get().(*batch)
 }
 
-// tryBatch gives nil when there is none.
-func tryBatch() *batch {
+// tryTakeBatch returns nil if maxBatches are in use.
+func tryTakeBatch() *batch {
 	select {
 	case inUse <- struct{}{}:
 		return batches.Get().(*batch)
@@ -106,54 +107,59 @@ func newInbox(c *net.UDPConn) (*inbox, error) {
 	return in, nil
 }
 
-// receive waits until there are datagrams, takes them, and gives their number.
-func (in *inbox) receive() (int, error) {
+// receiveBatch waits until there are datagrams, receives up to batchSize, and returns
+// their number.
+func (in *inbox) receiveBatch() (int, error) {
 	for {
 		if err := in.socket.Read(in.read); err != nil {
 			return 0, err
 		}
 		if in.batch != nil {
-			return in.n, in.readErr
+			return in.received, in.readErr
 		}
-		// Here, and not while reading: who closes the socket waits for its readers,
-		// and may hold what those wait for who have a batch.
-		in.batch, in.n = takeBatch(), width
+		// Wait for a batch here and not in readSome: closing the socket waits for its
+		// readers, and the goroutine that closes it may hold a lock that the holders
+		// of the batches wait for.
+		in.batch, in.received = takeBatch(), batchSize
 	}
 }
 
+// readSome receives without blocking. It returns false if there are no datagrams, so that
+// syscall.RawConn waits for some.
 func (in *inbox) readSome(fd uintptr) bool {
 	if in.batch == nil {
-		// Whoever had it may have used all.
-		if in.batch, in.n = tryBatch(), width; in.batch == nil {
+		// All of its vectors are set below: its last user may have shortened any.
+		if in.batch, in.received = tryTakeBatch(), batchSize; in.batch == nil {
 			return true
 		}
 	}
-	for i := range in.n {
+	for i := range in.received {
 		in.vectors[i].SetLen(len(in.data[i]))
 		in.headers[i].Name, in.headers[i].Namelen = (*byte)(unsafe.Pointer(&in.names[i])), unix.SizeofSockaddrInet6
 	}
 	var errno syscall.Errno
 	for {
-		in.n, errno = in.call(unix.SYS_RECVMMSG, fd, 0, width)
+		in.received, errno = in.callKernel(unix.SYS_RECVMMSG, fd, 0, batchSize)
 		if errno != unix.EINTR {
 			break
 		}
 	}
 	if errno == unix.EAGAIN {
-		in.drop()
+		in.releaseBatch()
 		return false
 	}
 	if in.readErr = nil; errno != 0 {
 		in.readErr = errno
 	}
-	for i := range in.n {
+	for i := range in.received {
 		in.vectors[i].SetLen(int(in.headers[i].bytes))
 	}
 	return true
 }
 
-// call gives the number of datagrams that a system call took or gave.
-func (in *inbox) call(number, fd uintptr, first, count int) (int, syscall.Errno) {
+// callKernel makes the system call for count datagrams from first on, and returns how many
+// it received or sent.
+func (in *inbox) callKernel(number, fd uintptr, first, count int) (int, syscall.Errno) {
 	n, _, errno := unix.Syscall6(number, fd, uintptr(unsafe.Pointer(&in.headers[first])), uintptr(count), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	if errno != 0 {
 		return 0, errno
@@ -161,8 +167,8 @@ func (in *inbox) call(number, fd uintptr, first, count int) (int, syscall.Errno)
 	return int(n), 0
 }
 
-// from is who sent a datagram.
-func (in *inbox) from(i int) netip.AddrPort {
+// senderAddress is the sender of datagram i.
+func (in *inbox) senderAddress(i int) netip.AddrPort {
 	name := &in.names[i]
 	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&name.Port))[:])
 	if name.Family == unix.AF_INET {
@@ -175,44 +181,46 @@ func (in *inbox) from(i int) netip.AddrPort {
 	return netip.AddrPortFrom(address, port)
 }
 
-// peer is the same, to send to.
-func (in *inbox) peer(i int) peer {
+// senderPeer is the sender of datagram i, as a peer to send to.
+func (in *inbox) senderPeer(i int) peer {
 	if in.names[i].Family == unix.AF_INET {
 		return peer{in.names[i], unix.SizeofSockaddrInet4}
 	}
 	return peer{in.names[i], unix.SizeofSockaddrInet6}
 }
 
-// size is how many bytes some datagrams have.
-func (in *inbox) size(first, last int) (bytes int64) {
+// totalBytes is the size of the datagrams from first to before last.
+func (in *inbox) totalBytes(first, last int) (bytes int64) {
 	for _, v := range in.vectors[first:last] {
 		bytes += int64(v.Len)
 	}
 	return bytes
 }
 
-// send passes some of the datagrams on through a socket: to a peer, or where
-// the socket is connected to. It gives the number of those that went before an
-// error.
-func (in *inbox) send(socket outlet, to *peer, first, last int) (int, error) {
+// sendDatagrams sends the datagrams from first to before last through a socket: to a
+// peer, or, if that is nil, to where the socket is connected. It returns how many were
+// sent before an error.
+func (in *inbox) sendDatagrams(socket outlet, to *peer, first, last int) (int, error) {
 	for i := first; i < last; i++ {
 		in.headers[i].Name, in.headers[i].Namelen = nil, 0
 		if to != nil {
 			in.headers[i].Name, in.headers[i].Namelen = (*byte)(unsafe.Pointer(&to.name)), to.size
 		}
 	}
-	in.next, in.end, in.writeErr = first, last, nil
+	in.nextToSend, in.sendEnd, in.writeErr = first, last, nil
 	err := socket.Write(in.write)
 	if err == nil {
 		err = in.writeErr
 	}
-	return in.next - first, err
+	return in.nextToSend - first, err
 }
 
+// writeSome sends without blocking. It returns false if the socket has no room, so that
+// syscall.RawConn waits for it.
 func (in *inbox) writeSome(fd uintptr) bool {
-	for in.next < in.end {
-		n, errno := in.call(unix.SYS_SENDMMSG, fd, in.next, in.end-in.next)
-		in.next += n
+	for in.nextToSend < in.sendEnd {
+		n, errno := in.callKernel(unix.SYS_SENDMMSG, fd, in.nextToSend, in.sendEnd-in.nextToSend)
+		in.nextToSend += n
 		switch {
 		case errno == 0, errors.Is(errno, unix.EINTR):
 		case errors.Is(errno, unix.EAGAIN):
@@ -225,8 +233,8 @@ func (in *inbox) writeSome(fd uintptr) bool {
 	return true
 }
 
-// drop gives back what datagrams are held in.
-func (in *inbox) drop() {
+// releaseBatch gives the batch back to the others.
+func (in *inbox) releaseBatch() {
 	if in.batch != nil {
 		in.giveBack()
 		in.batch = nil

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// inbox takes datagrams from a socket, one at a time, and passes them on. For one
-// goroutine.
+// inbox receives datagrams from a socket, one at a time, and forwards them. For use by
+// one goroutine.
 type inbox struct {
 	socket *net.UDPConn
 	buffer []byte
@@ -16,10 +16,10 @@ type inbox struct {
 	sender netip.AddrPort
 }
 
-// peer is where datagrams are sent to.
+// peer is an address that datagrams are sent to.
 type peer = netip.AddrPort
 
-// outlet is a socket that datagrams are passed on through.
+// outlet is a socket that datagrams are sent through.
 type outlet = *net.UDPConn
 
 func outletOf(c *net.UDPConn) (outlet, error) { return c, nil }
@@ -28,18 +28,18 @@ func newInbox(c *net.UDPConn) (*inbox, error) {
 	return &inbox{socket: c, buffer: make([]byte, 64<<10)}, nil
 }
 
-func (in *inbox) receive() (n int, err error) {
+func (in *inbox) receiveBatch() (n int, err error) {
 	in.bytes, in.sender, err = in.socket.ReadFromUDPAddrPort(in.buffer)
 	return 1, err
 }
 
-func (in *inbox) from(int) netip.AddrPort { return in.sender }
+func (in *inbox) senderAddress(int) netip.AddrPort { return in.sender }
 
-func (in *inbox) peer(int) peer { return in.sender }
+func (in *inbox) senderPeer(int) peer { return in.sender }
 
-func (in *inbox) size(first, last int) int64 { return int64((last - first) * in.bytes) }
+func (in *inbox) totalBytes(first, last int) int64 { return int64((last - first) * in.bytes) }
 
-func (in *inbox) send(socket outlet, to *peer, first, last int) (n int, err error) {
+func (in *inbox) sendDatagrams(socket outlet, to *peer, first, last int) (n int, err error) {
 	for ; first+n < last && err == nil; n++ {
 		if to == nil {
 			_, err = socket.Write(in.buffer[:in.bytes])
@@ -53,4 +53,4 @@ func (in *inbox) send(socket outlet, to *peer, first, last int) (n int, err erro
 	return n, err
 }
 
-func (in *inbox) drop() {}
+func (in *inbox) releaseBatch() {}

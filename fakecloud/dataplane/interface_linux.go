@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// untilLocal bounds awaitLocal, which takes less than a millisecond of it.
-const untilLocal = 200 * time.Millisecond
+// localRouteTimeout bounds waitForLocalRoute, which as a rule takes less than a
+// millisecond.
+const localRouteTimeout = 200 * time.Millisecond
 
-// addAddress gives an interface an address, as a network of its own. One that
-// is there already, from before a crash say, is fine, and no news.
-func addAddress(iface string, address netip.Addr) (news bool, err error) {
+// addAddress adds an address to an interface, as a /32 or /128. An address that is there
+// already, for example from before a crash, is no error; added is false then.
+func addAddress(iface string, address netip.Addr) (added bool, err error) {
 	link, err := netlink.LinkByName(iface)
 	if err == nil {
 		err = netlink.AddrAdd(link, hostAddress(address))
 	}
 	switch {
 	case err == nil:
-		awaitLocal(address)
+		waitForLocalRoute(address)
 		return true, nil
 	case errors.Is(err, syscall.EEXIST):
 		return false, nil
@@ -33,12 +34,12 @@ func addAddress(iface string, address netip.Addr) (news bool, err error) {
 	return false, interfaceError("add", iface, address, err)
 }
 
-// awaitLocal waits until what is sent to a new address stays here. The kernel
-// sees to that before it says that the address is there, of IPv4, and soon after,
-// of IPv6; but never while the interface is down.
-func awaitLocal(address netip.Addr) {
-	late := time.Now().Add(untilLocal)
-	for address.Is6() && time.Now().Before(late) {
+// waitForLocalRoute waits until the kernel routes a new address to this machine itself.
+// For IPv4 the kernel does so before it reports that the address is added, for IPv6 soon
+// after, and never while the interface is down.
+func waitForLocalRoute(address netip.Addr) {
+	deadline := time.Now().Add(localRouteTimeout)
+	for address.Is6() && time.Now().Before(deadline) {
 		routes, err := netlink.RouteGet(address.AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return
@@ -47,7 +48,7 @@ func awaitLocal(address netip.Addr) {
 	}
 }
 
-// removeAddress takes it off again. One that is gone already is fine.
+// removeAddress removes an address from an interface. One that is not there is no error.
 func removeAddress(iface string, address netip.Addr) error {
 	link, err := netlink.LinkByName(iface)
 	if err == nil {
@@ -59,20 +60,21 @@ func removeAddress(iface string, address netip.Addr) error {
 	return interfaceError("remove", iface, address, err)
 }
 
+// hostAddress is the address as netlink takes it, with a prefix as long as the address.
 func hostAddress(a netip.Addr) *netlink.Addr {
 	host := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 	if a.Is6() {
-		// Nothing can listen on an address while the kernel asks whether it is
-		// another's; this one is ours to give.
+		// No duplicate address detection: nothing can listen on the address while
+		// that runs, and this address is ours to give.
 		host.Flags = unix.IFA_F_NODAD
 	}
 	return host
 }
 
-// announce tells the neighbours who has an address now: they may remember
-// another, such as a container that ran before. It needs CAP_NET_RAW; without it,
-// they find out within the minute.
-func announce(iface string, address netip.Addr) error {
+// announceAddress tells the neighbours on the network that this machine has an address
+// now. Their caches may still hold another machine for it, such as a container that ran
+// before. It needs CAP_NET_RAW; without it, they find out within the minute.
+func announceAddress(iface string, address netip.Addr) error {
 	found, err := netlink.LinkByName(iface)
 	if err != nil {
 		return err
@@ -82,13 +84,13 @@ func announce(iface string, address netip.Addr) error {
 	case len(link.HardwareAddr) != 6 || link.Flags&net.FlagLoopback != 0:
 		return nil
 	case address.Is4():
-		return announceARP(link, address)
+		return sendGratuitousARP(link, address)
 	}
-	return advertise(link, address)
+	return sendNeighborAdvertisement(link, address)
 }
 
-// announceARP sends a gratuitous ARP request.
-func announceARP(link *netlink.LinkAttrs, address netip.Addr) error {
+// sendGratuitousARP sends a gratuitous ARP request.
+func sendGratuitousARP(link *netlink.LinkAttrs, address netip.Addr) error {
 	arp := []byte{0, 1, 8, 0, 6, 4, 0, 1} // Ethernet, IPv4, the lengths of their addresses, a request
 	arp = append(append(arp, link.HardwareAddr...), address.AsSlice()...)
 	arp = append(append(arp, make([]byte, 6)...), address.AsSlice()...)
@@ -102,11 +104,13 @@ func announceARP(link *netlink.LinkAttrs, address netip.Addr) error {
 	return unix.Sendto(fd, arp, unix.MSG_DONTWAIT, &all)
 }
 
+// errRaw is the error of opening a raw socket, with the capability that it needs.
 func errRaw(err error) error { return fmt.Errorf("a raw socket, which needs CAP_NET_RAW: %w", err) }
 
-// advertise sends an unsolicited neighbour advertisement (RFC 4861, 7.2.6).
-func advertise(link *netlink.LinkAttrs, address netip.Addr) error {
-	message := []byte{136, 0, 0, 0, 0x20, 0, 0, 0}                // Its type; the kernel adds the checksum; what it says overrides.
+// sendNeighborAdvertisement sends an unsolicited neighbor advertisement (RFC 4861,
+// 7.2.6), which is to IPv6 what gratuitous ARP is to IPv4.
+func sendNeighborAdvertisement(link *netlink.LinkAttrs, address netip.Addr) error {
+	message := []byte{136, 0, 0, 0, 0x20, 0, 0, 0}                // Type, code, checksum (the kernel adds it), flag "override".
 	message = append(append(message, address.AsSlice()...), 2, 1) // The option "target link-layer address", 8 bytes.
 	message = append(message, link.HardwareAddr...)
 	all := unix.SockaddrInet6{Addr: netip.IPv6LinkLocalAllNodes().As16(), ZoneId: uint32(link.Index)}
@@ -115,7 +119,8 @@ func advertise(link *netlink.LinkAttrs, address netip.Addr) error {
 		return errRaw(err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// One that may have come over a router, with fewer hops to go, is not believed.
+	// Receivers ignore an advertisement with a lower hop limit: a router may have
+	// forwarded it.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 		return err
 	}
@@ -125,6 +130,8 @@ func advertise(link *netlink.LinkAttrs, address netip.Addr) error {
 	return unix.Sendto(fd, message, unix.MSG_DONTWAIT, &all)
 }
 
+// interfaceError says why an address cannot be added to or removed from an interface, and
+// what helps.
 func interfaceError(do, iface string, address netip.Addr, err error) error {
 	switch {
 	case address.Is6() && (errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EOPNOTSUPP)):

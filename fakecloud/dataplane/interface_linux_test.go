@@ -23,12 +23,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// inNamespace says that a test is the only process of a network namespace.
+// inNamespace is set in the environment of the processes that runInNamespace starts.
 const inNamespace = "FAKECLOUD_TEST_NAMESPACE"
 
-// alone runs the test once more, in a network namespace of its own that ends
-// with it; true there.
-func alone(t *testing.T) bool {
+// runInNamespace runs the test again, in a process with a network namespace of its own,
+// and returns false. In that process it returns true.
+func runInNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inNamespace) != "" {
 		return true
@@ -51,8 +51,8 @@ func alone(t *testing.T) bool {
 	return false
 }
 
-// added lists the addresses that loopback does not have by itself.
-func added(t *testing.T) []string {
+// addedAddresses lists the addresses that were added to the loopback interface.
+func addedAddresses(t *testing.T) []string {
 	t.Helper()
 	link, err := netlink.LinkByName("lo")
 	require.NoError(t, err)
@@ -67,8 +67,8 @@ func added(t *testing.T) []string {
 	return out
 }
 
-func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
-	if !alone(t) {
+func TestInterfaceAddressesFollowBalancers(t *testing.T) {
+	if !runInNamespace(t) {
 		return
 	}
 	link, err := netlink.LinkByName("lo") // The only one there is.
@@ -76,7 +76,7 @@ func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	require.NoError(t, netlink.LinkSetUp(link))
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
-	target := backend(t, two, 0, says("two"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
 	one, another := forwarding(target, []string{two}, 80), forwarding(target, []string{two}, 80)
 	one.Address, another.ID, another.Address = netip.MustParseAddr("198.51.100.1"), "lb-2", netip.MustParseAddr("198.51.100.2")
 	answers := func(a netip.Addr) {
@@ -90,7 +90,7 @@ func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	require.NoError(t, p.Apply(another))
 	answers(one.Address)
 	answers(another.Address)
-	assert.Equal(t, []string{"198.51.100.1/32", "198.51.100.2/32"}, added(t))
+	assert.Equal(t, []string{"198.51.100.1/32", "198.51.100.2/32"}, addedAddresses(t))
 
 	blocker, err := net.Listen("tcp4", ":81")
 	require.NoError(t, err)
@@ -98,26 +98,27 @@ func TestAddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	third := forwarding(target, nil, 81)
 	third.ID, third.Address = "lb-3", netip.MustParseAddr("198.51.100.3")
 	require.ErrorContains(t, p.Apply(third), "another server")
-	assert.Len(t, added(t), 2, "what cannot be bound takes no address")
+	assert.Len(t, addedAddresses(t), 2, "what cannot be bound takes no address")
 
 	moved := one
 	moved.Address = netip.MustParseAddr("198.51.100.4")
 	require.NoError(t, p.Apply(moved))
 	answers(moved.Address)
-	assert.Equal(t, []string{"198.51.100.2/32", "198.51.100.4/32"}, added(t))
+	assert.Equal(t, []string{"198.51.100.2/32", "198.51.100.4/32"}, addedAddresses(t))
 	p.Remove("lb-1")
-	assert.Equal(t, []string{"198.51.100.2/32"}, added(t))
+	assert.Equal(t, []string{"198.51.100.2/32"}, addedAddresses(t))
 
 	// One that crashed left its address behind.
 	next := dataplane.New(dataplane.Options{Interface: "lo"})
 	another.Listeners[0].Port = 8080
 	require.NoError(t, next.Apply(another))
 	next.Close()
-	assert.Empty(t, added(t))
+	assert.Empty(t, addedAddresses(t))
 }
 
-// may leaves the test's thread, which ends with it, these capabilities for now.
-func may(t *testing.T, capabilities ...int) {
+// setCapabilities leaves the test's thread only these capabilities. The thread stays locked
+// to the test, and ends with it.
+func setCapabilities(t *testing.T, capabilities ...int) {
 	t.Helper()
 	runtime.LockOSThread()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -130,8 +131,8 @@ func may(t *testing.T, capabilities ...int) {
 	require.NoError(t, unix.Capset(&header, &sets[0]))
 }
 
-func TestNeighboursHearOfNewAddresses(t *testing.T) {
-	if !alone(t) {
+func TestNewAddressIsAnnouncedByARP(t *testing.T) {
+	if !runInNamespace(t) {
 		return
 	}
 	ours := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}
@@ -154,10 +155,10 @@ func TestNeighboursHearOfNewAddresses(t *testing.T) {
 	f, quiet := forwarding(1, nil, 80), forwarding(1, nil, 80)
 	f.Address = netip.MustParseAddr("198.51.100.1")
 	// As much as a container of the lab's has.
-	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
+	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())
-	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE)
+	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE)
 	for i := byte(2); i < 4; i++ {
 		quiet.ID, quiet.Address = fmt.Sprint("lb-", i), netip.AddrFrom4([4]byte{198, 51, 100, i})
 		require.NoError(t, p.Apply(quiet))

@@ -13,4 +13,4 @@ func addAddress(string, netip.Addr) (bool, error) { return false, errOnlyLinux }
 
 func removeAddress(string, netip.Addr) error { return errOnlyLinux }
 
-func announce(string, netip.Addr) error { return errOnlyLinux }
+func announceAddress(string, netip.Addr) error { return errOnlyLinux }

@@ -18,8 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// sixOn lets an interface of the test's own namespace have IPv6 addresses.
-func sixOn(t *testing.T, iface string, on bool) {
+// setIPv6 turns IPv6 on or off for an interface of the test's namespace.
+func setIPv6(t *testing.T, iface string, on bool) {
 	t.Helper()
 	value := "1"
 	if on {
@@ -31,8 +31,8 @@ func sixOn(t *testing.T, iface string, on bool) {
 	}
 }
 
-// added6 lists an interface's IPv6 addresses but those it has by itself.
-func added6(t *testing.T, iface string) []string {
+// addedIPv6Addresses lists the IPv6 addresses that were added to an interface.
+func addedIPv6Addresses(t *testing.T, iface string) []string {
 	t.Helper()
 	link, err := netlink.LinkByName(iface)
 	require.NoError(t, err)
@@ -48,17 +48,17 @@ func added6(t *testing.T, iface string) []string {
 	return out
 }
 
-func TestIPv6AddressesComeAndGoWithTheirBalancers(t *testing.T) {
-	if !alone(t) {
+func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
+	if !runInNamespace(t) {
 		return
 	}
 	link, err := netlink.LinkByName("lo")
 	require.NoError(t, err)
 	require.NoError(t, netlink.LinkSetUp(link))
-	sixOn(t, "lo", true)
+	setIPv6(t, "lo", true)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
-	f := forwarding(backend(t, two, 0, says("two")), []string{two}, 80)
+	f := forwarding(startTarget(t, two, 0, greetAndClose("two")), []string{two}, 80)
 	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
 	answers := func(a netip.Addr) {
 		t.Helper()
@@ -74,8 +74,8 @@ func TestIPv6AddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	require.NoError(t, p.Apply(f), "again")
 	answers(f.Address)
 	answers(f.Address6)
-	assert.Equal(t, []string{"198.51.100.1/32"}, added(t))
-	assert.Equal(t, []string{"2001:db8::1/128"}, added6(t, "lo"))
+	assert.Equal(t, []string{"198.51.100.1/32"}, addedAddresses(t))
+	assert.Equal(t, []string{"2001:db8::1/128"}, addedIPv6Addresses(t, "lo"))
 
 	blocker, err := net.Listen("tcp6", "[::]:81")
 	require.NoError(t, err)
@@ -85,33 +85,33 @@ func TestIPv6AddressesComeAndGoWithTheirBalancers(t *testing.T) {
 	err = p.Apply(blocked)
 	require.ErrorContains(t, err, "another server holds port 81 there, or on all addresses ([::])")
 	require.ErrorContains(t, err, "`ss -6lntp 'sport = :81'`")
-	assert.Len(t, added(t), 1, "what cannot be bound takes neither address")
-	assert.Len(t, added6(t, "lo"), 1)
+	assert.Len(t, addedAddresses(t), 1, "what cannot be bound takes neither address")
+	assert.Len(t, addedIPv6Addresses(t, "lo"), 1)
 
 	f.Address6 = netip.MustParseAddr("2001:db8::3")
 	require.NoError(t, p.Apply(f))
 	answers(f.Address6)
-	assert.Equal(t, []string{"2001:db8::3/128"}, added6(t, "lo"))
+	assert.Equal(t, []string{"2001:db8::3/128"}, addedIPv6Addresses(t, "lo"))
 	f.Address6 = netip.Addr{}
 	require.NoError(t, p.Apply(f))
-	assert.Empty(t, added6(t, "lo"))
-	assert.Len(t, added(t), 1)
+	assert.Empty(t, addedIPv6Addresses(t, "lo"))
+	assert.Len(t, addedAddresses(t), 1)
 
 	f.Address6 = netip.MustParseAddr("2001:db8::1")
 	require.NoError(t, p.Apply(f))
 	p.Close()
-	assert.Empty(t, added(t))
-	assert.Empty(t, added6(t, "lo"))
+	assert.Empty(t, addedAddresses(t))
+	assert.Empty(t, addedIPv6Addresses(t, "lo"))
 }
 
-func TestInterfaceWithoutIPv6IsTold(t *testing.T) {
-	if !alone(t) {
+func TestInterfaceWithoutIPv6Error(t *testing.T) {
+	if !runInNamespace(t) {
 		return
 	}
 	link, err := netlink.LinkByName("lo")
 	require.NoError(t, err)
 	require.NoError(t, netlink.LinkSetUp(link))
-	sixOn(t, "lo", false)
+	setIPv6(t, "lo", false)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
 	f := forwarding(1, nil, 80)
@@ -119,11 +119,11 @@ func TestInterfaceWithoutIPv6IsTold(t *testing.T) {
 	err = p.Apply(f)
 	require.ErrorContains(t, err, "this machine has no IPv6 on network interface lo")
 	require.ErrorContains(t, err, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0")
-	assert.Empty(t, added(t), "the IPv4 address is not kept either")
+	assert.Empty(t, addedAddresses(t), "the IPv4 address is not kept either")
 }
 
-func TestNeighboursHearOfNewIPv6Addresses(t *testing.T) {
-	if !alone(t) {
+func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
+	if !runInNamespace(t) {
 		return
 	}
 	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}))
@@ -131,7 +131,7 @@ func TestNeighboursHearOfNewIPv6Addresses(t *testing.T) {
 	for _, name := range []string{"theirs", "ours"} { // In this order, ours has a carrier from the start.
 		link, err := netlink.LinkByName(name)
 		require.NoError(t, err)
-		sixOn(t, name, true)
+		setIPv6(t, name, true)
 		require.NoError(t, netlink.LinkSetUp(link))
 		links[name] = link.Attrs()
 	}
@@ -148,7 +148,7 @@ func TestNeighboursHearOfNewIPv6Addresses(t *testing.T) {
 	defer p.Close()
 	f := forwarding(1, nil, 80)
 	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
-	may(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
+	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())
 

@@ -16,26 +16,25 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// openFiles counts this process's file descriptors. The pipes that io.Copy has
-// the kernel splice through, in the tests' own targets, are closed when they are
-// collected as garbage: hence the collection.
+// openFiles counts this process's file descriptors. It collects garbage first: io.Copy in
+// the tests' own targets uses pipes for splice(2), which only the collector closes.
 func openFiles() int {
 	runtime.GC()
 	all, _ := os.ReadDir("/proc/self/fd")
 	return len(all)
 }
 
-// Connections of every kind, sessions, checks and listeners, some of them still
-// in use when the plane is closed, leave no file behind.
-func TestClosedPlanesLeaveNoFiles(t *testing.T) {
+// After Close no file is open, although connections, sessions, checks and listeners were
+// in use when the plane was closed.
+func TestCloseLeavesNoOpenFiles(t *testing.T) {
 	const rounds = 40
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skipf("this system does not list a process's files: %v", err)
 	}
-	target := backend(t, two, 0, echo)
-	shut := backend(t, two, 0, func(net.Conn) {})
+	target := startTarget(t, two, 0, echo)
+	shut := startTarget(t, two, 0, func(net.Conn) {})
 	udp := portOf(udpBackend(t, two, "two", 0))
-	well := newWellness(t, two, 0)
+	well := newHealthEndpoint(t, two, 0)
 	openFiles() // What earlier tests left to be collected goes now.
 	before := openFiles()
 	t.Run("used", func(t *testing.T) { // The clients are closed when it ends.
@@ -43,7 +42,7 @@ func TestClosedPlanesLeaveNoFiles(t *testing.T) {
 		f := forwarding(target, []string{two, four}, a, b, c) // Nobody answers at four.
 		f.Listeners[1].TargetPort, f.Listeners[2].TargetPort = shut, freePort(t)
 		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: d, TargetPort: udp})
-		f.HealthCheck = overHTTP(well.port)
+		f.HealthCheck = httpCheck(well.port)
 		f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Minute, time.Minute // A slow machine is no reason.
 		require.NoError(t, p.Apply(f))
 		awaitHealth(t, p, 0, cloud.Healthy)
@@ -52,7 +51,7 @@ func TestClosedPlanesLeaveNoFiles(t *testing.T) {
 			require.NoError(t, p.Apply(f))
 			ended, broken, kept := dial(t, a), dial(t, a), dial(t, a)
 			for _, c := range []*net.TCPConn{ended, broken, kept} {
-				exchange(t, c, "hello")
+				requireEcho(t, c, "hello")
 			}
 			require.NoError(t, ended.CloseWrite())
 			require.NoError(t, broken.SetLinger(0))
@@ -61,7 +60,7 @@ func TestClosedPlanesLeaveNoFiles(t *testing.T) {
 			_, err := left.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
 			requireReset(t, three, c)
-			talk(t, udpClient(t, three, d), "hello")
+			sendAndReadName(t, udpClient(t, three, d), "hello")
 		}
 		p.Close()
 	})

@@ -7,12 +7,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// None is a data plane for who wants the control plane only: it listens nowhere,
-// checks nothing, and says so in each balancer's condition. Safe for concurrent
+// None is the data plane of a cloud without one (--load-balancer-mode none): it listens
+// nowhere, checks nothing, and says so in each balancer's condition. Safe for concurrent
 // use; the zero value is ready.
 type None struct {
-	mu  sync.Mutex
-	all map[string]cloud.Forwarding // what would be in force
+	mu          sync.Mutex
+	forwardings map[string]cloud.Forwarding // by balancer
 }
 
 var _ cloud.DataPlane = (*None)(nil)
@@ -21,10 +21,10 @@ var _ cloud.DataPlane = (*None)(nil)
 func (n *None) Apply(f cloud.Forwarding) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.all == nil {
-		n.all = map[string]cloud.Forwarding{}
+	if n.forwardings == nil {
+		n.forwardings = map[string]cloud.Forwarding{}
 	}
-	n.all[f.ID] = f
+	n.forwardings[f.ID] = f
 	return nil
 }
 
@@ -32,7 +32,7 @@ func (n *None) Apply(f cloud.Forwarding) error {
 func (n *None) Remove(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.all, id)
+	delete(n.forwardings, id)
 }
 
 // Stats implements cloud.DataPlane: nothing is carried.
@@ -43,7 +43,7 @@ func (n *None) Health(id string) []cloud.TargetHealth {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []cloud.TargetHealth
-	for _, backend := range n.all[id].Backends {
+	for _, backend := range n.forwardings[id].Backends {
 		out = append(out, cloud.TargetHealth{
 			Target: backend.Target, Health: cloud.Unknown,
 			Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none",
@@ -56,7 +56,7 @@ func (n *None) Health(id string) []cloud.TargetHealth {
 func (n *None) Condition(id string) (reason string, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	f, ok := n.all[id]
+	f, ok := n.forwardings[id]
 	if !ok {
 		return "", false
 	}
@@ -67,8 +67,8 @@ func (n *None) Condition(id string) (reason string, known bool) {
 	return fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where), true
 }
 
-// Notify implements cloud.DataPlane: nothing changes by itself.
+// Notify implements cloud.DataPlane. No condition ever changes, so it does nothing.
 func (*None) Notify(func(id string)) {}
 
-// Close does nothing: there is nothing to end.
+// Close does nothing: there is nothing to close.
 func (*None) Close() {}

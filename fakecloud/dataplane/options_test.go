@@ -4,7 +4,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,50 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
-
-// dialFrom connects from an address of this machine.
-func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
-	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
-	c, err := d.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(front, uint16(port)).String())
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-	return c.(*net.TCPConn), nil
-}
-
-// who tells which backend answers a client; they say their names.
-func who(t *testing.T, host string, port int) string {
-	t.Helper()
-	c, err := dialFrom(t, host, port)
-	require.NoError(t, err)
-	all, err := io.ReadAll(c)
-	require.NoError(t, err)
-	require.NotEmpty(t, all)
-	require.NoError(t, c.Close())
-	return string(all[:len(all)-1])
-}
-
-// requireReset wants a connection to be reset: while it connects, or after.
-func requireReset(t *testing.T, host string, port int) {
-	t.Helper()
-	c, err := dialFrom(t, host, port)
-	if err == nil {
-		_, err = c.Read(make([]byte, 1))
-	}
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-}
-
-func stats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1").Listeners[0] }
 
 func TestSourceRangesRefuseOthers(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	dialled := make(chan struct{}, 10)
-	target := backend(t, four, 0, func(c net.Conn) {
+	target := startTarget(t, four, 0, func(c net.Conn) {
 		dialled <- struct{}{}
 		echo(c)
 	})
@@ -65,19 +26,19 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	inside, err := dialFrom(t, two, port)
 	require.NoError(t, err)
-	exchange(t, inside, "hello")
+	requireEcho(t, inside, "hello")
 	requireReset(t, three, port)
 
 	f.SourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(three), 32)}
 	require.NoError(t, p.Apply(f))
 	requireReset(t, two, port)
-	exchange(t, inside, "connected before")
+	requireEcho(t, inside, "connected before")
 	other, err := dialFrom(t, three, port)
 	require.NoError(t, err)
-	exchange(t, other, "hello")
+	requireEcho(t, other, "hello")
 
 	assert.Len(t, dialled, 2, "who is refused costs the targets nothing")
-	s := stats(p)
+	s := listenerStats(p)
 	assert.EqualValues(t, 2, s.Refused)
 	assert.EqualValues(t, 2, s.Connections)
 	assert.Zero(t, s.Failed)
@@ -85,15 +46,15 @@ func TestSourceRangesRefuseOthers(t *testing.T) {
 
 func TestAffinityOverChangingTargets(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, says("two"))
-	backend(t, three, target, says("three"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
+	startTarget(t, three, target, greetAndClose("three"))
 	f := forwarding(target, []string{two, three, four}, port) // Nobody answers at four.
 	f.Affinity = time.Hour
 	require.NoError(t, p.Apply(f))
-	first, second := who(t, two, port), who(t, three, port)
+	first, second := greetingFrom(t, two, port), greetingFrom(t, three, port)
 	for range 5 {
-		assert.Equal(t, first, who(t, two, port))
-		assert.Equal(t, second, who(t, three, port))
+		assert.Equal(t, first, greetingFrom(t, two, port))
+		assert.Equal(t, second, greetingFrom(t, three, port))
 	}
 
 	left := map[string]string{"two": three, "three": two}[first]
@@ -101,35 +62,35 @@ func TestAffinityOverChangingTargets(t *testing.T) {
 	f.Backends = forwarding(target, []string{left, four}).Backends
 	require.NoError(t, p.Apply(f))
 	for range 3 {
-		assert.Equal(t, other, who(t, two, port))
+		assert.Equal(t, other, greetingFrom(t, two, port))
 	}
 	f.Backends = forwarding(target, []string{two, three, four}).Backends
 	require.NoError(t, p.Apply(f))
 	for range 5 {
-		assert.Equal(t, other, who(t, two, port), "the new choice is kept")
+		assert.Equal(t, other, greetingFrom(t, two, port), "the new choice is kept")
 	}
 
 	f.Affinity = 0
 	require.NoError(t, p.Apply(f))
 	seen := map[string]bool{}
 	for range 6 {
-		seen[who(t, two, port)] = true
+		seen[greetingFrom(t, two, port)] = true
 	}
 	assert.Len(t, seen, 2)
 }
 
 func TestAffinityEndsWithSilence(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, says("two"))
-	backend(t, three, target, says("three"))
+	target := startTarget(t, two, 0, greetAndClose("two"))
+	startTarget(t, three, target, greetAndClose("three"))
 	f := forwarding(target, []string{two, three}, port)
 	f.Affinity = time.Millisecond
 	require.NoError(t, p.Apply(f))
-	first := who(t, four, port)
-	require.Eventually(t, func() bool { return who(t, four, port) != first }, patience, 5*time.Millisecond)
+	first := greetingFrom(t, four, port)
+	require.Eventually(t, func() bool { return greetingFrom(t, four, port) != first }, patience, 5*time.Millisecond)
 }
 
-func TestTargetsLearnWhoConnected(t *testing.T) {
+func TestProxyProtocolNamesClient(t *testing.T) {
 	for version, number := range map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2} {
 		t.Run(string(version), func(t *testing.T) {
 			p, port := newPlane(t), freePort(t)
@@ -161,11 +122,27 @@ func TestTargetsLearnWhoConnected(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("no header came")
 			}
-			exchange(t, c, "hello")
+			requireEcho(t, c, "hello")
 			require.NoError(t, c.CloseWrite())
 			_, err = c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
-			require.Eventually(t, func() bool { return stats(p).In == 5 && stats(p).Out == 5 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return listenerStats(p).In == 5 && listenerStats(p).Out == 5 }, patience, time.Millisecond)
 		})
+	}
+}
+
+// A client with an open connection is not silent, however old the connection is.
+func TestAffinityLastsAsLongAsAConnection(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	a := newKillableTarget(t, two, "a", 0)
+	target := a.Addr().(*net.TCPAddr).Port
+	newKillableTarget(t, three, "b", target)
+	f := forwarding(target, []string{two, three}, port)
+	f.Affinity = time.Millisecond
+	require.NoError(t, p.Apply(f))
+	_, own := dialAndReadName(t, four, port)
+	for range 20 {
+		_, name := dialAndReadName(t, four, port)
+		require.Equal(t, own, name)
 	}
 }

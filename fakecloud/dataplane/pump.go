@@ -5,17 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// pump carries one direction of a connection. How it does is the operating
-// system's matter: see run.
+// pump copies one direction of a connection. run does so, in a way of its own on each
+// operating system: on Linux the kernel moves large streams (splice).
 type pump struct {
 	from, to *net.TCPConn
-	counts   [2]*atomic.Int64 // grow by each byte as it is passed on
-	hush     *silence         // may be nil
+	counts   [2]*atomic.Int64 // to which the bytes copied are added: the listener's and the target's
+	idle     *idleTimer       // may be nil
 }
 
-func (p *pump) moved(n int) {
+// countMoved counts bytes that were written, as activity too.
+func (p *pump) countMoved(n int) {
 	for _, c := range p.counts {
 		c.Add(int64(n))
 	}
-	p.hush.heard()
+	p.idle.recordActivity()
 }

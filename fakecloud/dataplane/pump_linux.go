@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// chunk is what is copied at a time. Who sends more than that at a time has
-	// the kernel move it, which costs two calls and no copy; for less, a copy
-	// is cheaper.
-	chunk = 32 << 10
-	// stretch is how much the kernel is asked to move at a time.
-	stretch = 256 << 10
+	// copySize is how many bytes are copied at a time. When a read fills that, the
+	// kernel moves the following bytes by splice(2), which takes two system calls
+	// and no copy; for less, copying is cheaper.
+	copySize = 32 << 10
+	// spliceSize is how many bytes one splice(2) moves at most.
+	spliceSize = 256 << 10
 )
 
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// flowing is a pump at work. What it holds bytes in, it has only while there are
-// some: a silent connection costs neither a buffer nor a pipe.
-type flowing struct {
+// pumpState is the state of a running pump. It has a buffer or a pipe only while that
+// holds bytes: a silent connection takes neither.
+type pumpState struct {
 	*pump
-	buffer *[chunk]byte // held from a read to the end of its write
-	pipe   *pipe        // the same, where the kernel moves
-	n      int          // bytes held; 0 after a read is the end of the stream
-	done   int          // of them, those written
-	err    error        // of the last call to the kernel
+	buffer  *[copySize]byte // between a read and the end of its write
+	pipe    *pipe           // likewise, instead of buffer, for splice(2)
+	held    int             // bytes read; 0 after a read is the end of the stream
+	written int             // bytes of them that are written
+	err     error           // of the last system call
 }
 
-// run moves bytes until the end of the stream, which is no error. Otherwise it
-// tells whose connection broke.
+// run copies until the end of the stream, which is no error. With an error it returns the
+// connection that failed.
 func (p *pump) run() (*net.TCPConn, error) {
 	from, err := p.from.SyscallConn()
 	if err != nil {
@@ -43,9 +43,9 @@ func (p *pump) run() (*net.TCPConn, error) {
 	if err != nil {
 		return p.to, err
 	}
-	f := &flowing{pump: p}
-	defer f.drop()
-	read, write := f.read, f.write // Made once: each is an allocation.
+	f := &pumpState{pump: p}
+	defer f.releaseBuffer()
+	read, write := f.readSome, f.writeSome // Made once: each is an allocation.
 	for {
 		if err := from.Read(read); err != nil {
 			return p.from, err
@@ -53,7 +53,7 @@ func (p *pump) run() (*net.TCPConn, error) {
 		if f.err != nil {
 			return p.from, f.err
 		}
-		if f.n == 0 {
+		if f.held == 0 {
 			return nil, nil //nolint:nilnil // The end of the stream.
 		}
 		if err := to.Write(write); err != nil {
@@ -65,30 +65,31 @@ func (p *pump) run() (*net.TCPConn, error) {
 	}
 }
 
-// gone tells whether a connection at whose end of stream we are, and which we
-// still write to, has broken: the kernel tells of that only once, perhaps
-// whoever writes, and then it looks like an orderly end to who reads.
-func gone(c *net.TCPConn) bool {
+// isConnectionLost tells whether a connection whose stream has ended, and which is still
+// written to, is broken. The kernel reports a reset only once: if the writer gets the
+// report, the reader sees what looks like an orderly end of the stream.
+func isConnectionLost(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return true
 	}
-	var yes bool
+	var closed bool
 	err = raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		yes = err == nil && info.State == unix.BPF_TCP_CLOSE // The kernel's TCP_CLOSE.
+		closed = err == nil && info.State == unix.BPF_TCP_CLOSE // The kernel's TCP_CLOSE.
 	})
-	return yes || err != nil // An error: we have cut it meanwhile.
+	return closed || err != nil // An error means that this process has closed it meanwhile.
 }
 
-// read takes what is there; false if there is nothing yet.
-func (f *flowing) read(fd uintptr) bool {
-	f.hold(f.n >= chunk)
+// readSome reads without blocking. It returns false if there is nothing to read, so that
+// syscall.RawConn waits for it.
+func (f *pumpState) readSome(fd uintptr) bool {
+	f.acquireBuffer(f.held >= copySize)
 	for {
-		f.n, f.done, f.err = 0, 0, nil
+		f.held, f.written, f.err = 0, 0, nil
 		var n int
 		if f.pipe != nil {
-			n, f.err = splice(int(fd), f.pipe.in, stretch)
+			n, f.err = spliceBytes(int(fd), f.pipe.in, spliceSize)
 		} else {
 			n, f.err = unix.Read(int(fd), f.buffer[:])
 		}
@@ -97,43 +98,44 @@ func (f *flowing) read(fd uintptr) bool {
 			continue
 		case errors.Is(f.err, unix.EAGAIN):
 			f.err = nil
-			f.drop()
+			f.releaseBuffer()
 			return false
 		case f.err == nil:
-			f.n = n
+			f.held = n
 		}
 		return true
 	}
 }
 
-// hold has something to hold bytes in: a pipe if there is much and a pipe to be
-// had, else a buffer.
-func (f *flowing) hold(much bool) {
+// acquireBuffer gets a pipe if there is much to read and a pipe is free, otherwise a
+// buffer.
+func (f *pumpState) acquireBuffer(much bool) {
 	if much == (f.pipe != nil) && (f.pipe != nil || f.buffer != nil) {
 		return
 	}
-	f.drop()
+	f.releaseBuffer()
 	if much {
 		f.pipe = takePipe()
 	}
 	if f.pipe == nil {
-		f.buffer = chunks.Get().(*[chunk]byte)
+		f.buffer = copyBuffers.Get().(*[copySize]byte)
 	}
 }
 
-func splice(from, to, most int) (int, error) {
+func spliceBytes(from, to, most int) (int, error) {
 	n, err := unix.Splice(from, nil, to, nil, most, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 	return int(n), err
 }
 
-// write passes on what was taken; false if the other side has no room.
-func (f *flowing) write(fd uintptr) bool {
-	for f.done < f.n {
+// writeSome writes what was read, without blocking. It returns false if the connection
+// takes no more for now, so that syscall.RawConn waits for it.
+func (f *pumpState) writeSome(fd uintptr) bool {
+	for f.written < f.held {
 		var n int
 		if f.pipe != nil {
-			n, f.err = splice(f.pipe.out, int(fd), f.n-f.done)
+			n, f.err = spliceBytes(f.pipe.out, int(fd), f.held-f.written)
 		} else {
-			n, f.err = unix.Write(int(fd), f.buffer[f.done:f.n])
+			n, f.err = unix.Write(int(fd), f.buffer[f.written:f.held])
 		}
 		switch {
 		case errors.Is(f.err, unix.EINTR):
@@ -148,62 +150,64 @@ func (f *flowing) write(fd uintptr) bool {
 		if f.err != nil {
 			return true
 		}
-		f.done += n
-		f.moved(n)
+		f.written += n
+		f.countMoved(n)
 	}
 	return true
 }
 
-// drop gives back what bytes are held in.
-func (f *flowing) drop() {
+// releaseBuffer gives the buffer or pipe back.
+func (f *pumpState) releaseBuffer() {
 	if f.buffer != nil {
-		chunks.Put(f.buffer)
+		copyBuffers.Put(f.buffer)
 		f.buffer = nil
 	}
 	if f.pipe != nil {
-		f.pipe.giveBack(f.n == f.done)
+		f.pipe.giveBack(f.held == f.written)
 		f.pipe = nil
 	}
 }
 
-// pipe is where the kernel keeps what it moves from one socket to another.
+// pipe holds the bytes that splice(2) moves from one socket to another.
 type pipe struct{ out, in int }
 
-// maxPipes bounds the kernel's memory for what slow readers have still to take, a
-// stretch each. Who finds no pipe is copied for.
+// maxPipes bounds the kernel's memory for bytes that slow readers have not yet read,
+// spliceSize in each pipe. A pump that gets no pipe copies.
 const maxPipes = 64
 
 var (
-	spare = make(chan *pipe, maxPipes/4) // pipes not in use: they count as the user's
-	pipes atomic.Int64                   // all there are
+	idlePipes = make(chan *pipe, maxPipes/4) // open but not in use; they count towards the user's limit
+	pipeCount atomic.Int64                   // all open pipes
 )
 
-// takePipe returns nil if there is none to be had.
+// takePipe returns an idle pipe or a new one, or nil if maxPipes are open.
 func takePipe() *pipe {
 	select {
-	case p := <-spare:
+	case p := <-idlePipes:
 		return p
 	default:
 	}
 	var fds [2]int
-	if pipes.Add(1) > maxPipes || unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
-		pipes.Add(-1)
+	if pipeCount.Add(1) > maxPipes || unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
+		pipeCount.Add(-1)
 		return nil
 	}
-	// It stays smaller if the user has many already.
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, stretch)
+	// The pipe stays smaller if the user has many already.
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, spliceSize)
 	return &pipe{out: fds[0], in: fds[1]}
 }
 
+// giveBack keeps the pipe for the next pump, unless bytes are left in it or enough pipes
+// are idle.
 func (p *pipe) giveBack(empty bool) {
 	if empty {
 		select {
-		case spare <- p:
+		case idlePipes <- p:
 			return
 		default:
 		}
 	}
 	_ = unix.Close(p.in)
 	_ = unix.Close(p.out)
-	pipes.Add(-1)
+	pipeCount.Add(-1)
 }

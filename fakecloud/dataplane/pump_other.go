@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// run moves bytes until the end of the stream, which is no error. Otherwise it
-// tells whose connection broke.
+// run copies until the end of the stream, which is no error. With an error it returns the
+// connection that failed.
 func (p *pump) run() (*net.TCPConn, error) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -17,7 +17,7 @@ func (p *pump) run() (*net.TCPConn, error) {
 			if _, err := p.to.Write(buffer[:n]); err != nil {
 				return p.to, err
 			}
-			p.moved(n)
+			p.countMoved(n)
 		}
 		if err == io.EOF { //nolint:errorlint // Read says just that.
 			return nil, nil
@@ -28,6 +28,6 @@ func (p *pump) run() (*net.TCPConn, error) {
 	}
 }
 
-// gone tells whether a connection has broken at the end of whose stream we are.
-// Here the system has no way to say.
-func gone(*net.TCPConn) bool { return false }
+// isConnectionLost tells whether a connection whose stream has ended is broken. Only Linux
+// has a way to find out.
+func isConnectionLost(*net.TCPConn) bool { return false }

@@ -6,40 +6,41 @@ import (
 	"time"
 )
 
-// refusalMemory is how long a target that refused a client comes last: until
-// then the next client would in all likelihood be refused, too.
+// refusalMemory is how long a target that refused a connection is tried last. Within
+// that time it would very likely refuse the next client too.
 const refusalMemory = 10 * time.Second
 
-// refusals are by target, of one listener: a target that serves one port badly
-// may serve another well. Safe for concurrent use; the zero value is ready.
+// refusals remembers which targets refused a connection lately. Each listener has its
+// own, as a target that fails on one port may serve another well. Safe for concurrent
+// use; the zero value is ready.
 type refusals struct {
-	some atomic.Bool // as a rule there are none
-	mu   sync.Mutex
-	at   map[*endpoint]time.Time
+	notEmpty    atomic.Bool // while false, as it is as a rule, no method takes mu
+	mu          sync.Mutex
+	lastRefusal map[*endpoint]time.Time
 }
 
-func (r *refusals) note(e *endpoint) {
+func (r *refusals) recordRefusal(e *endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.at == nil {
-		r.at = map[*endpoint]time.Time{}
+	if r.lastRefusal == nil {
+		r.lastRefusal = map[*endpoint]time.Time{}
 	}
-	r.at[e] = time.Now()
-	r.some.Store(true)
+	r.lastRefusal[e] = time.Now()
+	r.notEmpty.Store(true)
 }
 
-// lately tells whether a target has refused somebody, and forgets what is long
-// ago.
-func (r *refusals) lately(e *endpoint) bool {
-	if !r.some.Load() {
+// isRecent tells whether a target has refused a connection within refusalMemory. It
+// forgets an older refusal.
+func (r *refusals) isRecent(e *endpoint) bool {
+	if !r.notEmpty.Load() {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, ok := r.at[e]
+	at, ok := r.lastRefusal[e]
 	if ok && time.Since(at) >= refusalMemory {
-		delete(r.at, e)
-		r.some.Store(len(r.at) > 0)
+		delete(r.lastRefusal, e)
+		r.notEmpty.Store(len(r.lastRefusal) > 0)
 		return false
 	}
 	return ok

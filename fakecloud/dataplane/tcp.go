@@ -15,149 +15,153 @@ import (
 )
 
 const (
-	// dialTimeout is how long one target may take to answer before the next is
-	// tried.
+	// dialTimeout is how long one target may take to accept a connection before the
+	// next one is tried.
 	dialTimeout = time.Second
-	// dialsTimeout is how long a client waits until a target has answered.
+	// dialsTimeout is how long a client waits at most until a target has accepted.
 	dialsTimeout = 5 * time.Second
 )
 
-func (l *listener) accept(socket *net.TCPListener) {
-	pause := readPause
+// acceptConnections accepts until the socket is closed.
+func (l *listener) acceptConnections(socket *net.TCPListener) {
+	pause := retryPause
 	for {
 		conn, err := socket.AcceptTCP()
 		switch {
 		case err == nil:
-			pause = readPause
-			l.admit(conn)
+			pause = retryPause
+			l.admitConnection(conn)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
 			l.balancer.log.Warn("cannot accept a connection", "err", err)
-			if !l.balancer.rest(pause) {
+			if !l.balancer.waitBeforeRetry(pause) {
 				return
 			}
-			pause = min(2*pause, maxReadPause)
+			pause = min(2*pause, maxRetryPause)
 		}
 	}
 }
 
-// admit serves a connection if its client may have one.
-func (l *listener) admit(conn *net.TCPConn) {
+// admitConnection forwards a connection, or resets it if the source ranges or the
+// connection limit refuse it.
+func (l *listener) admitConnection(conn *net.TCPConn) {
 	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-	if !r.admits(client) || !l.claim(r) {
+	if !r.allowsClient(client) || !l.claimConnection(r) {
 		l.refused.Add(1)
-		reset(conn)
+		resetConnection(conn)
 		return
 	}
 	l.connections.Add(1)
-	f := &flow{at: l.at, from: client, client: conn}
-	l.balancer.running.Go(func() { l.serve(r, f) })
+	f := &flow{listenAddress: l.address, clientAddress: client, clientConn: conn}
+	l.balancer.goroutines.Go(func() { l.startForwarding(r, f) })
 }
 
-// serve has a connection forwarded, if its client can be. It does not wait for
-// the end: dialling takes a larger stack than what follows.
-func (l *listener) serve(r *route, f *flow) {
+// startForwarding dials a target and starts a goroutine for each direction. It does not
+// wait for them: dialling needs a larger stack than copying, and that stack is freed when
+// startForwarding returns.
+func (l *listener) startForwarding(r *route, f *flow) {
 	if !l.balancer.flows.add(f) {
-		l.finish(f)
+		l.finishFlow(f)
 		return
 	}
-	conn, to := l.dial(r, f.from, f.client)
+	conn, target := l.dialCandidates(r, f.clientAddress, f.clientConn)
 	if conn == nil {
 		l.failed.Add(1)
-		reset(f.client)
-		l.finish(f)
+		resetConnection(f.clientConn)
+		l.finishFlow(f)
 		return
 	}
-	to.begin()
-	if !l.balancer.flows.lead(f, conn, to) {
+	target.countConnection()
+	if !l.balancer.flows.setTarget(f, conn, target) {
 		_ = conn.Close()
 	}
-	f.hush = newSilence(r.idle, f.cut)
-	f.passing.Store(2)
-	l.balancer.running.Go(func() {
-		l.pass(f, &pump{from: conn, to: f.client, counts: [2]*atomic.Int64{&l.out, &to.out}, hush: f.hush})
+	f.idle = newIdleTimer(r.idleTimeout, f.resetBoth)
+	f.openDirections.Store(2)
+	l.balancer.goroutines.Go(func() {
+		l.copyDirection(f, &pump{from: conn, to: f.clientConn, counts: [2]*atomic.Int64{&l.bytesOut, &target.bytesOut}, idle: f.idle})
 	})
-	l.balancer.running.Go(func() {
-		l.pass(f, &pump{from: f.client, to: conn, counts: [2]*atomic.Int64{&l.in, &to.in}, hush: f.hush})
+	l.balancer.goroutines.Go(func() {
+		l.copyDirection(f, &pump{from: f.clientConn, to: conn, counts: [2]*atomic.Int64{&l.bytesIn, &target.bytesIn}, idle: f.idle})
 	})
 }
 
-// pass copies one direction. Its end is passed on as such: an end of stream
-// leaves the other direction open, a broken connection breaks both. Who is last
-// finishes.
-func (l *listener) pass(f *flow, p *pump) {
-	broke, err := p.run()
+// copyDirection copies one direction and passes its end on as it was: after the end of
+// the stream the other direction stays open, and a broken connection resets both. The
+// direction that ends last finishes the flow.
+func (l *listener) copyDirection(f *flow, p *pump) {
+	failedConn, err := p.run()
 	if err == nil {
-		// Asked before the other direction can have ended this connection itself.
-		lost := f.ended.Load() == 0 && gone(p.from)
-		if f.ended.Add(1) == 1 {
+		// Checked first: later, the other direction may itself have closed this
+		// connection.
+		lost := f.endedDirections.Load() == 0 && isConnectionLost(p.from)
+		if f.endedDirections.Add(1) == 1 {
 			if lost {
-				broke, err = p.from, syscall.ECONNRESET // Who writes to it was told of it.
-			} else if p.from == f.target {
-				f.to.doubt() // A process that is killed ends its connections in good order.
+				failedConn, err = p.from, syscall.ECONNRESET // The kernel told the writer only.
+			} else if p.from == f.targetConn {
+				f.target.requestCheck() // The target may have been killed: then too its connections end in good order.
 			}
 		}
 	}
 	if err == nil {
-		broke, err = p.to, p.to.CloseWrite()
+		failedConn, err = p.to, p.to.CloseWrite()
 	}
 	if err != nil {
 		f.broken.Store(true)
-		f.cut()
-		if broke == f.target && !errors.Is(err, net.ErrClosed) {
-			f.to.doubt()
+		f.resetBoth()
+		if failedConn == f.targetConn && !errors.Is(err, net.ErrClosed) {
+			f.target.requestCheck()
 		}
 	}
-	if f.passing.Add(-1) == 0 {
-		l.finish(f)
+	if f.openDirections.Add(-1) == 0 {
+		l.finishFlow(f)
 	}
 }
 
-// finish ends a connection in which nothing is passed on any more.
-func (l *listener) finish(f *flow) {
-	f.hush.stop()
+// finishFlow closes a flow of which no direction is copied any more.
+func (l *listener) finishFlow(f *flow) {
+	f.idle.stop()
 	l.balancer.flows.remove(f)
 	if f.broken.Load() {
 		l.broken.Add(1)
-		f.to.broken.Add(1)
+		f.target.broken.Add(1)
 	}
-	_ = f.client.Close()
-	if f.target != nil {
-		_ = f.target.Close()
-		f.to.active.Add(-1)
-		f.to.busy.Add(-1)
-		l.balancer.clients.ended(f.from, f.to.name)
+	_ = f.clientConn.Close()
+	if f.targetConn != nil {
+		_ = f.targetConn.Close()
+		f.target.active.Add(-1)
+		f.target.openConnections.Add(-1)
+		l.balancer.affinity.removeConnection(f.clientAddress, f.target.name)
 	}
 	l.active.Add(-1)
 }
 
-// dial connects to the first candidate that answers, and counts as busy there;
-// nil if none does, or not soon.
-func (l *listener) dial(r *route, from netip.Addr, client *net.TCPConn) (*net.TCPConn, target) {
-	late := time.Now().Add(dialsTimeout)
-	for t := range l.candidates(r, from) {
-		t.busy.Add(1)
-		conn, err := l.connect(r.at(t), late, r.listener.ProxyProtocol, client)
+// dialCandidates connects to the first candidate that accepts, and counts the connection
+// as one of that target's openConnections. It returns nil if none accepts in time.
+func (l *listener) dialCandidates(r *route, clientAddress netip.Addr, client *net.TCPConn) (*net.TCPConn, target) {
+	deadline := time.Now().Add(dialsTimeout)
+	for t := range l.candidatesFor(r, clientAddress) {
+		t.openConnections.Add(1)
+		conn, err := l.connectTarget(r.targetAddress(t), deadline, r.listener.ProxyProtocol, client)
 		if err == nil {
-			l.balancer.clients.begun(from, t.name)
+			l.balancer.affinity.addConnection(clientAddress, t.name)
 			return conn, t
 		}
-		t.busy.Add(-1)
-		l.balancer.log.Debug("target does not answer", "target", t.name, "at", r.at(t), "err", err)
-		if blames(err) {
+		t.openConnections.Add(-1)
+		l.balancer.log.Debug("target does not answer", "target", t.name, "at", r.targetAddress(t), "err", err)
+		if isTargetFailure(err) {
 			t.failed.Add(1)
-			t.doubt()
-			l.refusals.note(t.endpoint)
+			t.requestCheck()
+			l.refusals.recordRefusal(t.endpoint)
 		}
-		if l.balancer.ctx.Err() != nil || isShortage(err) || !time.Now().Before(late) {
+		if l.balancer.ctx.Err() != nil || isShortage(err) || !time.Now().Before(deadline) {
 			break
 		}
 	}
 	return nil, target{}
 }
 
-// dialer leaves out keep-alives, which are for targets that can vanish.
+// dialer sets no keep-alives: connectTarget does, for targets that can vanish.
 var dialer = func() *net.Dialer {
 	d := net.Dialer{KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -166,19 +170,20 @@ var dialer = func() *net.Dialer {
 
 var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2: 2}
 
-// connect dials a target and tells it, if it is to know, who the client is.
-func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
-	// Not DialTCP: that binds, which keeps a port of this machine from all targets.
-	dialled, err := dialer.DialContext(until{l.balancer.ctx, earlier(late, time.Now().Add(dialTimeout))}, "tcp", at.String())
+// connectTarget dials a target and, if proxy asks for it, sends the PROXY protocol header
+// that names the client.
+func (l *listener) connectTarget(at netip.AddrPort, deadline time.Time, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
+	// Not net.DialTCP: that binds, and a bound local port is used for one target only.
+	dialled, err := dialer.DialContext(deadlineContext{l.balancer.ctx, earlierTime(deadline, time.Now().Add(dialTimeout))}, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
 	conn := dialled.(*net.TCPConn)
-	if !at.Addr().IsLoopback() { // Else its end is always told.
+	if !at.Addr().IsLoopback() { // On loopback the kernel always reports that the target is gone.
 		_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
 	}
 	if version := proxyVersions[proxy]; version != 0 {
-		// A new connection's buffer has room for a header: this does not wait.
+		// This does not block: a new connection's send buffer has room for the header.
 		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).WriteTo(conn); err != nil {
 			_ = conn.Close()
 			return nil, err
@@ -187,26 +192,26 @@ func (l *listener) connect(at netip.AddrPort, late time.Time, proxy cloud.ProxyP
 	return conn, nil
 }
 
-// until is a context with a deadline that only those heed who ask for it, as a
-// dialler does: without the timer and the cancelling that context.WithDeadline
-// has, which a connection is too short for.
-type until struct {
+// deadlineContext is a context with a deadline that does not end it: it is only for code
+// that asks for the deadline, as net.Dialer does. It saves the timer and the cancellation
+// of context.WithDeadline, which would be made anew for each connection.
+type deadlineContext struct {
 	context.Context
-	late time.Time
+	deadline time.Time
 }
 
 // Deadline implements context.Context.
-func (u until) Deadline() (time.Time, bool) { return u.late, true }
+func (u deadlineContext) Deadline() (time.Time, bool) { return u.deadline, true }
 
-func earlier(a, b time.Time) time.Time {
+func earlierTime(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}
 	return b
 }
 
-// reset closes with RST: to the peer it looks like what it is, a failure.
-func reset(c *net.TCPConn) {
+// resetConnection closes with RST, so that the peer sees a failure and no orderly end.
+func resetConnection(c *net.TCPConn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deaf listens on host and does not accept: its backlog is full.
-func deaf(t *testing.T, host string) (port int) {
+// listenWithFullBacklog listens on host, never accepts, and fills its own backlog.
+func listenWithFullBacklog(t *testing.T, host string) (port int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -38,35 +38,35 @@ func deaf(t *testing.T, host string) (port int) {
 	return 0
 }
 
-func TestTargetsThatNeverAcceptArePassedOver(t *testing.T) {
+func TestTargetsThatNeverAcceptAreSkipped(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := deaf(t, two)
-	backend(t, three, target, says("three"))
+	target := listenWithFullBacklog(t, two)
+	startTarget(t, three, target, greetAndClose("three"))
 	require.NoError(t, p.Apply(forwarding(target, []string{two, three}, port)))
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() { assert.Equal(t, "three\n", readAll(t, port)) })
 	}
 	all.Wait()
-	awaitNone(t, p)
-	assert.Zero(t, stats(p).Failed)
-	assert.EqualValues(t, 4, stats(p).Connections)
+	awaitNoConnections(t, p)
+	assert.Zero(t, listenerStats(p).Failed)
+	assert.EqualValues(t, 4, listenerStats(p).Connections)
 }
 
-// A client that gives up while its target is still being dialled costs that
-// target nothing more, and nobody else anything.
-func TestClientsMayLeaveWhileTheirTargetIsDialled(t *testing.T) {
+// Clients that give up while their target is being dialled do not keep the balancer from
+// serving later clients.
+func TestClientClosesWhileTargetIsDialled(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := deaf(t, two)
+	target := listenWithFullBacklog(t, two)
 	require.NoError(t, p.Apply(forwarding(target, []string{two}, port)))
 	for range 5 {
 		c := dial(t, port)
 		require.NoError(t, c.SetLinger(0))
 		require.NoError(t, c.Close())
 	}
-	require.Eventually(t, func() bool { return stats(p).Connections == 5 }, patience, time.Millisecond)
-	backend(t, three, target, says("three"))
+	require.Eventually(t, func() bool { return listenerStats(p).Connections == 5 }, patience, time.Millisecond)
+	startTarget(t, three, target, greetAndClose("three"))
 	require.NoError(t, p.Apply(forwarding(target, []string{three}, port)))
 	assert.Equal(t, "three\n", readAll(t, port))
-	awaitNone(t, p)
+	awaitNoConnections(t, p)
 }

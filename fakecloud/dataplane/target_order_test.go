@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func targets(names ...string) (out []target) {
+func newTargets(names ...string) (out []target) {
 	for _, n := range names {
 		out = append(out, target{endpoint: &endpoint{name: n}})
 	}
@@ -25,82 +25,82 @@ func targets(names ...string) (out []target) {
 
 func clientNumber(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 
-// tries are the names of the targets in the order in which a client tries them.
-func tries(l *listener, r *route, client netip.Addr) (names []string) {
-	for t := range l.candidates(r, client) {
+// triedNames returns the names of the targets in the order in which a client tries them.
+func triedNames(l *listener, r *route, client netip.Addr) (names []string) {
+	for t := range l.candidatesFor(r, client) {
 		names = append(names, t.name)
 	}
 	return names
 }
 
 func newTestListener() *listener {
-	return &listener{balancer: &balancer{clients: newAffinity(clockwork.NewFakeClock(), 10)}}
+	return &listener{balancer: &balancer{affinity: newAffinity(clockwork.NewFakeClock(), 10)}}
 }
 
-func TestRoundRobinIsEven(t *testing.T) {
+func TestRoundRobinOrderIsEven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "targets")
 		r := &route{algorithm: cloud.RoundRobin}
 		for i := range n {
-			r.targets = append(r.targets, targets(fmt.Sprint(i))...)
+			r.targets = append(r.targets, newTargets(fmt.Sprint(i))...)
 		}
 		l, seen := newTestListener(), map[string]int{}
 		for range rapid.IntRange(0, 40).Draw(t, "connections") {
-			names := tries(l, r, clientNumber(1))
+			names := triedNames(l, r, clientNumber(1))
 			require.Len(t, names, n)
 			seen[names[0]]++
 			for i, name := range names { // The others follow in turn.
 				next := names[(i+1)%n]
-				assert.Equal(t, fmt.Sprint((slices.Index(r.names(), name)+1)%n), next)
+				assert.Equal(t, fmt.Sprint((slices.Index(r.targetNames(), name)+1)%n), next)
 			}
 		}
 		least, most := 1<<30, 0
-		for _, name := range r.names() {
+		for _, name := range r.targetNames() {
 			least, most = min(least, seen[name]), max(most, seen[name])
 		}
 		assert.LessOrEqual(t, most-least, 1)
 	})
 }
 
-func (r *route) names() (names []string) {
+func (r *route) targetNames() (names []string) {
 	for _, t := range r.targets {
 		names = append(names, t.name)
 	}
 	return names
 }
 
-func TestLeastConnectionsTakesTheIdlest(t *testing.T) {
+func TestLeastConnectionsOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &route{algorithm: cloud.LeastConnections, targets: targets("a", "b", "c", "d")}
+		r := &route{algorithm: cloud.LeastConnections, targets: newTargets("a", "b", "c", "d")}
 		l := newTestListener()
 		for _, target := range r.targets {
-			target.busy.Store(rapid.Int64Range(0, 3).Draw(t, "busy"))
+			target.openConnections.Store(rapid.Int64Range(0, 3).Draw(t, "busy"))
 		}
 		for range 20 {
 			var busy []int64
-			for _, name := range tries(l, r, clientNumber(1)) {
-				busy = append(busy, r.targets[slices.Index(r.names(), name)].busy.Load())
+			for _, name := range triedNames(l, r, clientNumber(1)) {
+				busy = append(busy, r.targets[slices.Index(r.targetNames(), name)].openConnections.Load())
 			}
 			require.Len(t, busy, 4)
 			require.True(t, slices.IsSorted(busy), "%v", busy)
-			r.targets[slices.Index(r.names(), tries(l, r, clientNumber(1))[0])].busy.Add(1)
+			r.targets[slices.Index(r.targetNames(), triedNames(l, r, clientNumber(1))[0])].openConnections.Add(1)
 		}
 	})
 }
 
-func TestWhoRefusedLatelyComesLast(t *testing.T) {
+func TestRecentRefuserComesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, algorithm := range []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash} {
-			r := &route{algorithm: algorithm, targets: targets("a", "b", "c")}
+			r := &route{algorithm: algorithm, targets: newTargets("a", "b", "c")}
 			l := newTestListener()
-			l.refusals.note(r.targets[1].endpoint)
+			l.refusals.recordRefusal(r.targets[1].endpoint)
 			for i := range 6 {
-				assert.Equal(t, "b", tries(l, r, clientNumber(i))[2], algorithm)
+				assert.Equal(t, "b", triedNames(l, r, clientNumber(i))[2], algorithm)
 			}
 			time.Sleep(refusalMemory)
 			first := map[string]bool{}
 			for i := range 20 {
-				first[tries(l, r, clientNumber(i))[0]] = true
+				first[triedNames(l, r, clientNumber(i))[0]] = true
 			}
 			assert.True(t, first["b"], algorithm)
 		}
@@ -110,46 +110,23 @@ func TestWhoRefusedLatelyComesLast(t *testing.T) {
 func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
 	r := &route{algorithm: cloud.SourceHash}
 	for i := range 5 {
-		r.targets = append(r.targets, targets(fmt.Sprintf("i-01jd3n6f0c5w3y-%d", i))...)
+		r.targets = append(r.targets, newTargets(fmt.Sprintf("i-01jd3n6f0c5w3y-%d", i))...)
 	}
 	const clients = 1000
 	share := map[string]int{}
 	for i := range clients {
-		all := tries(newTestListener(), r, clientNumber(i))
-		assert.ElementsMatch(t, r.names(), all)
+		all := triedNames(newTestListener(), r, clientNumber(i))
+		assert.ElementsMatch(t, r.targetNames(), all)
 		share[all[0]]++
 		shuffled := &route{algorithm: cloud.SourceHash, targets: slices.Clone(r.targets)}
 		slices.Reverse(shuffled.targets)
-		assert.Equal(t, all, tries(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing")
+		assert.Equal(t, all, triedNames(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing")
 		left := shuffled.targets[2].name
 		shuffled.targets = slices.Delete(shuffled.targets, 2, 3)
-		assert.Equal(t, slices.DeleteFunc(all, func(n string) bool { return n == left }), tries(newTestListener(), shuffled, clientNumber(i)),
+		assert.Equal(t, slices.DeleteFunc(all, func(n string) bool { return n == left }), triedNames(newTestListener(), shuffled, clientNumber(i)),
 			"only the clients of the target that left move")
 	}
 	for _, target := range r.targets {
 		assert.InDelta(t, clients/len(r.targets), share[target.name], 70, "%v", share)
 	}
-}
-
-func TestSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start, ended := time.Now(), make(chan time.Time, 1)
-		s := newSilence(10*time.Second, func() { ended <- time.Now() })
-		for range 3 {
-			time.Sleep(7 * time.Second)
-			s.heard()
-		}
-		assert.Equal(t, 31*time.Second, (<-ended).Sub(start), "21 s of noise, 10 s of silence")
-		s.stop()
-
-		s = newSilence(10*time.Second, func() { t.Error("it was stopped") })
-		time.Sleep(time.Second)
-		s.stop()
-		time.Sleep(time.Minute)
-
-		none := newSilence(0, func() { t.Error("there is no limit") })
-		none.heard()
-		time.Sleep(time.Hour)
-		none.stop()
-	})
 }

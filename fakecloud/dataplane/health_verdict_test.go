@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func TestVerdictNeedsSeveralInARow(t *testing.T) {
+func TestHealthVerdictThresholds(t *testing.T) {
 	how := cloud.HealthCheck{HealthyThreshold: 2, UnhealthyThreshold: 3}
 	// + is passed, - is failed, r is refused; upper case (P, F, R) when a client met
 	// with a failure before. Healthy or not after each.
@@ -35,7 +35,7 @@ func TestVerdictNeedsSeveralInARow(t *testing.T) {
 		for _, c := range checks {
 			errs := map[rune]error{'-': errors.New("sick"), 'F': errors.New("sick"), 'r': syscall.ECONNREFUSED, 'R': syscall.ECONNREFUSED}
 			doubted := c == 'P' || c == 'F' || c == 'R'
-			got += map[cloud.Health]string{cloud.Healthy: "+", cloud.Unhealthy: "-"}[v.after(errs[c], doubted, how)]
+			got += map[cloud.Health]string{cloud.Healthy: "+", cloud.Unhealthy: "-"}[v.addCheck(errs[c], doubted, how)]
 		}
 		assert.Equal(t, want, got, checks)
 	}

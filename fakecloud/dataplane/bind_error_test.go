@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func TestBindErrorsSayWhatHelpsOfTheFamily(t *testing.T) {
+func TestBindErrorByIPFamily(t *testing.T) {
 	four, six := netip.MustParseAddr("127.30.64.1"), netip.IPv6Loopback()
 	for _, c := range []struct {
 		address netip.Addr
@@ -24,7 +24,7 @@ func TestBindErrorsSayWhatHelpsOfTheFamily(t *testing.T) {
 		{six, syscall.EAFNOSUPPORT, []string{"this machine has no IPv6", "ipv4 alone"}},
 		{six, syscall.EACCES, []string{"permission denied", "ip_unprivileged_port_start=53"}},
 	} {
-		said := bindError(place{port{cloud.UDP, 53}, c.address}, c.err).Error()
+		said := bindError(listenAddress{port{cloud.UDP, 53}, c.address}, c.err).Error()
 		for _, want := range c.want {
 			assert.Contains(t, said, want)
 		}

@@ -23,43 +23,44 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// weather is what may change how a balancer copies, and nothing else.
-type weather struct {
-	idle  time.Duration // whoever listens for silence may copy otherwise
+// copyMode is a combination of the options that may change how a balancer copies, and
+// nothing else.
+type copyMode struct {
+	idle  time.Duration // an idle timeout may need another way of copying
 	proxy cloud.ProxyProtocol
 }
 
-// inAllWeathers runs a test in each.
-func inAllWeathers(t *testing.T, test func(*testing.T, weather)) {
+// inAllCopyModes runs a test in each mode.
+func inAllCopyModes(t *testing.T, test func(*testing.T, copyMode)) {
 	t.Helper()
 	for _, idle := range []time.Duration{0, time.Hour} {
 		for _, proxy := range []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2} {
-			t.Run(fmt.Sprintf("idle=%v,proxy=%s", idle, proxy), func(t *testing.T) { test(t, weather{idle, proxy}) })
+			t.Run(fmt.Sprintf("idle=%v,proxy=%s", idle, proxy), func(t *testing.T) { test(t, copyMode{idle, proxy}) })
 		}
 	}
 }
 
-// end is one end of a connection.
-type end struct {
+// connEnd is one end of a connection.
+type connEnd struct {
 	*net.TCPConn
-	in io.Reader // what the peer says, without a PROXY header
+	in io.Reader // what the peer sends, without the PROXY header
 }
 
-func (e end) Read(p []byte) (int, error) { return e.in.Read(p) }
+func (e connEnd) Read(p []byte) (int, error) { return e.in.Read(p) }
 
-// reset closes without an orderly end.
-func (e end) reset() error { return errors.Join(e.SetLinger(0), e.Close()) }
+// reset closes the connection by RST.
+func (e connEnd) reset() error { return errors.Join(e.SetLinger(0), e.Close()) }
 
-// balance puts a balancer before one target. What dial gives is a client, and
-// what the client's connection is at the target.
-func (w weather) balance(t *testing.T) (p *dataplane.Plane, dial func() (client, target end)) {
+// newBalancer starts a balancer with one target. dial opens a connection and returns both
+// its ends, the client's and the target's.
+func (w copyMode) newBalancer(t *testing.T) (p *dataplane.Plane, dial func() (client, target connEnd)) {
 	t.Helper()
 	p, port := newPlane(t), freePort(t)
-	arrived := make(chan end)
+	arrived := make(chan connEnd)
 	done := make(chan struct{})
-	f := forwarding(backend(t, two, 0, func(c net.Conn) {
+	f := forwarding(startTarget(t, two, 0, func(c net.Conn) {
 		select {
-		case arrived <- end{c.(*net.TCPConn), c}:
+		case arrived <- connEnd{c.(*net.TCPConn), c}:
 			<-done // The test closes it.
 		case <-done:
 		}
@@ -67,7 +68,7 @@ func (w weather) balance(t *testing.T) (p *dataplane.Plane, dial func() (client,
 	t.Cleanup(func() { close(done) })
 	f.IdleTimeout, f.Listeners[0].ProxyProtocol = w.idle, w.proxy
 	require.NoError(t, p.Apply(f))
-	return p, func() (end, end) {
+	return p, func() (connEnd, connEnd) {
 		c, err := dialFrom(t, three, port)
 		require.NoError(t, err)
 		select {
@@ -75,16 +76,16 @@ func (w weather) balance(t *testing.T) (p *dataplane.Plane, dial func() (client,
 			t.Cleanup(func() { _ = at.Close() })
 			require.NoError(t, at.SetDeadline(time.Now().Add(patience)))
 			w.skipHeader(t, &at, c)
-			return end{c, c}, at
+			return connEnd{c, c}, at
 		case <-time.After(patience):
 			t.Fatal("the target was not connected")
 		}
-		return end{}, end{}
+		return connEnd{}, connEnd{}
 	}
 }
 
-// skipHeader reads the PROXY header, if there is to be one.
-func (w weather) skipHeader(t *testing.T, at *end, client net.Conn) {
+// skipHeader reads the PROXY header, if the mode has one.
+func (w copyMode) skipHeader(t *testing.T, at *connEnd, client net.Conn) {
 	t.Helper()
 	if w.proxy == "" {
 		return
@@ -96,30 +97,30 @@ func (w weather) skipHeader(t *testing.T, at *end, client net.Conn) {
 	at.in = in
 }
 
-// eachWay runs a test from the client to the target and the other way round.
-func (w weather) eachWay(t *testing.T, test func(t *testing.T, p *dataplane.Plane, from, to end)) {
+// inBothDirections runs a test from client to target and from target to client.
+func (w copyMode) inBothDirections(t *testing.T, test func(t *testing.T, p *dataplane.Plane, from, to connEnd)) {
 	t.Helper()
 	t.Run("up", func(t *testing.T) {
-		p, dial := w.balance(t)
+		p, dial := w.newBalancer(t)
 		client, target := dial()
 		test(t, p, client, target)
 	})
 	t.Run("down", func(t *testing.T) {
-		p, dial := w.balance(t)
+		p, dial := w.newBalancer(t)
 		client, target := dial()
 		test(t, p, target, client)
 	})
 }
 
-// awaitNone waits until a balancer has no connection.
-func awaitNone(t *testing.T, p *dataplane.Plane) {
+// awaitNoConnections waits until the balancer has no active connection.
+func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
 	t.Helper()
-	require.Eventually(t, func() bool { return stats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
 }
 
-// noise is bytes that repeat with their seed, written in pieces of all sizes
+// randomStream writes random bytes, the same for the same seed, in pieces of random sizes
 // below most.
-type noise struct {
+type randomStream struct {
 	source *rand.ChaCha8
 	sizes  *rand.Rand
 	buffer []byte
@@ -129,12 +130,12 @@ type noise struct {
 	}
 }
 
-func newNoise(seed byte, most int) *noise {
-	return &noise{rand.NewChaCha8([32]byte{seed}), rand.New(rand.NewPCG(uint64(seed), 0)), make([]byte, most), sha256.New()}
+func newRandomStream(seed byte, most int) *randomStream {
+	return &randomStream{rand.NewChaCha8([32]byte{seed}), rand.New(rand.NewPCG(uint64(seed), 0)), make([]byte, most), sha256.New()}
 }
 
-// write sends so many bytes more.
-func (n *noise) write(to io.Writer, length int) error {
+// write writes length more bytes.
+func (n *randomStream) write(to io.Writer, length int) error {
 	for length > 0 {
 		piece := n.buffer[:min(1+n.sizes.IntN(len(n.buffer)-1), length)]
 		_, _ = n.source.Read(piece)
@@ -147,11 +148,11 @@ func (n *noise) write(to io.Writer, length int) error {
 	return nil
 }
 
-// digest tells streams apart.
-func (n *noise) digest() string { return fmt.Sprintf("%x", n.sum.Sum(nil)) }
+// digest is the SHA-256 of all bytes written.
+func (n *randomStream) digest() string { return fmt.Sprintf("%x", n.sum.Sum(nil)) }
 
-// swallow reads to the end of stream.
-func swallow(from io.Reader) (length int64, digest string, err error) {
+// readToEnd reads to the end of the stream.
+func readToEnd(from io.Reader) (length int64, digest string, err error) {
 	sum := sha256.New()
 	length, err = io.Copy(sum, struct{ io.Reader }{from})
 	return length, fmt.Sprintf("%x", sum.Sum(nil)), err
@@ -159,34 +160,34 @@ func swallow(from io.Reader) (length int64, digest string, err error) {
 
 func TestLargeTransfersBothWaysAtOnce(t *testing.T) {
 	const length = 24 << 20
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		p, dial := w.balance(t)
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		p, dial := w.newBalancer(t)
 		client, target := dial()
-		up, down := newNoise(1, 128<<10), newNoise(2, 128<<10)
+		up, down := newRandomStream(1, 128<<10), newRandomStream(2, 128<<10)
 		var upThere, downThere string
 		var all errgroup.Group
 		all.Go(func() error { return errors.Join(up.write(client, length), client.CloseWrite()) })
 		all.Go(func() error { return errors.Join(down.write(target, length), target.CloseWrite()) })
-		all.Go(func() (err error) { _, upThere, err = swallow(target); return err })
-		all.Go(func() (err error) { _, downThere, err = swallow(client); return err })
+		all.Go(func() (err error) { _, upThere, err = readToEnd(target); return err })
+		all.Go(func() (err error) { _, downThere, err = readToEnd(client); return err })
 		require.NoError(t, all.Wait())
 		assert.Equal(t, up.digest(), upThere)
 		assert.Equal(t, down.digest(), downThere)
-		awaitNone(t, p)
-		assert.EqualValues(t, length, stats(p).In, "a PROXY header is not counted: the client did not send it")
-		assert.EqualValues(t, length, stats(p).Out)
-		assert.Zero(t, stats(p).Failed)
+		awaitNoConnections(t, p)
+		assert.EqualValues(t, length, listenerStats(p).In, "a PROXY header is not counted: the client did not send it")
+		assert.EqualValues(t, length, listenerStats(p).Out)
+		assert.Zero(t, listenerStats(p).Failed)
 	})
 }
 
 func TestManySmallWrites(t *testing.T) {
 	const length = 20_000
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
-			said := newNoise(3, 8)
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
+			said := newRandomStream(3, 8)
 			var all errgroup.Group
 			all.Go(func() error { return errors.Join(said.write(from, length), from.CloseWrite()) })
-			got, digest, err := swallow(to)
+			got, digest, err := readToEnd(to)
 			require.NoError(t, err)
 			require.NoError(t, all.Wait())
 			assert.EqualValues(t, length, got)
@@ -195,70 +196,70 @@ func TestManySmallWrites(t *testing.T) {
 	})
 }
 
-// One end has said all while the other goes on: before, while and after it
-// learns of that.
+// One end closes its direction while the other goes on sending: before, while and after
+// that end notices.
 func TestHalfCloseLeavesTheOtherDirection(t *testing.T) {
 	const length = 4 << 20
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, first, last end) {
-			short, long := newNoise(4, 4<<10), newNoise(5, 64<<10)
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, first, last connEnd) {
+			short, long := newRandomStream(4, 4<<10), newRandomStream(5, 64<<10)
 			var shortThere, longThere string
 			var all errgroup.Group
 			heard := make(chan struct{})
 			all.Go(func() error { return errors.Join(short.write(first, 10_000), first.CloseWrite()) })
-			all.Go(func() (err error) { _, longThere, err = swallow(first); return err })
+			all.Go(func() (err error) { _, longThere, err = readToEnd(first); return err })
 			all.Go(func() (err error) {
 				defer close(heard)
-				_, shortThere, err = swallow(last)
+				_, shortThere, err = readToEnd(last)
 				return err
 			})
 			require.NoError(t, long.write(last, length))
 			<-heard
-			require.EqualValues(t, 1, stats(p).Active)
+			require.EqualValues(t, 1, listenerStats(p).Active)
 			require.NoError(t, long.write(last, length))
 			require.NoError(t, last.CloseWrite())
 			require.NoError(t, all.Wait())
 			assert.Equal(t, short.digest(), shortThere)
 			assert.Equal(t, long.digest(), longThere)
-			awaitNone(t, p)
+			awaitNoConnections(t, p)
 		})
 	})
 }
 
-// requireReset wants whoever reads to its end to see that there was none.
-func (e end) requireReset(t *testing.T) {
+// requireReset requires reading to the end to fail: the stream had no orderly end.
+func (e connEnd) requireReset(t *testing.T) {
 	t.Helper()
-	_, _, err := swallow(e)
+	_, _, err := readToEnd(e)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
 func TestResetMidTransfer(t *testing.T) {
-	inAllWeathers(t, func(t *testing.T, w weather) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		t.Run("by the reader", func(t *testing.T) {
-			w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 				var all errgroup.Group
-				all.Go(func() error { return newNoise(6, 64<<10).write(from, 1<<30) })
+				all.Go(func() error { return newRandomStream(6, 64<<10).write(from, 1<<30) })
 				_, err := io.CopyN(io.Discard, to, 1<<20)
 				require.NoError(t, err)
 				require.NoError(t, to.reset())
 				err = all.Wait()
 				require.True(t, errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
-				awaitNone(t, p)
+				awaitNoConnections(t, p)
 			})
 		})
 		t.Run("by the writer", func(t *testing.T) {
-			w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 				var all errgroup.Group
-				all.Go(func() error { return errors.Join(newNoise(7, 64<<10).write(from, 5<<20), from.reset()) })
+				all.Go(func() error { return errors.Join(newRandomStream(7, 64<<10).write(from, 5<<20), from.reset()) })
 				to.requireReset(t)
 				require.NoError(t, all.Wait())
-				awaitNone(t, p)
+				awaitNoConnections(t, p)
 			})
 		})
 		t.Run("after a half-close", func(t *testing.T) {
-			w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+			w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 				require.NoError(t, to.CloseWrite())
-				got, _, err := swallow(from)
+				got, _, err := readToEnd(from)
 				require.NoError(t, err)
 				require.Zero(t, got)
 				_, err = io.WriteString(from, "hello")
@@ -267,15 +268,15 @@ func TestResetMidTransfer(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, from.reset())
 				to.requireReset(t)
-				awaitNone(t, p)
+				awaitNoConnections(t, p)
 			})
 		})
 	})
 }
 
-// mostBuffered is what the kernel may hold between a writer and a reader with a
-// proxy between them: two connections, each with a buffer at either end. The
-// rest is for pipes and such.
+// mostBuffered is how many bytes the kernel may hold between a writer and a reader with a
+// proxy between them: two connections, each with a buffer at both ends, and some more for
+// pipes.
 func mostBuffered(t *testing.T) int {
 	t.Helper()
 	most := 8 << 20
@@ -292,12 +293,12 @@ func mostBuffered(t *testing.T) int {
 	return most
 }
 
-// A writer whose reader does not read comes to a stop, and nothing is lost.
+// A writer whose reader does not read is stopped, and nothing is lost.
 func TestSlowReadersStopTheWriter(t *testing.T) {
 	const piece, stalled = 64 << 10, 300 * time.Millisecond
 	most := mostBuffered(t)
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			source, sum, sent := rand.NewChaCha8([32]byte{8}), sha256.New(), 0
 			buffer := make([]byte, piece)
 			var err error
@@ -313,12 +314,12 @@ func TestSlowReadersStopTheWriter(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "%d bytes were taken and none was read", sent)
 			require.NoError(t, from.SetDeadline(time.Now().Add(patience)))
 			require.NoError(t, to.SetDeadline(time.Now().Add(patience)))
-			rest := newNoise(9, piece)
+			rest := newRandomStream(9, piece)
 			var all errgroup.Group
 			all.Go(func() error {
 				return errors.Join(rest.write(io.MultiWriter(from, sum), 1<<20), from.CloseWrite())
 			})
-			got, digest, err := swallow(to)
+			got, digest, err := readToEnd(to)
 			require.NoError(t, err)
 			require.NoError(t, all.Wait())
 			assert.EqualValues(t, sent+1<<20, got)
@@ -327,34 +328,34 @@ func TestSlowReadersStopTheWriter(t *testing.T) {
 	})
 }
 
-// What was sent before a reader began to read is lost with a reset, but the
-// reset is not.
+// A reset discards what was sent before the reader began to read, but the reader does see
+// the reset.
 func TestResetReachesASlowReader(t *testing.T) {
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		w.eachWay(t, func(t *testing.T, p *dataplane.Plane, from, to end) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			require.NoError(t, from.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-			require.ErrorIs(t, newNoise(10, 64<<10).write(from, 1<<30), os.ErrDeadlineExceeded)
+			require.ErrorIs(t, newRandomStream(10, 64<<10).write(from, 1<<30), os.ErrDeadlineExceeded)
 			require.NoError(t, from.reset())
 			to.requireReset(t)
-			awaitNone(t, p)
+			awaitNoConnections(t, p)
 		})
 	})
 }
 
-func TestConnectionsThatSayNothing(t *testing.T) {
-	inAllWeathers(t, func(t *testing.T, w weather) {
-		p, dial := w.balance(t)
+func TestConnectionsWithoutData(t *testing.T) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
+		p, dial := w.newBalancer(t)
 		const many = 20
 		for range many {
 			client, target := dial() // The target learns of the client that says nothing.
 			require.NoError(t, client.Close())
-			got, _, err := swallow(target)
+			got, _, err := readToEnd(target)
 			require.NoError(t, err)
 			assert.Zero(t, got)
 			require.NoError(t, target.Close())
 		}
-		awaitNone(t, p)
-		s := stats(p)
+		awaitNoConnections(t, p)
+		s := listenerStats(p)
 		assert.EqualValues(t, many, s.Connections)
 		assert.Zero(t, s.In+s.Out+s.Failed)
 
@@ -369,9 +370,9 @@ func TestConnectionsThatSayNothing(t *testing.T) {
 }
 
 func TestTargetClosesAtOnce(t *testing.T) {
-	inAllWeathers(t, func(t *testing.T, w weather) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		p, port := newPlane(t), freePort(t)
-		f := forwarding(backend(t, two, 0, func(c net.Conn) {
+		f := forwarding(startTarget(t, two, 0, func(c net.Conn) {
 			if w.proxy != "" { // What is left unread makes a close a reset.
 				_, _ = proxyproto.Read(bufio.NewReader(c))
 			}
@@ -384,12 +385,12 @@ func TestTargetClosesAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, io.EOF)
 			require.NoError(t, c.Close())
 		}
-		awaitNone(t, p)
-		assert.Zero(t, stats(p).Failed)
+		awaitNoConnections(t, p)
+		assert.Zero(t, listenerStats(p).Failed)
 	})
 }
 
-// readAll is what a client is told that says nothing; from any goroutine.
+// readAll connects and returns all that the target sends. It may run in any goroutine.
 func readAll(t *testing.T, port int) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)

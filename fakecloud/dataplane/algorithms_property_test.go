@@ -21,60 +21,60 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
-// field is a balancer before targets named 0, 1, 2 …, each at an address of its
-// own, that greet with their name and then echo. Which of them are in force is
-// the test's choice.
-type field struct {
-	plane *dataplane.Plane
-	all   []cloud.Backend
-	f     cloud.Forwarding
+// targetFarm is a balancer with targets named 0, 1, 2 …, each at an address of its own,
+// that greet with their name and then echo. A test chooses which of them are in force.
+type targetFarm struct {
+	plane      *dataplane.Plane
+	all        []cloud.Backend
+	forwarding cloud.Forwarding
 }
 
-// targetAddress is where the target of a field is.
+// targetAddress is the address of target i of a farm.
 func targetAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(100 + i), byte(os.Getpid() >> 8), byte(os.Getpid())})
 }
 
-func newField(t *testing.T, targets, listeners int, serve func(name string) func(net.Conn)) *field {
+func newTargetFarm(t *testing.T, targets, listeners int, serve func(name string) func(net.Conn)) *targetFarm {
 	t.Helper()
-	d := &field{plane: newPlane(t), f: cloud.Forwarding{ID: "lb-1", Address: front}}
+	d := &targetFarm{plane: newPlane(t), forwarding: cloud.Forwarding{ID: "lb-1", Address: front}}
 	port := 0
 	for i := range targets {
-		port = backend(t, targetAddress(i).String(), port, serve(fmt.Sprint(i)))
+		port = startTarget(t, targetAddress(i).String(), port, serve(fmt.Sprint(i)))
 		// The names are the same in each run, and so is what is hashed of them.
 		d.all = append(d.all, cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: targetAddress(i)})
 	}
 	for range listeners {
-		d.f.Listeners = append(d.f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: freePort(t), TargetPort: port})
+		d.forwarding.Listeners = append(d.forwarding.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: freePort(t), TargetPort: port})
 	}
 	return d
 }
 
-// use puts the targets of those numbers in force, in any order.
-func (d *field) use(t require.TestingT, numbers []int) {
-	d.f.Backends = nil
+// applyTargets puts the targets with these numbers in force, in this order.
+func (d *targetFarm) applyTargets(t require.TestingT, numbers []int) {
+	d.forwarding.Backends = nil
 	for _, i := range numbers {
-		d.f.Backends = append(d.f.Backends, d.all[i])
+		d.forwarding.Backends = append(d.forwarding.Backends, d.all[i])
 	}
-	require.NoError(t, d.plane.Apply(d.f))
+	require.NoError(t, d.plane.Apply(d.forwarding))
 }
 
-func (d *field) active() (n int64) {
+func (d *targetFarm) activeConnections() (n int64) {
 	for _, l := range d.plane.Stats("lb-1").Listeners {
 		n += l.Active
 	}
 	return n
 }
 
-// settle waits until the balancer has so many connections.
-func (d *field) settle(t require.TestingT, n int) {
-	require.Eventually(t, func() bool { return d.active() == int64(n) }, patience, 100*time.Microsecond)
+// awaitConnections waits until the balancer has n connections.
+func (d *targetFarm) awaitConnections(t require.TestingT, n int) {
+	require.Eventually(t, func() bool { return d.activeConnections() == int64(n) }, patience, 100*time.Microsecond)
 }
 
-// visit opens a connection from host, and gives who answers.
-func (d *field) visit(t require.TestingT, host netip.Addr, listener int) (net.Conn, int) {
+// connectFrom opens a connection from host, and returns the number of the target that
+// answers.
+func (d *targetFarm) connectFrom(t require.TestingT, host netip.Addr, listener int) (net.Conn, int) {
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host, 0)), Timeout: patience}
-	c, err := dialer.Dial("tcp4", netip.AddrPortFrom(front, uint16(d.f.Listeners[listener].Port)).String())
+	c, err := dialer.Dial("tcp4", netip.AddrPortFrom(front, uint16(d.forwarding.Listeners[listener].Port)).String())
 	require.NoError(t, err)
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	name := make([]byte, 1)
@@ -83,16 +83,16 @@ func (d *field) visit(t require.TestingT, host netip.Addr, listener int) (net.Co
 	return c, int(name[0] - '0')
 }
 
-// glance is a visit that ends at once, without leaving a socket in TIME_WAIT.
-func (d *field) glance(t require.TestingT, host netip.Addr, listener int) int {
-	c, name := d.visit(t, host, listener)
+// connectOnce opens a connection and resets it, which leaves no socket in TIME_WAIT.
+func (d *targetFarm) connectOnce(t require.TestingT, host netip.Addr, listener int) int {
+	c, name := d.connectFrom(t, host, listener)
 	require.NoError(t, c.(*net.TCPConn).SetLinger(0))
 	require.NoError(t, c.Close())
 	return name
 }
 
-// someOf draws which of n are in force: at least one, in any order.
-func someOf(n int) *rapid.Generator[[]int] {
+// drawTargets draws at least one of n targets, in any order.
+func drawTargets(n int) *rapid.Generator[[]int] {
 	return rapid.Custom(func(t *rapid.T) []int {
 		all := make([]int, n)
 		for i := range all {
@@ -102,33 +102,33 @@ func someOf(n int) *rapid.Generator[[]int] {
 	})
 }
 
-// clientAddress is one of many.
+// clientAddress is the address of client i.
 func clientAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 81, byte(i >> 8), byte(i + 1)})
 }
 
-// In whatever stretch of connections in a row, while the targets stay, no target
-// gets two more than another.
+// While the targets stay the same, in any run of consecutive connections, no target gets
+// two connections more than another.
 func TestRoundRobinProperties(t *testing.T) {
 	const targets = 4
-	d := newField(t, targets, 2, greets)
+	d := newTargetFarm(t, targets, 2, greetAndEcho)
 	rapid.Check(t, func(t *rapid.T) {
 		d.plane.Remove("lb-1")
 		var using, got []int
 		use := func(t *rapid.T) {
-			using, got = someOf(targets).Draw(t, "using"), nil
-			d.use(t, using)
+			using, got = drawTargets(targets).Draw(t, "using"), nil
+			d.applyTargets(t, using)
 		}
 		use(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"use":     use,
-			"connect": func(t *rapid.T) { got = append(got, d.glance(t, front, 0)) },
+			"connect": func(t *rapid.T) { got = append(got, d.connectOnce(t, front, 0)) },
 			"several": func(t *rapid.T) {
 				for range 2 * targets {
-					got = append(got, d.glance(t, front, 0))
+					got = append(got, d.connectOnce(t, front, 0))
 				}
 			},
-			"elsewhere": func(t *rapid.T) { d.glance(t, front, 1) }, // Another listener has turns of its own.
+			"elsewhere": func(t *rapid.T) { d.connectOnce(t, front, 1) }, // Another listener has turns of its own.
 			"": func(t *rapid.T) {
 				for first := range got {
 					counts := map[int]int{}
@@ -150,8 +150,8 @@ func TestRoundRobinProperties(t *testing.T) {
 // No connection goes to a target that has more than another.
 func TestLeastConnectionsProperties(t *testing.T) {
 	const targets = 4
-	d := newField(t, targets, 2, greets)
-	d.f.Algorithm = cloud.LeastConnections
+	d := newTargetFarm(t, targets, 2, greetAndEcho)
+	d.forwarding.Algorithm = cloud.LeastConnections
 	type open struct {
 		net.Conn
 		target int
@@ -167,14 +167,14 @@ func TestLeastConnectionsProperties(t *testing.T) {
 			}
 		}()
 		use := func(t *rapid.T) {
-			using = someOf(targets).Draw(t, "using")
-			d.use(t, using)
+			using = drawTargets(targets).Draw(t, "using")
+			d.applyTargets(t, using)
 		}
 		use(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"use": use, // Targets that left keep their connections, and may come back with them.
 			"open": func(t *rapid.T) {
-				c, target := d.visit(t, front, rapid.IntRange(0, 1).Draw(t, "listener"))
+				c, target := d.connectFrom(t, front, rapid.IntRange(0, 1).Draw(t, "listener"))
 				held = append(held, open{c, target})
 				require.Contains(t, using, target)
 				for _, other := range using {
@@ -190,30 +190,30 @@ func TestLeastConnectionsProperties(t *testing.T) {
 				require.NoError(t, held[i].Close())
 				counts[held[i].target]--
 				held = slices.Delete(held, i, i+1)
-				d.settle(t, len(held))
+				d.awaitConnections(t, len(held))
 			},
 		})
 	})
 }
 
-// A client's target follows from its address and the set of targets, and only
-// the clients of those move that come or go.
+// A client's target follows from its address and the set of targets. When targets come or
+// go, only their clients move.
 func TestSourceHashProperties(t *testing.T) {
 	const targets, clients = 5, 12
-	d := newField(t, targets, 2, greets)
-	d.f.Algorithm = cloud.SourceHash
+	d := newTargetFarm(t, targets, 2, greetAndEcho)
+	d.forwarding.Algorithm = cloud.SourceHash
 	everywhere := func(t *rapid.T, using []int) map[int]int {
-		d.use(t, using)
+		d.applyTargets(t, using)
 		out := map[int]int{}
 		for c := range clients {
-			out[c] = d.glance(t, clientAddress(c), c%2)
+			out[c] = d.connectOnce(t, clientAddress(c), c%2)
 			require.Contains(t, using, out[c])
 		}
 		return out
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		d.plane.Remove("lb-1")
-		using := someOf(targets).Draw(t, "using")
+		using := drawTargets(targets).Draw(t, "using")
 		if len(using) == 1 {
 			using = []int{0, 1}
 		}
@@ -232,12 +232,12 @@ func TestSourceHashProperties(t *testing.T) {
 
 func TestSourceHashSpreadsClientsEvenly(t *testing.T) {
 	const targets, clients = 5, 500
-	d := newField(t, targets, 1, greets)
-	d.f.Algorithm = cloud.SourceHash
-	d.use(t, []int{0, 1, 2, 3, 4})
+	d := newTargetFarm(t, targets, 1, greetAndEcho)
+	d.forwarding.Algorithm = cloud.SourceHash
+	d.applyTargets(t, []int{0, 1, 2, 3, 4})
 	share := map[int]int{}
 	for c := range clients {
-		share[d.glance(t, clientAddress(c), 0)]++
+		share[d.connectOnce(t, clientAddress(c), 0)]++
 	}
 	for i := range targets {
 		// The standard deviation of a fair share is 9; the addresses and names are
@@ -246,45 +246,46 @@ func TestSourceHashSpreadsClientsEvenly(t *testing.T) {
 	}
 }
 
-// Whatever the algorithm, a client that has a target stays with it on all
-// listeners while it is one, and then with the next.
+// With any algorithm, a client stays with its target on all listeners as long as the
+// target is in force, and then with the next target.
 func TestAffinityKeepsClients(t *testing.T) {
 	const targets = 4
-	d := newField(t, targets, 2, greets)
-	d.f.Affinity = time.Hour
+	d := newTargetFarm(t, targets, 2, greetAndEcho)
+	d.forwarding.Affinity = time.Hour
 	rapid.Check(t, func(t *rapid.T) {
 		d.plane.Remove("lb-1") // It forgets.
 		own := map[int]int{}
 		var using []int
 		use := func(t *rapid.T) {
-			using = someOf(targets).Draw(t, "using")
-			d.f.Algorithm = rapid.SampledFrom([]cloud.Algorithm{"", cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}).Draw(t, "algorithm")
-			d.use(t, using)
+			using = drawTargets(targets).Draw(t, "using")
+			d.forwarding.Algorithm = rapid.SampledFrom([]cloud.Algorithm{"", cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}).Draw(t, "algorithm")
+			d.applyTargets(t, using)
 		}
 		use(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"use": use,
 			"connect": func(t *rapid.T) {
 				c := rapid.IntRange(0, 5).Draw(t, "client")
-				target := d.glance(t, clientAddress(c), rapid.IntRange(0, 1).Draw(t, "listener"))
+				target := d.connectOnce(t, clientAddress(c), rapid.IntRange(0, 1).Draw(t, "listener"))
 				was, known := own[c]
 				if known && slices.Contains(using, was) {
 					require.Equal(t, was, target)
 				}
 				require.Contains(t, using, target)
 				own[c] = target
-				d.settle(t, 0) // An end that is seen late must not be the client's last word.
+				d.awaitConnections(t, 0) // An end that is seen late must not be the client's last word.
 			},
 		})
 	})
 }
 
-// Many clients that come at once are spread, and none has two targets.
-func TestAffinityOfClientsThatComeAtOnce(t *testing.T) {
+// Many clients that connect at the same time are spread over the targets, and no client
+// has two targets.
+func TestAffinityOfConcurrentClients(t *testing.T) {
 	const targets, clients, each = 3, 12, 8
-	d := newField(t, targets, 1, greets)
-	d.f.Affinity = time.Hour
-	d.use(t, []int{0, 1, 2})
+	d := newTargetFarm(t, targets, 1, greetAndEcho)
+	d.forwarding.Affinity = time.Hour
+	d.applyTargets(t, []int{0, 1, 2})
 	order := rand.Perm(clients * each)
 	type answer struct{ client, target int }
 	answers := make(chan answer)
@@ -292,7 +293,7 @@ func TestAffinityOfClientsThatComeAtOnce(t *testing.T) {
 		go func() {
 			got := answer{i % clients, -1}
 			defer func() { answers <- got }()
-			got.target = d.glance(aside{t}, clientAddress(got.client), 0)
+			got.target = d.connectOnce(failOnlyGoroutine{t}, clientAddress(got.client), 0)
 		}()
 	}
 	own, seen := map[int]int{}, map[int]bool{}
@@ -306,7 +307,7 @@ func TestAffinityOfClientsThatComeAtOnce(t *testing.T) {
 	assert.Greater(t, len(seen), 1)
 }
 
-// aside is a test as seen by a goroutine of its own, which may end only itself.
-type aside struct{ *testing.T }
+// failOnlyGoroutine is a test in a goroutine of its own: FailNow ends that goroutine only.
+type failOnlyGoroutine struct{ *testing.T }
 
-func (aside) FailNow() { runtime.Goexit() }
+func (failOnlyGoroutine) FailNow() { runtime.Goexit() }

@@ -22,58 +22,57 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// history is what has been in force, by the number of the change.
-type history struct {
-	mu      sync.Mutex
-	change  int
-	out     map[string]int // the last change that left out a target or listener, if one did
-	refused int            // the last under which a new connection may find no target
+// changeLog records what each numbered change has left out.
+type changeLog struct {
+	mu                sync.Mutex
+	change            int
+	lastLeftOut       map[string]int // by target or listener: the last change that left it out
+	lastWithoutTarget int            // the last change after which a new connection may find no target
 }
 
-// now is the number of the change under way, or the last.
-func (h *history) now() int {
+// currentChange is the number of the change under way, or of the last one.
+func (h *changeLog) currentChange() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.change
 }
 
-// wasOut tells whether any of these has been left out since a change.
-func (h *history) wasOut(since int, names ...string) bool {
+// wasLeftOut tells whether any of these was left out by change since or a later one.
+func (h *changeLog) wasLeftOut(since int, names ...string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range names {
-		if h.out[name] >= max(since, 1) {
+		if h.lastLeftOut[name] >= max(since, 1) {
 			return true
 		}
 	}
 	return false
 }
 
-// mayRefuse tells whether a connection that began with a change may have found
-// no listener or no target. The change may have been under way: then what was
-// in force before still was.
-func (h *history) mayRefuse(since int, listener string) bool {
+// mayRefuse tells whether a connection that began at change since may have found no
+// listener or no target. If that change was under way, the state before it counts too.
+func (h *changeLog) mayRefuse(since int, listener string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.out[listener] >= max(since-1, 1) || h.refused >= since-1
+	return h.lastLeftOut[listener] >= max(since-1, 1) || h.lastWithoutTarget >= since-1
 }
 
-// traffic is connections in use while a balancer is changed.
-type traffic struct {
-	*field
-	history  history
-	drains   bool // the others may be broken
+// changingTraffic is a balancer that is changed while its connections are in use.
+type changingTraffic struct {
+	*targetFarm
+	history  changeLog
+	drains   bool // connections to what is left out may break
 	rounds   []atomic.Int64
 	stop     chan struct{}
 	failures chan error
-	broken   atomic.Int64 // those that might be
+	broken   atomic.Int64 // connections that broke and were allowed to
 }
 
 func listenerName(port int) string { return fmt.Sprint("port ", port) }
 
-// keepBusy connects and talks until the end, and connects anew when it was broken
-// and that was in order.
-func (d *traffic) keepBusy(i int, listeners []cloud.Listener) error {
+// keepBusy opens connections and exchanges messages until stop. It fails if a connection
+// breaks or is refused that should not be.
+func (d *changingTraffic) keepBusy(i int, listeners []cloud.Listener) error {
 	random := rand.New(rand.NewPCG(1, uint64(i)))
 	for {
 		select {
@@ -81,35 +80,35 @@ func (d *traffic) keepBusy(i int, listeners []cloud.Listener) error {
 			return nil
 		default:
 		}
-		since, port := d.history.now(), listeners[random.IntN(len(listeners))].Port
-		c, target, err := d.begin(port)
+		since, port := d.history.currentChange(), listeners[random.IntN(len(listeners))].Port
+		c, target, err := d.connect(port)
 		if err != nil {
-			if !d.history.mayRefuse(since, listenerName(port)) && (!d.drains || !d.anyOut(since)) {
+			if !d.history.mayRefuse(since, listenerName(port)) && (!d.drains || !d.wasAnyTargetLeftOut(since)) {
 				return fmt.Errorf("port %d should have answered: %w", port, err)
 			}
 			d.rounds[i].Add(1)
 			continue
 		}
-		err = d.talk(i, c, random)
+		err = d.exchangeMessages(i, c, random)
 		_ = c.Close()
 		if err == nil {
 			continue
 		}
-		if !d.drains || !d.history.wasOut(since, listenerName(port), target) {
+		if !d.drains || !d.history.wasLeftOut(since, listenerName(port), target) {
 			return fmt.Errorf("a connection of port %d to %s broke: %w", port, target, err)
 		}
 		d.broken.Add(1)
 	}
 }
 
-// anyOut tells whether a target was left out since a change: a connection that
-// began as it left may be broken before it is known whose it is.
-func (d *traffic) anyOut(since int) bool {
-	return slices.ContainsFunc(d.all, func(b cloud.Backend) bool { return d.history.wasOut(since, b.Target) })
+// wasAnyTargetLeftOut tells whether a target was left out since a change. A connection to
+// it may break before the test knows its target.
+func (d *changingTraffic) wasAnyTargetLeftOut(since int) bool {
+	return slices.ContainsFunc(d.all, func(b cloud.Backend) bool { return d.history.wasLeftOut(since, b.Target) })
 }
 
-// begin connects, and gives who answers.
-func (d *traffic) begin(port int) (net.Conn, string, error) {
+// connect opens a connection, and returns the name of the target that answers.
+func (d *changingTraffic) connect(port int) (net.Conn, string, error) {
 	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
 	if err != nil {
 		return nil, "", err
@@ -123,8 +122,9 @@ func (d *traffic) begin(port int) (net.Conn, string, error) {
 	return c, fmt.Sprintf("i-%c", name[0]), nil
 }
 
-// talk has what it says echoed: many times, now and then nearly at once.
-func (d *traffic) talk(i int, c net.Conn, random *rand.Rand) error {
+// exchangeMessages sends many messages and checks the echo of each, now and then almost
+// without a pause.
+func (d *changingTraffic) exchangeMessages(i int, c net.Conn, random *rand.Rand) error {
 	most := 32 << 10
 	sent, got := make([]byte, most), make([]byte, most)
 	for range 1 + random.IntN(400) {
@@ -150,34 +150,33 @@ func (d *traffic) talk(i int, c net.Conn, random *rand.Rand) error {
 	return nil
 }
 
-// change puts something else in force, and notes what that leaves out before it
-// does.
-func (d *traffic) change(t *testing.T, all []cloud.Listener, random *rand.Rand) {
+// applyRandomChange records what a random change leaves out, and then applies it.
+func (d *changingTraffic) applyRandomChange(t *testing.T, all []cloud.Listener, random *rand.Rand) {
 	t.Helper()
 	pick := func(n int) []int { return random.Perm(n)[:random.IntN(n+1)] }
-	d.f.Backends, d.f.Listeners = nil, nil
+	d.forwarding.Backends, d.forwarding.Listeners = nil, nil
 	for _, i := range pick(len(d.all)) {
-		d.f.Backends = append(d.f.Backends, d.all[i])
+		d.forwarding.Backends = append(d.forwarding.Backends, d.all[i])
 	}
 	for _, i := range pick(len(all)) {
 		l := all[i]
 		l.ConnectionLimit = []int{0, 1000}[random.IntN(2)]
-		d.f.Listeners = append(d.f.Listeners, l)
+		d.forwarding.Listeners = append(d.forwarding.Listeners, l)
 	}
-	d.f.Algorithm = []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}[random.IntN(3)]
-	d.f.Affinity = []time.Duration{0, time.Millisecond, time.Hour}[random.IntN(3)]
-	d.f.IdleTimeout = []time.Duration{0, time.Hour}[random.IntN(2)]
-	d.f.SourceRanges = [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}}[random.IntN(2)]
-	d.f.Drain = []time.Duration{0, time.Hour}[random.IntN(2)]
+	d.forwarding.Algorithm = []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}[random.IntN(3)]
+	d.forwarding.Affinity = []time.Duration{0, time.Millisecond, time.Hour}[random.IntN(3)]
+	d.forwarding.IdleTimeout = []time.Duration{0, time.Hour}[random.IntN(2)]
+	d.forwarding.SourceRanges = [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}}[random.IntN(2)]
+	d.forwarding.Drain = []time.Duration{0, time.Hour}[random.IntN(2)]
 	if d.drains {
-		d.f.Drain = time.Duration(random.IntN(3)) * time.Millisecond
+		d.forwarding.Drain = time.Duration(random.IntN(3)) * time.Millisecond
 	}
-	d.f.HealthCheck = nil
+	d.forwarding.HealthCheck = nil
 	sick := false
 	if n := random.IntN(4); n < 2 {
-		d.f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: all[0].TargetPort, Interval: time.Minute, Timeout: time.Minute, HealthyThreshold: 1, UnhealthyThreshold: 1}
+		d.forwarding.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: all[0].TargetPort, Interval: time.Minute, Timeout: time.Minute, HealthyThreshold: 1, UnhealthyThreshold: 1}
 		if sick = n == 0; sick {
-			d.f.HealthCheck.Port = 1 // Nobody answers: all are unhealthy.
+			d.forwarding.HealthCheck.Port = 1 // Nobody answers: all are unhealthy.
 		}
 	}
 
@@ -185,43 +184,43 @@ func (d *traffic) change(t *testing.T, all []cloud.Listener, random *rand.Rand) 
 	h.mu.Lock()
 	h.change++
 	in := map[string]bool{}
-	for _, b := range d.f.Backends {
+	for _, b := range d.forwarding.Backends {
 		in[b.Target] = true
 	}
-	for _, l := range d.f.Listeners {
+	for _, l := range d.forwarding.Listeners {
 		in[listenerName(l.Port)] = true
 	}
 	for _, b := range d.all {
 		if !in[b.Target] {
-			h.out[b.Target] = h.change
+			h.lastLeftOut[b.Target] = h.change
 		}
 	}
 	for _, l := range all {
 		if !in[listenerName(l.Port)] {
-			h.out[listenerName(l.Port)] = h.change
+			h.lastLeftOut[listenerName(l.Port)] = h.change
 		}
 	}
-	if sick || len(d.f.Backends) == 0 {
-		h.refused = h.change
+	if sick || len(d.forwarding.Backends) == 0 {
+		h.lastWithoutTarget = h.change
 	}
 	h.mu.Unlock()
-	require.NoError(t, d.plane.Apply(d.f))
+	require.NoError(t, d.plane.Apply(d.forwarding))
 }
 
-// Whatever changes, connections whose listener and target remain go on, byte for
-// byte; so do the others, unless they have only so long to drain.
-func TestChangesSpareConnectionsInUse(t *testing.T) {
+// In any change, connections whose listener and target stay go on, byte for byte. So do
+// the others, unless a drain timeout ends them.
+func TestReconfigurationSparesConnectionsInUse(t *testing.T) {
 	for _, drains := range []bool{false, true} {
 		t.Run(fmt.Sprintf("drains=%v", drains), func(t *testing.T) {
 			const users, changes = 8, 80
 			seed := rand.Uint64()
 			t.Log("the changes' seed is", seed)
-			d := &traffic{
-				field: newField(t, 4, 3, greets), history: history{out: map[string]int{}, refused: -2}, drains: drains,
+			d := &changingTraffic{
+				targetFarm: newTargetFarm(t, 4, 3, greetAndEcho), history: changeLog{lastLeftOut: map[string]int{}, lastWithoutTarget: -2}, drains: drains,
 				rounds: make([]atomic.Int64, users), stop: make(chan struct{}), failures: make(chan error, users),
 			}
-			all := d.f.Listeners
-			d.use(t, []int{0, 1, 2, 3})
+			all := d.forwarding.Listeners
+			d.applyTargets(t, []int{0, 1, 2, 3})
 			var running sync.WaitGroup
 			for i := range users {
 				running.Go(func() {
@@ -232,8 +231,8 @@ func TestChangesSpareConnectionsInUse(t *testing.T) {
 			}
 			random := rand.New(rand.NewPCG(seed, 0))
 			for range changes {
-				d.change(t, all, random)
-				if !d.goOn(t) {
+				d.applyRandomChange(t, all, random)
+				if !d.awaitProgress(t) {
 					break
 				}
 			}
@@ -250,9 +249,9 @@ func TestChangesSpareConnectionsInUse(t *testing.T) {
 	}
 }
 
-// goOn waits until each user has had an answer, or has found none where that was
-// in order; false if one has failed.
-func (d *traffic) goOn(t *testing.T) bool {
+// awaitProgress waits until each client has got an answer, or has been refused where that
+// is allowed. It returns false if a client has failed.
+func (d *changingTraffic) awaitProgress(t *testing.T) bool {
 	t.Helper()
 	for i := range d.rounds {
 		was, late := d.rounds[i].Load(), time.After(patience)
@@ -268,19 +267,19 @@ func (d *traffic) goOn(t *testing.T) bool {
 	return len(d.failures) == 0
 }
 
-// One long transfer each way outlives any number of changes that leave it its
-// listener and target.
-func TestLongTransfersOutliveChanges(t *testing.T) {
-	inAllWeathers(t, func(t *testing.T, w weather) {
+// A long transfer in each direction outlives any number of changes that keep its listener
+// and target.
+func TestReconfigurationSparesLongTransfers(t *testing.T) {
+	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		p, port, other := newPlane(t), freePort(t), freePort(t)
-		target := backend(t, two, 0, echo)
-		backend(t, three, target, echo)
+		target := startTarget(t, two, 0, echo)
+		startTarget(t, three, target, echo)
 		f := forwarding(target, []string{two}, port)
 		f.IdleTimeout = w.idle
 		require.NoError(t, p.Apply(f))
 		c := dial(t, port)
-		exchange(t, c, "hello") // It has its target.
-		said := newNoise(12, 64<<10)
+		requireEcho(t, c, "hello") // It has its target.
+		said := newRandomStream(12, 64<<10)
 		done, written := make(chan struct{}), make(chan error, 1)
 		go func() {
 			var err error
@@ -317,31 +316,31 @@ func TestLongTransfersOutliveChanges(t *testing.T) {
 			}
 			changed <- nil
 		}()
-		_, digest, err := swallow(c)
+		_, digest, err := readToEnd(c)
 		require.NoError(t, err)
 		require.NoError(t, <-written)
 		require.NoError(t, <-changed)
 		assert.Equal(t, said.digest(), digest)
-		awaitNone(t, p)
+		awaitNoConnections(t, p)
 	})
 }
 
-// A balancer that gets an address of its own takes new connections there, and
-// those of before go on.
-func TestConnectionsOutliveTheirBalancersAddress(t *testing.T) {
+// A balancer that gets another address accepts connections there, and the connections to
+// its former address go on.
+func TestConnectionsOutliveAddressChange(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	target := backend(t, two, 0, echo)
+	target := startTarget(t, two, 0, echo)
 	f := forwarding(target, []string{two}, port)
 	require.NoError(t, p.Apply(f))
 	c := dial(t, port)
-	exchange(t, c, "hello")
+	requireEcho(t, c, "hello")
 	f.Address = netip.AddrFrom4([4]byte{127, 76, byte(os.Getpid() >> 8), byte(os.Getpid())})
 	require.NoError(t, p.Apply(f))
-	exchange(t, c, "still here")
+	requireEcho(t, c, "still here")
 	there, err := net.DialTimeout("tcp4", netip.AddrPortFrom(f.Address, uint16(port)).String(), patience)
 	require.NoError(t, err)
 	defer func() { _ = there.Close() }()
-	exchange(t, there, "and there")
+	requireEcho(t, there, "and there")
 	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
 	require.Error(t, err)
 }

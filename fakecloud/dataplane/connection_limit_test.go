@@ -1,0 +1,70 @@
+package dataplane_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestConnectionLimitIsSharedByIPFamilies(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	six := netip.IPv6Loopback()
+	c, err := net.DialUDP("udp6", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(six, uint16(port))))
+	if err != nil {
+		t.Skipf("this machine has no IPv6 on loopback: %v", err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	f := udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)
+	f.Address6, f.Listeners[0].ConnectionLimit = six, 1
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, "two", sendAndReadName(t, udpClient(t, four, port), "hello"))
+	sendText(t, c, "one too many")
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	assert.EqualValues(t, 1, listenerStats(p).Active)
+}
+
+func TestConnectionLimit(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := startTarget(t, two, 0, greetAndEcho("a"))
+	f := forwarding(target, []string{two}, port)
+	f.Listeners[0].ConnectionLimit = 2
+	require.NoError(t, p.Apply(f))
+	one, _ := dialAndReadName(t, four, port)
+	_, _ = dialAndReadName(t, three, port)
+	requireReset(t, four, port)
+	s := listenerStats(p)
+	assert.EqualValues(t, 1, s.Refused)
+	assert.EqualValues(t, 2, s.Connections)
+	require.NoError(t, one.Close())
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, patience, time.Millisecond)
+	_, _ = dialAndReadName(t, four, port)
+
+	f.Listeners[0].ConnectionLimit = 3
+	require.NoError(t, p.Apply(f))
+	_, _ = dialAndReadName(t, four, port)
+	requireReset(t, four, port)
+	f.Listeners[0].ConnectionLimit = 0
+	require.NoError(t, p.Apply(f))
+	_, _ = dialAndReadName(t, four, port)
+	assert.EqualValues(t, 2, listenerStats(p).Refused)
+}
+
+func TestConnectionLimitOfDatagrams(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := portOf(udpBackend(t, two, "two", 0))
+	f := udpForwarding(target, []string{two}, port)
+	f.Listeners[0].ConnectionLimit = 1
+	require.NoError(t, p.Apply(f))
+	inside, outside := udpClient(t, four, port), udpClient(t, three, port)
+	assert.Equal(t, "two", sendAndReadName(t, inside, "hello"))
+	sendText(t, outside, "me too")
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	assert.Equal(t, "two", sendAndReadName(t, inside, "who is in stays"))
+	f.Listeners[0].ConnectionLimit = 2
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, "two", sendAndReadName(t, outside, "hello"))
+}

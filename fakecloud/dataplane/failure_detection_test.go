@@ -1,0 +1,184 @@
+package dataplane_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// hourlyCheck is a health check that a test sees once, unless a failure requests more.
+func hourlyCheck(port int) *cloud.HealthCheck {
+	return &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
+}
+
+// killableTarget is a target that greets with its one-letter name, echoes, and can die as
+// a process does: its port closes, and its connections end in good order or, if it had
+// not read everything, are reset.
+type killableTarget struct {
+	net.Listener
+	conns chan *net.TCPConn
+}
+
+func newKillableTarget(t *testing.T, host, name string, port int) *killableTarget {
+	t.Helper()
+	l := listen(t, host, port)
+	m := &killableTarget{l, make(chan *net.TCPConn, 100)}
+	t.Cleanup(func() { m.kill(0) })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			m.conns <- c.(*net.TCPConn)
+			_, _ = io.WriteString(c, name)
+			go func() { _, _ = io.Copy(c, c) }()
+		}
+	}()
+	return m
+}
+
+func (m *killableTarget) kill(linger int) {
+	_ = m.Close()
+	for {
+		select {
+		case c := <-m.conns:
+			_ = c.SetLinger(linger)
+			_ = c.Close()
+		default:
+			return
+		}
+	}
+}
+
+// newKillablePair starts a balancer with two healthy targets: a, which the test kills, and
+// b.
+func newKillablePair(t *testing.T) (p *dataplane.Plane, port int, a *killableTarget) {
+	t.Helper()
+	p, port, a = newPlane(t), freePort(t), newKillableTarget(t, two, "a", 0)
+	target := a.Addr().(*net.TCPAddr).Port
+	newKillableTarget(t, three, "b", target)
+	f := forwarding(target, []string{two, three}, port)
+	f.HealthCheck = hourlyCheck(target)
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Healthy)
+	awaitHealth(t, p, 1, cloud.Healthy)
+	return p, port, a
+}
+
+func TestTargetDeathMidConnectionTriggersCheck(t *testing.T) {
+	for how, linger := range map[string]int{"connections end": -1, "connections break": 0} {
+		t.Run(how, func(t *testing.T) {
+			p, port, a := newKillablePair(t)
+
+			var c net.Conn
+			for name := ""; name != "a"; {
+				c, name = dialAndReadName(t, four, port)
+			}
+			a.kill(linger)
+			_, err := c.Read(make([]byte, 1))
+			require.Error(t, err, "its client learns at once")
+			dead := awaitHealth(t, p, 0, cloud.Unhealthy)
+			assert.Contains(t, dead.Reason, "connection refused")
+			var states []cloud.Health
+			for _, was := range dead.History {
+				states = append(states, was.Health)
+			}
+			assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
+			assert.Equal(t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0])
+			if linger == 0 {
+				require.Eventually(t, func() bool { return listenerStats(p).Broken >= 1 }, patience, time.Millisecond)
+			}
+			// A connection is counted with its listener first.
+			require.Eventually(t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken }, patience, time.Millisecond)
+			for range 4 {
+				assert.Equal(t, "b", nameOfTarget(t, port))
+			}
+		})
+	}
+}
+
+func TestRefusedConnectionTriggersCheck(t *testing.T) {
+	p, port, a := newKillablePair(t)
+	a.kill(0)
+	for range 2 { // One of them is for the dead one, and goes on to the other.
+		assert.Equal(t, "b", nameOfTarget(t, port))
+	}
+	awaitHealth(t, p, 0, cloud.Unhealthy)
+	assert.EqualValues(t, 1, p.Stats("lb-1").Targets[0].Failed)
+	assert.Zero(t, listenerStats(p).Failed, "no client was turned away")
+}
+
+// A target that resets connections and passes its checks stays healthy.
+func TestBrokenConnectionsAloneKeepTargetHealthy(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := startTarget(t, two, 0, resetConn)
+	well := newHealthEndpoint(t, two, 0)
+	f := forwarding(target, []string{two}, port)
+	f.HealthCheck = httpCheck(well.port)
+	f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Hour, patience
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Healthy)
+	asked := well.checks.Load()
+	for range 5 {
+		requireReset(t, four, port)
+	}
+	require.Eventually(t, func() bool { return well.checks.Load() > asked }, patience, time.Millisecond, "it is asked at once")
+	// Of some, the reset comes while the balancer still connects.
+	require.Eventually(t, func() bool { return listenerStats(p).Broken+listenerStats(p).Failed == 5 }, patience, time.Millisecond)
+	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
+}
+
+// A target that serves one port and refuses another keeps its clients on the first.
+func TestRefusalsArePerPort(t *testing.T) {
+	p, good, bad := newPlane(t), freePort(t), freePort(t)
+	target := startTarget(t, two, 0, greetAndClose("two"))
+	startTarget(t, three, target, greetAndClose("three"))
+	nobody := freePort(t)
+	startTarget(t, three, nobody, greetAndClose("three"))
+	f := forwarding(target, []string{two, three}, good)
+	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: bad, TargetPort: nobody})
+	f.Affinity = time.Hour
+	require.NoError(t, p.Apply(f))
+	host := ""
+	for i := 1; host == ""; i++ {
+		if at := fmt.Sprintf("127.81.2.%d", i); greetingFrom(t, at, good) == "two" {
+			host = at
+		}
+	}
+	for i := range 4 { // Others meet with the broken port.
+		assert.Equal(t, "three", greetingFrom(t, fmt.Sprintf("127.81.3.%d", i+1), bad))
+	}
+	for range 4 {
+		assert.Equal(t, "two", greetingFrom(t, host, good))
+	}
+}
+
+// Clients whose connections break cause more checks of the target, and these extra checks
+// do not count towards the thresholds.
+func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := startTarget(t, two, 0, resetConn)
+	sick := newHealthEndpoint(t, two, 0)
+	f := forwarding(target, []string{two}, port)
+	f.HealthCheck = httpCheck(sick.port)
+	f.HealthCheck.Interval, f.HealthCheck.Timeout, f.HealthCheck.UnhealthyThreshold = time.Hour, patience, 1
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Healthy)
+	sick.status.Store(http.StatusServiceUnavailable)
+	asked := sick.checks.Load()
+	require.Eventually(t, func() bool {
+		requireReset(t, four, port)
+		return sick.checks.Load() >= asked+2
+	}, patience, time.Millisecond)
+	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
+}

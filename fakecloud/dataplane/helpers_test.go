@@ -1,0 +1,304 @@
+package dataplane_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// greetAndEcho writes a name, then echoes until the client ends its stream.
+func greetAndEcho(name string) func(net.Conn) {
+	return func(c net.Conn) {
+		_, _ = io.WriteString(c, name)
+		echo(c)
+	}
+}
+
+// dialAndReadName opens a connection and returns the name of the target that answers.
+func dialAndReadName(t *testing.T, host string, port int) (*net.TCPConn, string) {
+	t.Helper()
+	c, err := dialFrom(t, host, port)
+	require.NoError(t, err)
+	name := make([]byte, 1)
+	_, err = io.ReadFull(c, name)
+	require.NoError(t, err)
+	return c, string(name)
+}
+
+// requireBroken requires reading from a connection to fail, and not by a deadline.
+func requireBroken(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := c.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+const patience = 10 * time.Second
+
+// usedPorts holds the ports that freePort has returned.
+var usedPorts sync.Map
+
+// freePort returns a port that nobody listens on and that it has not returned before. The
+// kernel itself may choose a port again once it is free.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp4", net.JoinHostPort(front.String(), "0"))
+		require.NoError(t, err)
+		port := l.Addr().(*net.TCPAddr).Port
+		require.NoError(t, l.Close())
+		if _, before := usedPorts.LoadOrStore(port, true); !before {
+			return port
+		}
+	}
+}
+
+func newPlane(t *testing.T) *dataplane.Plane {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	p := dataplane.New(dataplane.Options{})
+	t.Cleanup(func() {
+		p.Close()
+		// Not by require.Eventually, which runs its condition in another goroutine.
+		timeout := time.After(patience)
+		for tick := time.Tick(time.Millisecond); runtime.NumGoroutine() > before; {
+			select {
+			case <-tick:
+			case <-timeout:
+				t.Fatalf("%d goroutines are left, %d were there before", runtime.NumGoroutine(), before)
+			}
+		}
+	})
+	return p
+}
+
+// listen listens on host at a port. With port 0 it chooses one that is free on the host
+// three too, so that a second target can listen on the same port.
+func listen(t *testing.T, host string, port int) net.Listener {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", host, port))
+		require.NoError(t, err)
+		if port != 0 {
+			return l
+		}
+		other, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", three, l.Addr().(*net.TCPAddr).Port))
+		if err == nil {
+			_ = other.Close()
+			return l
+		}
+		_ = l.Close()
+	}
+}
+
+// startTarget starts a target that handles each connection by serve, on host at port (0:
+// any). It returns the port.
+func startTarget(t *testing.T, host string, port int, serve func(net.Conn)) int {
+	t.Helper()
+	l := listen(t, host, port)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				serve(c)
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func greetAndClose(name string) func(net.Conn) {
+	return func(c net.Conn) { _, _ = io.WriteString(c, name+"\n") }
+}
+
+func echo(c net.Conn) { _, _ = io.Copy(c, c) }
+
+func dial(t *testing.T, port int) *net.TCPConn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c.(*net.TCPConn)
+}
+
+func readGreeting(t *testing.T, port int) string {
+	t.Helper()
+	line, err := bufio.NewReader(dial(t, port)).ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(line)
+}
+
+func requireEcho(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	_, err := io.WriteString(c, text)
+	require.NoError(t, err)
+	got := make([]byte, len(text))
+	_, err = io.ReadFull(c, got)
+	require.NoError(t, err)
+	require.Equal(t, text, string(got))
+}
+
+func forwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
+	f := cloud.Forwarding{ID: "lb-1", Address: front}
+	for _, h := range hosts {
+		f.Backends = append(f.Backends, cloud.Backend{Target: "i-" + h, Address: netip.MustParseAddr(h)})
+	}
+	for _, p := range ports {
+		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: p, TargetPort: targetPort})
+	}
+	return f
+}
+
+// The tests' balancer listens on front, its targets on two, three and four. Each test
+// process has its own addresses, so that tests can run twice at the same time.
+var (
+	front = netip.AddrFrom4([4]byte{127, 77, byte(os.Getpid() >> 8), byte(os.Getpid())})
+	two   = netip.AddrFrom4([4]byte{127, 78, byte(os.Getpid() >> 8), byte(os.Getpid())}).String()
+	three = netip.AddrFrom4([4]byte{127, 79, byte(os.Getpid() >> 8), byte(os.Getpid())}).String()
+	four  = netip.AddrFrom4([4]byte{127, 80, byte(os.Getpid() >> 8), byte(os.Getpid())}).String()
+)
+
+// dialFrom connects from an address of this machine.
+func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
+	c, err := d.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(front, uint16(port)).String())
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	return c.(*net.TCPConn), nil
+}
+
+// greetingFrom connects from host and returns the target's greeting, its name.
+func greetingFrom(t *testing.T, host string, port int) string {
+	t.Helper()
+	c, err := dialFrom(t, host, port)
+	require.NoError(t, err)
+	all, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.NotEmpty(t, all)
+	require.NoError(t, c.Close())
+	return string(all[:len(all)-1])
+}
+
+// requireReset requires a new connection to be reset, while it connects or after.
+func requireReset(t *testing.T, host string, port int) {
+	t.Helper()
+	c, err := dialFrom(t, host, port)
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func listenerStats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1").Listeners[0] }
+
+// listenUDP is listen for UDP.
+func listenUDP(t *testing.T, host string, port int) *net.UDPConn {
+	t.Helper()
+	for {
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host), Port: port})
+		require.NoError(t, err)
+		if port != 0 {
+			return c
+		}
+		other, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(three), Port: portOf(c)})
+		if err == nil {
+			_ = other.Close()
+			return c
+		}
+		_ = c.Close()
+	}
+}
+
+// udpBackend starts a target that answers each datagram with its name and the datagram,
+// on host at port (0: any), until it is closed.
+func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
+	t.Helper()
+	c := listenUDP(t, host, port)
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(append([]byte(name+" "), buf[:n]...), from)
+		}
+	}()
+	return c
+}
+
+func portOf(c net.PacketConn) int { return c.LocalAddr().(*net.UDPAddr).Port }
+
+func udpForwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
+	f := forwarding(targetPort, hosts, ports...)
+	for i := range f.Listeners {
+		f.Listeners[i].Protocol = cloud.UDP
+	}
+	return f
+}
+
+// udpClient is a connected socket: it receives answers only from the address that it sends
+// to.
+func udpClient(t *testing.T, host string, port int) *net.UDPConn {
+	t.Helper()
+	c, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(front, uint16(port))))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func sendText(t *testing.T, c *net.UDPConn, text string) {
+	t.Helper()
+	_, err := io.WriteString(c, text)
+	require.NoError(t, err)
+}
+
+// sendAndReadName sends text and returns the name of the target that answers.
+func sendAndReadName(t *testing.T, c *net.UDPConn, text string) string {
+	t.Helper()
+	sendText(t, c, text)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	buf := make([]byte, 64<<10)
+	n, err := c.Read(buf)
+	require.NoError(t, err)
+	name, got, _ := strings.Cut(string(buf[:n]), " ")
+	require.Equal(t, text, got)
+	return name
+}
+
+func nameOfTarget(t *testing.T, port int) string {
+	t.Helper()
+	c, name := dialAndReadName(t, four, port)
+	_ = c.Close()
+	return name
+}
+
+func resetConn(c net.Conn) {
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}

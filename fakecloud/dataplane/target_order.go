@@ -1,0 +1,118 @@
+package dataplane
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+// candidatesFor yields a route's targets in the order in which a client tries them: first
+// the client's own target, if affinity has one for it, then the others by the route's
+// algorithm, and last the targets that refused a connection lately. As a rule the first
+// target answers, so the others are sorted only when the iteration reaches them.
+func (l *listener) candidatesFor(r *route, client netip.Addr) iter.Seq[target] {
+	return func(yield func(target) bool) {
+		if len(r.targets) == 0 {
+			return
+		}
+		o := targetOrder{listener: l, route: r, client: client}
+		if r.algorithm != cloud.SourceHash {
+			o.turn = l.nextTurn.Add(1) - 1
+		}
+		first := l.balancer.affinity.stickyTargetIndex(client, r.targets, o.firstIndex(), &l.refusals)
+		if !yield(r.targets[first]) {
+			return
+		}
+		for _, i := range o.sortedIndexes() {
+			if i != first && !yield(r.targets[i]) {
+				return
+			}
+		}
+	}
+}
+
+// targetOrder ranks a route's targets for one client.
+type targetOrder struct {
+	listener *listener
+	route    *route
+	client   netip.Addr
+	turn     uint64
+}
+
+// rank decides when a target is tried: the one with the least rank comes first.
+type rank struct {
+	refused   bool
+	score     uint64
+	turnsAway uint64
+}
+
+func (a rank) compare(b rank) int {
+	if a.refused != b.refused {
+		if a.refused {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.turnsAway, b.turnsAway))
+}
+
+func (o targetOrder) rankOf(i int) rank {
+	n := uint64(len(o.route.targets))
+	t := o.route.targets[i]
+	r := rank{refused: o.listener.refusals.isRecent(t.endpoint), turnsAway: (uint64(i) + n - o.turn%n) % n}
+	switch o.route.algorithm {
+	case cloud.LeastConnections:
+		r.score = uint64(max(0, t.openConnections.Load()))
+	case cloud.SourceHash:
+		// Rendezvous hashing: when targets come or go, only the clients of those
+		// targets move.
+		r.score = ^hashClientTarget(o.client, t.name)
+	}
+	return r
+}
+
+// firstIndex is the index of the target with the least rank.
+func (o targetOrder) firstIndex() int {
+	begin := int(o.turn % uint64(len(o.route.targets)))
+	best := o.rankOf(begin)
+	if best == (rank{}) {
+		return begin // No rank is less.
+	}
+	at := begin
+	for i := range o.route.targets {
+		if r := o.rankOf(i); r.compare(best) < 0 {
+			at, best = i, r
+		}
+	}
+	return at
+}
+
+// sortedIndexes are the indexes of all targets, by rank.
+func (o targetOrder) sortedIndexes() []int {
+	places, ranks := make([]int, len(o.route.targets)), make([]rank, len(o.route.targets))
+	for i := range places {
+		places[i], ranks[i] = i, o.rankOf(i) // Ranked once, as connections that come and go change the rank.
+	}
+	slices.SortFunc(places, func(i, j int) int { return ranks[i].compare(ranks[j]) })
+	return places
+}
+
+// hashClientTarget hashes a client together with a target: by FNV-1a and then, because
+// that hardly spreads the last bytes over the high bits, by the finalizer of MurmurHash3.
+// The result is the same in every process.
+func hashClientTarget(client netip.Addr, name string) uint64 {
+	const offset, prime = 0xcbf29ce484222325, 0x100000001b3
+	h := uint64(offset)
+	for _, b := range client.As16() {
+		h = (h ^ uint64(b)) * prime
+	}
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * prime
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

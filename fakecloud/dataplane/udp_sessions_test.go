@@ -1,0 +1,152 @@
+package dataplane_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+func TestUDPSessionKeepsTarget(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := portOf(udpBackend(t, two, "two", 0))
+	udpBackend(t, three, "three", target)
+	require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
+	seen := map[string]int{}
+	var clients []*net.UDPConn
+	for i := range 4 {
+		c := udpClient(t, four, port)
+		name := sendAndReadName(t, c, fmt.Sprint("first of ", i))
+		seen[name]++
+		for range 3 {
+			assert.Equal(t, name, sendAndReadName(t, c, "again"))
+		}
+		clients = append(clients, c)
+	}
+	assert.Equal(t, map[string]int{"two": 2, "three": 2}, seen)
+	large := strings.Repeat("x", 60_000)
+	name := sendAndReadName(t, clients[0], large)
+	assert.Equal(t, name, sendAndReadName(t, clients[0], ""), "an empty datagram is one, too")
+	in := 4*len("first of 0againagainagain") + len(large)
+	out := in + 8*len("two three ") + 2*len(name+" ")
+	require.Eventually(t, func() bool { return listenerStats(p).In == int64(in) && listenerStats(p).Out == int64(out) }, patience, time.Millisecond)
+	s := listenerStats(p)
+	assert.EqualValues(t, 4, s.Connections)
+	assert.EqualValues(t, 4, s.Active)
+	assert.Zero(t, s.Failed)
+
+	require.NoError(t, p.Apply(udpForwarding(target, []string{two})), "the listener goes")
+	require.NoError(t, p.Apply(udpForwarding(target, []string{two}, port)), "and comes back")
+	assert.Equal(t, "two", sendAndReadName(t, clients[0], "hello"))
+	assert.Equal(t, "two", sendAndReadName(t, clients[1], "hello"))
+	assert.EqualValues(t, 6, listenerStats(p).Connections)
+}
+
+func TestUDPSessionLeavesDeadTarget(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	backends := map[string]*net.UDPConn{"two": udpBackend(t, two, "two", 0)}
+	target := portOf(backends["two"])
+	backends["three"] = udpBackend(t, three, "three", target)
+	f := udpForwarding(target, []string{two, three}, port)
+	f.Affinity = time.Hour
+	require.NoError(t, p.Apply(f))
+	c := udpClient(t, four, port)
+	first := sendAndReadName(t, c, "hello")
+	require.NoError(t, backends[first].Close())
+	sendText(t, c, "lost: it is refused")
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	second := sendAndReadName(t, c, "hello")
+	assert.NotEqual(t, first, second)
+	assert.Equal(t, second, sendAndReadName(t, udpClient(t, four, port), "hello"), "the client has a new target")
+	for range 4 { // Clients from elsewhere are spared the target that refused.
+		assert.Equal(t, second, sendAndReadName(t, udpClient(t, two, port), "hello"))
+	}
+	udpBackend(t, map[string]string{"two": two, "three": three}[first], first, target)
+
+	gone := map[string]string{"two": two, "three": three}[second]
+	f.Backends = forwarding(target, []string{map[string]string{two: three, three: two}[gone]}).Backends
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, first, sendAndReadName(t, c, "hello"), "nothing is sent to what is no target any more")
+
+	f.Backends = nil
+	require.NoError(t, p.Apply(f))
+	sendText(t, c, "dropped")
+	require.Eventually(t, func() bool { return listenerStats(p).Failed == 1 }, patience, time.Millisecond)
+}
+
+func TestUDPSessionsEnd(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	p.LimitSessions(2, patience)
+	target := portOf(udpBackend(t, two, "two", 0))
+	f := udpForwarding(target, []string{two}, port)
+	require.NoError(t, p.Apply(f))
+	a, b, c := udpClient(t, three, port), udpClient(t, three, port), udpClient(t, three, port)
+	sendAndReadName(t, a, "1")
+	sendAndReadName(t, b, "2")
+	sendAndReadName(t, a, "3")
+	sendAndReadName(t, c, "4 makes room by ending what was silent longest: b")
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, patience, time.Millisecond)
+	sendAndReadName(t, a, "5")
+	assert.EqualValues(t, 3, listenerStats(p).Connections, "a goes on")
+	sendAndReadName(t, b, "6")
+	assert.EqualValues(t, 4, listenerStats(p).Connections)
+
+	p.Remove("lb-1")
+	p.LimitSessions(2, time.Second)
+	require.NoError(t, p.Apply(f))
+	sendAndReadName(t, a, "1")
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	sendAndReadName(t, a, "2")
+	assert.EqualValues(t, 2, listenerStats(p).Connections)
+}
+
+func TestSourceRangesDropDatagrams(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := portOf(udpBackend(t, two, "two", 0))
+	f := udpForwarding(target, []string{two}, port)
+	f.SourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(three), 32)}
+	require.NoError(t, p.Apply(f))
+	inside, outside := udpClient(t, three, port), udpClient(t, four, port)
+	sendAndReadName(t, inside, "hello")
+	sendText(t, outside, "dropped")
+	sendText(t, outside, "dropped")
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 2 }, patience, time.Millisecond)
+	f.SourceRanges = nil
+	require.NoError(t, p.Apply(f))
+	sendAndReadName(t, outside, "hello")
+	assert.EqualValues(t, 2, listenerStats(p).Connections)
+}
+
+func TestOnePortOfEachProtocol(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	u := udpBackend(t, two, "udp", 0)
+	target := startTarget(t, two, portOf(u), greetAndClose("tcp"))
+	f := forwarding(target, []string{two}, port)
+	f.Listeners = append(f.Listeners, udpForwarding(target, nil, port).Listeners...)
+	require.NoError(t, p.Apply(f))
+	c := udpClient(t, three, port)
+	assert.Equal(t, "tcp", readGreeting(t, port))
+	assert.Equal(t, "udp", sendAndReadName(t, c, "hello"))
+	all := p.Stats("lb-1").Listeners
+	require.Len(t, all, 2)
+	for i, protocol := range []cloud.Protocol{cloud.TCP, cloud.UDP} {
+		assert.Equal(t, protocol, all[i].Listener.Protocol)
+		assert.EqualValues(t, 1, all[i].Connections)
+	}
+	f.Listeners = f.Listeners[1:]
+	require.NoError(t, p.Apply(f))
+	assert.Equal(t, "udp", sendAndReadName(t, c, "hello"))
+	assert.EqualValues(t, 1, listenerStats(p).Connections, "the session went on")
+
+	blocker, err := net.ListenUDP("udp4", &net.UDPAddr{IP: front.AsSlice()})
+	require.NoError(t, err)
+	defer func() { _ = blocker.Close() }()
+	require.ErrorContains(t, p.Apply(udpForwarding(target, []string{two}, port, portOf(blocker))), "ss -lnup")
+}
