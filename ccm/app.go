@@ -6,6 +6,7 @@ package ccm
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	ccmversion "github.com/ccmlab/ccmlab/ccm/version"
 )
@@ -36,7 +38,7 @@ func NewCommand() (*cobra.Command, error) {
 	}
 	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
 	forAThousandNodes(opts)
-	cmd := app.NewCloudControllerManagerCommand(opts, initialize, controllers(),
+	cmd := app.NewCloudControllerManagerCommand(opts, initialize, controllerConstructors(),
 		controllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
 	cmd.Use = "ccm"
 	cmd.Long = `ccm is the cloud controller manager for fakecloud. It initialises Nodes from the
@@ -104,8 +106,7 @@ func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interf
 		klog.ErrorS(nil, "This binary knows one cloud only", "want", contract.ProviderName, "got", provider.Name)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
-	ofCluster = cfg.ComponentConfig.KubeCloudShared.ClusterName
-	cloud, err := open(provider.CloudConfigFile)
+	cloud, err := openCloud(provider.CloudConfigFile, cfg.ComponentConfig.KubeCloudShared.ClusterName)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "ccm: %v\n", err)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
@@ -124,18 +125,24 @@ func routesNeedCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 	}
 }
 
-// open reads the file itself where upstream's InitCloudProvider would answer a
-// missing one with a stack trace.
-func open(file string) (cloudprovider.Interface, error) {
-	if file == "" {
-		return cloudprovider.GetCloudProvider(contract.ProviderName, nil)
+// openCloud reads the configuration, from the environment alone if there is no file, and
+// makes the provider. Upstream's InitCloudProvider would answer a missing file with a stack
+// trace.
+func openCloud(configFile, cluster string) (*cloud, error) {
+	var file io.Reader
+	if configFile != "" {
+		f, err := os.Open(configFile)
+		if err != nil {
+			return nil, fmt.Errorf("--cloud-config: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		file = f
 	}
-	f, err := os.Open(file)
+	cfg, err := config.Read(file, os.Getenv)
 	if err != nil {
-		return nil, fmt.Errorf("--cloud-config: %w", err)
+		return nil, err
 	}
-	defer func() { _ = f.Close() }()
-	return cloudprovider.GetCloudProvider(contract.ProviderName, f)
+	return newCloud(cfg, cluster)
 }
 
 func version() string { return ccmversion.Get().Version }

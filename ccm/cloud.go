@@ -6,11 +6,14 @@ package ccm
 
 import (
 	"context"
-	"io"
-	"os"
-	"sync/atomic"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -27,16 +30,6 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
-func init() {
-	cloudprovider.RegisterCloudProvider(contract.ProviderName, func(r io.Reader) (cloudprovider.Interface, error) {
-		cfg, err := config.Read(r, os.Getenv)
-		if err != nil {
-			return nil, err
-		}
-		return newCloud(cfg, ofCluster)
-	})
-}
-
 type cloud struct {
 	inventory     *inventory.Inventory
 	instances     *instances
@@ -45,9 +38,6 @@ type cloud struct {
 	explain       *explainer
 	cluster       string // --cluster-name
 	cached        bool
-	// watch is told of every change from when it is there on; what was before,
-	// it looks at when it starts.
-	watch atomic.Pointer[cloudWatch]
 }
 
 var (
@@ -55,11 +45,8 @@ var (
 	_ cloudprovider.InformerUser = (*cloud)(nil)
 )
 
-// ofCluster is --cluster-name, which upstream tells the provider only when it
-// asks for a balancer or a route. The command sets it before the provider is
-// made.
-var ofCluster = "kubernetes"
-
+// newCloud is the provider for the cluster of that name, which upstream tells a provider
+// only when it asks for a balancer or a route.
 func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	api, err := cfg.Client("ccm/" + version())
 	if err != nil {
@@ -75,7 +62,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
 	guardInUse.Store(guard)
 	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain, labels: nodeLabels(cfg.NodeLabels)}
-	c := &cloud{
+	return &cloud{
 		inventory:     known,
 		instances:     instances,
 		loadBalancers: &loadBalancers{api: api, project: project, inventory: known, explain: explain},
@@ -83,13 +70,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		explain:       explain,
 		cluster:       cluster,
 		cached:        cfg.Cache,
-	}
-	known.Subscribe(func(change inventory.Change) {
-		if w := c.watch.Load(); w != nil {
-			w.observe(change)
-		}
-	})
-	return c, nil
+	}, nil
 }
 
 // Initialize is called once by the framework, when this process leads.
@@ -99,7 +80,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
-	c.loadBalancers.clusterUID = clusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
+	c.loadBalancers.clusterUID = readClusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop
@@ -114,6 +95,31 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
 		}
 	}()
+}
+
+// readClusterUID is what tells this cluster from all others, whatever they are called: the
+// UID of its namespace kube-system. It is "" where that cannot be read; then no balancer is
+// deleted because its Service is gone.
+func readClusterUID(ctx context.Context, kube kubernetes.Interface) string {
+	var uid types.UID
+	read := func(ctx context.Context) (bool, error) {
+		ns, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			uid = ns.UID
+			return true, nil
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			return false, err
+		default:
+			klog.V(2).InfoS("Asking again for namespace kube-system", "err", err)
+			return false, nil
+		}
+	}
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 10*time.Second, true, read)
+	if err != nil {
+		klog.ErrorS(err, "This cluster's UID is not known: balancers without a Service are left alone. It takes the permission to get namespace kube-system")
+	}
+	return string(uid)
 }
 
 // SetInformers is called after Initialize, before any controller starts.

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -35,8 +35,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// fakeKnown is an inventory that a test writes.
-type fakeKnown struct {
+// fakeInventory is an inventory that a test writes.
+type fakeInventory struct {
 	t         *testing.T
 	mu        sync.Mutex
 	instances []api.Instance
@@ -45,7 +45,7 @@ type fakeKnown struct {
 	named     int // how often somebody asked by name
 }
 
-func (f *fakeKnown) Instance(_ context.Context, id string) (*api.Instance, error) {
+func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, i := range f.instances {
@@ -56,7 +56,7 @@ func (f *fakeKnown) Instance(_ context.Context, id string) (*api.Instance, error
 	return nil, f.err
 }
 
-func (f *fakeKnown) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
+func (f *fakeInventory) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.named++
@@ -69,21 +69,21 @@ func (f *fakeKnown) InstancesNamed(_ context.Context, name string) ([]api.Instan
 	return named, f.err
 }
 
-func (f *fakeKnown) NoteInstance(i api.Instance) {
+func (f *fakeInventory) NoteInstance(i api.Instance) {
 	require.Fail(f.t, "unexpected NoteInstance", i.ID)
 }
 
-func (f *fakeKnown) LoadBalancers() []api.LoadBalancer {
+func (f *fakeInventory) LoadBalancers() []api.LoadBalancer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.balancers)
 }
 
-func (f *fakeKnown) LoadBalancersOf(uid string) []api.LoadBalancer {
+func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
 	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
 }
 
-func (f *fakeKnown) has(balancers ...api.LoadBalancer) {
+func (f *fakeInventory) has(balancers ...api.LoadBalancer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.balancers = balancers
@@ -108,14 +108,32 @@ func (f *fakeReconciler) EnsureLoadBalancerDeleted(_ context.Context, cluster st
 	return f.deleted(svc)
 }
 
-// watchWorld is a cloud watch between a cluster and a cloud that a test writes.
+// fakeFeed reports the changes that a test writes.
+type fakeFeed struct{ subscribers []func(inventory.Change) }
+
+func (f *fakeFeed) Subscribe(fn func(inventory.Change)) { f.subscribers = append(f.subscribers, fn) }
+
+// watchWorld has the jobs of the cloud watch between a cluster and a cloud that a test writes.
 type watchWorld struct {
-	*cloudWatch
+	*nodeWatch
+	*serviceWatch
+	*orphanSweeper
 	t          *testing.T
 	api        *fake.Clientset
-	cloud      *fakeKnown
+	cloud      *fakeInventory
+	feed       *fakeFeed
 	reconciler *fakeReconciler
+	explain    *explainer
 	recorder   *record.FakeRecorder
+	nodes      cache.Indexer
+	services   serviceIndex
+}
+
+// reportChange has the feed's subscribers called.
+func (w *watchWorld) reportChange(c inventory.Change) {
+	for _, notify := range w.feed.subscribers {
+		notify(c)
+	}
 }
 
 // passes is time of a synctest bubble's clock, until all have done what they do
@@ -125,28 +143,43 @@ func passes(d time.Duration) {
 	synctest.Wait()
 }
 
-// newWatch has those objects in the API server and in its indexers.
-func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
+// newWatchWorld has those objects in the API server and in its indexers.
+func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		cloudWatch: watchOf(kube), t: t, api: kube, cloud: &fakeKnown{t: t},
-		reconciler: &fakeReconciler{t: t}, recorder: record.NewFakeRecorder(100),
+		t: t, api: kube, cloud: &fakeInventory{t: t}, feed: &fakeFeed{},
+		reconciler: &fakeReconciler{t: t}, explain: newExplainer(), recorder: record.NewFakeRecorder(100),
+		nodes:    cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byProviderID: indexByProviderID}),
+		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},
 	}
-	w.cluster, w.clusterUID = clusterName, "cluster-uid"
-	w.known, w.balancers = w.cloud, w.reconciler
-	w.wish = func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-		return newBalancerSpec(clusterID{name: clusterName}, svc, nodes)
-	}
-	w.ensured = func(string) (*balancerSpec, string) { return nil, "" }
-	w.explain = newExplainer()
 	w.explain.use(w.recorder)
-	w.found = (&instances{project: newProjectGuard(&fakeAPI{t: t, project: ours}, "lab"), inventory: w.cloud, explain: w.explain}).remembered
-	w.gone = func(_ context.Context, node *corev1.Node) (bool, error) {
-		require.Fail(t, "unexpected question whether the instance is gone", node.Name)
-		return false, nil
+	project := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab")
+	w.nodeWatch = &nodeWatch{
+		kube: kube, inventory: w.cloud, explain: w.explain,
+		mayDeleteNode: func(_ context.Context, node *corev1.Node) (bool, error) {
+			require.Fail(t, "unexpected question whether the instance is gone", node.Name)
+			return false, nil
+		},
+		findInstance: (&instances{project: project, inventory: w.cloud, explain: w.explain}).remembered,
+		nodes:        w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
 	}
-	w.nodes = cache.NewIndexer(cache.MetaNamespaceKeyFunc, nodeIndexers)
-	w.services = cache.NewIndexer(cache.MetaNamespaceKeyFunc, serviceIndexers)
+	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}
+	w.serviceWatch = &serviceWatch{
+		inventory: w.cloud, explain: w.explain, reconciler: reconciler,
+		addresses: newAddressRetrier(w.explain, reconciler),
+		desiredSpec: func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+			return newBalancerSpec(clusterID{name: clusterName}, svc, nodes)
+		},
+		lastEnsured: func(string) (*balancerSpec, string) { return nil, "" },
+		nodes:       w.nodes, services: w.services, queue: newKeyQueue("services"),
+		records: map[string]*balancerRecord{}, news: map[string]balancerNews{},
+	}
+	w.orphanSweeper = &orphanSweeper{
+		cluster: clusterName, clusterUID: "cluster-uid", kube: kube, inventory: w.cloud, balancers: w.reconciler,
+		services: w.services, deletions: newOrphanDeletionLimiter(), undeletable: newOrphanBackoff(),
+	}
+	w.feed.Subscribe(w.nodeWatch.enqueueChange)
+	w.feed.Subscribe(w.serviceWatch.enqueueChange)
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *corev1.Node:
@@ -156,8 +189,8 @@ func newWatch(t *testing.T, objects ...runtime.Object) *watchWorld {
 		}
 	}
 	t.Cleanup(func() {
-		w.nodeQueue.ShutDown()
-		w.serviceQueue.ShutDown()
+		w.nodeWatch.queue.ShutDown()
+		w.serviceWatch.queue.ShutDown()
 	})
 	return w
 }
@@ -184,17 +217,21 @@ func (w *watchWorld) writes() []k8stesting.Action {
 	})
 }
 
-// run starts the watch with informers of its own, in a synctest bubble, and
-// ends it with the test.
+// run starts the jobs with informers of their own, in a synctest bubble, and ends them with
+// the test.
 func (w *watchWorld) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	shared := informers.NewSharedInformerFactory(w.api, 0)
-	require.NoError(w.t, w.follow(shared))
+	w.feed.subscribers = nil
+	require.NoError(w.t, w.nodeWatch.subscribe(w.feed, shared))
+	require.NoError(w.t, w.serviceWatch.subscribe(w.feed, shared))
+	require.NoError(w.t, w.orphanSweeper.useInformers(shared))
+	w.nodes, w.services = w.serviceWatch.nodes, w.serviceWatch.services
 	shared.Start(ctx.Done())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.Run(ctx, 2)
+		runWatchJobs(ctx, []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper})
 	}()
 	w.t.Cleanup(func() {
 		cancel()
@@ -221,7 +258,7 @@ func counted(t *testing.T, counter metrics.CounterMetric, fn func()) int {
 func TestWatchObserves(t *testing.T) {
 	ended, named := node("fakecloud://i-1"), node("")
 	ended.Name, named.Name, named.UID = "other-name", "node-1", "u2"
-	w := newWatch(t, ended, named, balancedService())
+	w := newWatchWorld(t, ended, named, balancedService())
 	keys := func(q interface {
 		Len() int
 		Get() (string, bool)
@@ -238,27 +275,27 @@ func TestWatchObserves(t *testing.T) {
 	}
 
 	one := instance(api.InstanceTerminated)
-	w.observe(inventory.Change{Instance: &one, Kind: inventory.Deleted})
-	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "by provider ID and by name")
-	assert.Empty(t, keys(w.serviceQueue))
+	w.reportChange(inventory.Change{Instance: &one, Kind: inventory.Deleted})
+	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeWatch.queue), "by provider ID and by name")
+	assert.Empty(t, keys(w.serviceWatch.queue))
 
 	another := balancedService()
 	another.Name, another.UID = "another", "some-uid"
 	require.NoError(t, w.services.Add(another))
-	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}})
-	assert.Empty(t, keys(w.nodeQueue))
-	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue))
+	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}})
+	assert.Empty(t, keys(w.nodeWatch.queue))
+	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue))
 	require.NoError(t, w.services.Delete(another))
-	w.observe(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
-	assert.Equal(t, []string{"some-uid"}, keys(w.serviceQueue), "on its way out after its Service")
+	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
+	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue), "on its way out after its Service")
 
-	w.observe(inventory.Change{Route: &api.Route{}})
-	assert.Empty(t, keys(w.nodeQueue))
-	assert.Empty(t, keys(w.serviceQueue))
+	w.reportChange(inventory.Change{Route: &api.Route{}})
+	assert.Empty(t, keys(w.nodeWatch.queue))
+	assert.Empty(t, keys(w.serviceWatch.queue))
 
-	w.observe(inventory.Change{Kind: inventory.Relisted})
-	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeQueue), "listed anew: all of them")
-	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceQueue))
+	w.reportChange(inventory.Change{Kind: inventory.Relisted})
+	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeWatch.queue), "listed anew: all of them")
+	assert.Equal(t, []string{"01234567-89ab"}, keys(w.serviceWatch.queue))
 }
 
 // With the informers and workers of a real run: an instance ends while its Node
@@ -267,10 +304,10 @@ func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ready := node("fakecloud://i-1")
 		ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		w := newWatch(t, ready)
+		w := newWatchWorld(t, ready)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		asked := 0
-		w.gone = func(context.Context, *corev1.Node) (bool, error) {
+		w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) {
 			if asked++; asked < 3 {
 				return false, errors.New("held by the guard")
 			}
@@ -282,7 +319,7 @@ func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 		w.cloud.mu.Lock()
 		w.cloud.instances = []api.Instance{one}
 		w.cloud.mu.Unlock()
-		w.observe(inventory.Change{Instance: &one})
+		w.reportChange(inventory.Change{Instance: &one})
 		passes(4 * time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), "gone within 5 s: %v", err)
@@ -294,9 +331,9 @@ func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 // The stream is broken: nobody tells of a change, and it is found all the same.
 func TestWatchConvergesUntold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, node("fakecloud://i-1"))
+		w := newWatchWorld(t, node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.gone = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+		w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
 		w.run()
 		w.cloud.mu.Lock()
 		w.cloud.instances = nil
@@ -310,7 +347,7 @@ func TestWatchConvergesUntold(t *testing.T) {
 func TestWatchForgetsWhatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, svc := node(""), balancedService()
-		w := newWatch(t, waiting, svc)
+		w := newWatchWorld(t, waiting, svc)
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			return &svc.Status.LoadBalancer, nil
 		}
@@ -319,10 +356,12 @@ func TestWatchForgetsWhatIsGone(t *testing.T) {
 		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), waiting.Name, metav1.DeleteOptions{}))
 		require.NoError(t, w.api.CoreV1().Services(svc.Namespace).Delete(t.Context(), svc.Name, metav1.DeleteOptions{}))
 		synctest.Wait()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		assert.Empty(t, w.prompted)
-		assert.Empty(t, w.seen)
+		w.nodeWatch.mu.Lock()
+		defer w.nodeWatch.mu.Unlock()
+		assert.Empty(t, w.prompts)
+		w.serviceWatch.mu.Lock()
+		defer w.serviceWatch.mu.Unlock()
+		assert.Empty(t, w.records)
 	})
 }
 
@@ -340,7 +379,7 @@ func TestCloudWatchIsAController(t *testing.T) {
 		t.Run(arg, func(t *testing.T) {
 			opts, err := options.NewCloudControllerManagerOptions()
 			require.NoError(t, err)
-			names := app.ControllerNames(controllers())
+			names := app.ControllerNames(controllerConstructors())
 			require.Len(t, names, 5, "upstream's four and ours")
 			flags := new(cobra.Command).Flags()
 			sets := opts.Flags(names, nil, controllerAliases(), nil, nil)
@@ -366,34 +405,4 @@ func TestCloudWatchNeedsTheCache(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, enabled)
 	assert.Nil(t, ctrl)
-}
-
-func TestClusterUID(t *testing.T) {
-	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "cluster-uid"}}
-	for name, tc := range map[string]struct {
-		answers []error
-		want    string
-		calls   int
-	}{
-		"there":                {want: "cluster-uid", calls: 1},
-		"API server comes up":  {answers: []error{apierrors.NewServiceUnavailable("x"), errors.New("connection refused")}, want: "cluster-uid", calls: 3},
-		"not allowed to":       {answers: []error{apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, calls: 1},
-		"API server stays off": {answers: slices.Repeat([]error{errors.New("connection refused")}, 100), calls: 20},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				kube := fake.NewClientset(system)
-				asked := 0
-				kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
-					if asked++; asked <= len(tc.answers) {
-						return true, nil, tc.answers[asked-1]
-					}
-					return false, nil, nil
-				})
-				assert.Equal(t, tc.want, clusterUID(t.Context(), kube))
-				assert.LessOrEqual(t, asked, tc.calls+1)
-				assert.GreaterOrEqual(t, asked, tc.calls)
-			})
-		})
-	}
 }

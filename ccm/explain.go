@@ -152,6 +152,14 @@ func (e *explainer) troubled(obj object, topic string) bool {
 	return said
 }
 
+// isLastReason tells whether the topic's last cause has that reason.
+func (e *explainer) isLastReason(obj object, topic, reason string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	said := e.said[about{obj.GetUID(), topic}]
+	return len(said) > 0 && said[len(said)-1].reason == reason
+}
+
 // objectGone is the handler of an informer: it drops what is remembered of an
 // object that was deleted.
 func (e *explainer) objectGone(obj any) {

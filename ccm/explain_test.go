@@ -87,13 +87,13 @@ func TestCausesThatTakeTurns(t *testing.T) {
 		for _, err := range storm {
 			e.node(waiting, err)
 			assert.True(t, e.troubled(waiting, topicInitialization))
-			assert.True(t, e.toldThat(waiting, topicInitialization, causeOf(err).reason))
+			assert.True(t, e.isLastReason(waiting, topicInitialization, causeOf(err).reason))
 		}
 		assert.Len(t, recorder.Events, 3)
 	}
 	e.node(waiting, nil)
 	assert.False(t, e.troubled(waiting, topicInitialization))
-	assert.False(t, e.toldThat(waiting, topicInitialization, contract.ReasonInstanceNotFound))
+	assert.False(t, e.isLastReason(waiting, topicInitialization, contract.ReasonInstanceNotFound))
 	e.node(waiting, storm[0])
 	assert.Len(t, recorder.Events, 4)
 }

@@ -13,6 +13,6 @@ var (
 		"Nodes that were deleted while following the cloud because their instance had ended, beside those that the lifecycle controller deletes.").WithLabelValues()
 	nodesPrompted = calls.NewCounter("nodes_prompted_total",
 		"Prompts of uninitialised Nodes whose instance came late.").WithLabelValues()
-	orphans = calls.NewGauge("orphaned_load_balancers",
+	orphanedBalancers = calls.NewGauge("orphaned_load_balancers",
 		"Load balancers without a Service, by owner: those of this_cluster get deleted; those of an unknown one, which carry the cluster's name and not its UID, are left alone.", "owner")
 )

@@ -28,7 +28,7 @@ func unaddressed() *corev1.Service {
 func TestWatchGetsTheAddressAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := unaddressed()
-		w := newWatch(t, svc, node("fakecloud://i-1"))
+		w := newWatchWorld(t, svc, node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		var tries, up atomic.Int32
 		w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
@@ -90,7 +90,7 @@ func TestWatchGetsNoAddress(t *testing.T) {
 			if tc.change != nil {
 				tc.change(svc)
 			}
-			w := newWatch(t, svc)
+			w := newWatchWorld(t, svc)
 			if tc.late != nil {
 				late := svc.DeepCopy()
 				tc.late(late)

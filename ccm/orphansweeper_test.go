@@ -28,7 +28,7 @@ func leaked(t *testing.T) *api.LoadBalancer {
 
 func orphanGauge(t *testing.T, owner string) float64 {
 	t.Helper()
-	value, err := testutil.GetGaugeMetricValue(orphans.WithLabelValues(owner))
+	value, err := testutil.GetGaugeMetricValue(orphanedBalancers.WithLabelValues(owner))
 	require.NoError(t, err)
 	return value
 }
@@ -82,7 +82,7 @@ func TestWatchDeletesOrphans(t *testing.T) {
 				if tc.svc != nil {
 					objects = append(objects, tc.svc)
 				}
-				w := newWatch(t, objects...)
+				w := newWatchWorld(t, objects...)
 				if tc.svc != nil && !tc.informed {
 					require.NoError(t, w.services.Delete(tc.svc))
 				}
@@ -98,9 +98,9 @@ func TestWatchDeletesOrphans(t *testing.T) {
 				}
 				w.cloud.has(*lb)
 
-				w.checkOrphans(t.Context())
-				passes(w.orphanAge - time.Second)
-				w.checkOrphans(t.Context())
+				w.sweepOrphans(t.Context())
+				passes(orphanMinAge - time.Second)
+				w.sweepOrphans(t.Context())
 				wantOwn, wantUnknown := 0., 0.
 				if tc.deleted {
 					wantOwn = 1
@@ -123,9 +123,9 @@ func TestWatchDeletesOrphans(t *testing.T) {
 					}
 				}
 				n := counted(t, orphansDeleted, func() {
-					w.checkOrphans(t.Context())
+					w.sweepOrphans(t.Context())
 					passes(time.Hour)
-					w.checkOrphans(t.Context())
+					w.sweepOrphans(t.Context())
 				})
 				assert.InDelta(t, wantOwn, float64(deleted), 0)
 				assert.Equal(t, deleted, n)
@@ -139,15 +139,15 @@ func TestWatchDeletesOrphans(t *testing.T) {
 // A Service that is there after all ends the suspicion: the next begins anew.
 func TestWatchOrphanAcquitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t)
+		w := newWatchWorld(t)
 		w.cloud.has(*leaked(t))
-		w.checkOrphans(t.Context())
+		w.sweepOrphans(t.Context())
 		_, err := w.api.CoreV1().Services("default").Create(t.Context(), service(), metav1.CreateOptions{})
 		require.NoError(t, err)
 		passes(time.Hour)
-		w.checkOrphans(t.Context())
+		w.sweepOrphans(t.Context())
 		require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
-		w.checkOrphans(t.Context()) // The reconciler fails on a deletion.
+		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
 		assert.InDelta(t, 1, orphanGauge(t, "this_cluster"), 0)
 	})
 }
@@ -155,7 +155,7 @@ func TestWatchOrphanAcquitted(t *testing.T) {
 // A deletion that fails is tried again, ever more rarely, and is not counted.
 func TestWatchOrphanStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t)
+		w := newWatchWorld(t)
 		w.cloud.has(*leaked(t))
 		asked := 0
 		w.reconciler.deleted = func(*corev1.Service) error {
@@ -164,8 +164,8 @@ func TestWatchOrphanStays(t *testing.T) {
 		}
 		n := counted(t, orphansDeleted, func() {
 			for range 9 {
-				w.checkOrphans(t.Context())
-				passes(w.orphansPeriod)
+				w.sweepOrphans(t.Context())
+				passes(sweepPeriod)
 			}
 		})
 		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
@@ -176,7 +176,7 @@ func TestWatchOrphanStays(t *testing.T) {
 // Those that cannot be deleted leave the others their turn, however many they are.
 func TestWatchUndeletableOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t)
+		w := newWatchWorld(t)
 		var many []api.LoadBalancer
 		for i := range 40 {
 			lb := leaked(t)
@@ -203,7 +203,7 @@ func TestWatchUndeletableOrphans(t *testing.T) {
 // Many at once are suspicious: a few go per minute.
 func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t)
+		w := newWatchWorld(t)
 		var many []api.LoadBalancer
 		for i := range 20 {
 			lb := leaked(t)

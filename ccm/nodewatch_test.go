@@ -53,10 +53,10 @@ func TestWatchRemovesNodes(t *testing.T) {
 		"on its way out already":          {node: leaving},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWatch(t, tc.node)
+			w := newWatchWorld(t, tc.node)
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if tc.gone != nil {
-				w.gone = tc.gone
+				w.mayDeleteNode = tc.gone
 			}
 			removed := counted(t, nodesRemoved, func() {
 				err := w.syncNode(t.Context(), "node-1")
@@ -91,8 +91,8 @@ func TestWatchRemovalMissed(t *testing.T) {
 		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWatch(t, node("fakecloud://i-1"))
-			w.gone = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+			w := newWatchWorld(t, node("fakecloud://i-1"))
+			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
 			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
 			require.NoError(t, w.syncNode(t.Context(), "node-1"))
 			assert.Empty(t, w.events())
@@ -103,7 +103,7 @@ func TestWatchRemovalMissed(t *testing.T) {
 // Each time that an instance ceases to run there is one Event, and nothing is
 // written on the Node: the taint is upstream's.
 func TestWatchTellsOfInstances(t *testing.T) {
-	w := newWatch(t, node("fakecloud://i-1"))
+	w := newWatchWorld(t, node("fakecloud://i-1"))
 	is := func(state api.InstanceState, reason string) []string {
 		one := instance(state)
 		if reason != "" {
@@ -157,7 +157,7 @@ func TestWatchPrompts(t *testing.T) {
 		"its provider ID is of another": {node: func() *corev1.Node { n := byID.DeepCopy(); n.Spec.ProviderID = "aws:///x"; return n }(), instances: []api.Instance{late}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWatch(t, tc.node)
+			w := newWatchWorld(t, tc.node)
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
 				w.explain.warn(tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
@@ -194,7 +194,7 @@ func TestWatchPromptMissed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			waiting := node("")
-			w := newWatch(t, waiting)
+			w := newWatchWorld(t, waiting)
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 			w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
@@ -211,7 +211,7 @@ func TestWatchPromptMissed(t *testing.T) {
 func TestWatchPromptsEverMoreRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := node("")
-		w := newWatch(t, stuck)
+		w := newWatchWorld(t, stuck)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		w.explain.warn(stuck, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 		// every is how long until the next prompt, by looks each second.
@@ -233,7 +233,7 @@ func TestWatchPromptsEverMoreRarely(t *testing.T) {
 		assert.Equal(t, 5*time.Second, every(), "changed, but not more than once in a few seconds")
 		assert.Equal(t, 5*time.Second, every())
 		assert.Equal(t, 10*time.Second, every())
-		w.promptAnew()
+		w.resetPromptPauses()
 		assert.Equal(t, 5*time.Second, every())
 	})
 }
@@ -243,7 +243,7 @@ func TestWatchPromptsEverMoreRarely(t *testing.T) {
 func TestWatchPromptsAfterTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := node("")
-		w := newWatch(t, waiting)
+		w := newWatchWorld(t, waiting)
 		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
 		w.run()
 		w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonCloudUnavailable}, "503")
@@ -252,7 +252,7 @@ func TestWatchPromptsAfterTrouble(t *testing.T) {
 		w.cloud.mu.Lock()
 		w.cloud.err = nil
 		w.cloud.mu.Unlock()
-		passes(waitingPeriod + time.Second)
+		passes(waitingNodesPeriod + time.Second)
 		assert.Len(t, w.writes(), 1)
 	})
 }
@@ -262,7 +262,7 @@ func TestWatchPromptsAfterTrouble(t *testing.T) {
 func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := node("")
-		w := newWatch(t, waiting)
+		w := newWatchWorld(t, waiting)
 		w.run()
 		w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 		w.cloud.mu.Lock()
@@ -275,7 +275,7 @@ func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
 		w.cloud.mu.Unlock()
 		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
 		late := instance(api.InstanceRunning)
-		w.observe(inventory.Change{Instance: &late})
+		w.reportChange(inventory.Change{Instance: &late})
 		synctest.Wait()
 		assert.Len(t, w.writes(), 1, "at once")
 	})

@@ -74,7 +74,7 @@ func TestWatchRepairs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				excluded := node("fakecloud://i-2")
 				excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
-				w := newWatch(t, balancedService(), node("fakecloud://i-1"), excluded)
+				w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"), excluded)
 				w.cloud.instances = []api.Instance{instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning}}
 				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 				w.cloud.has(good)
@@ -98,7 +98,7 @@ func TestWatchRepairs(t *testing.T) {
 					if !there {
 						kind = inventory.Deleted
 					}
-					w.observe(inventory.Change{Kind: kind, LoadBalancer: &changed})
+					w.reportChange(inventory.Change{Kind: kind, LoadBalancer: &changed})
 					passes(10 * time.Second)
 				})
 				assert.Equal(t, 1, repairs)
@@ -133,13 +133,13 @@ func TestWatchRepairs(t *testing.T) {
 // upstream's controller saw that, or there would be no address.
 func TestWatchRepairsWhatItHasNotSeenWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(good)}}).loadBalancers()
 		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 		require.NoError(t, err)
-		w.ensured = upstream.lastEnsured
+		w.lastEnsured = upstream.lastEnsured
 		bent := good
 		bent.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
 		w.cloud.has(bent)
@@ -184,7 +184,7 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 // Another failure than "not yet" is tried again with back-off.
 func TestWatchRetriesARepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService())
+		w := newWatchWorld(t, balancedService())
 		good := *built(t, api.LoadBalancerActive)
 		w.cloud.has(good)
 		w.run()
@@ -199,7 +199,7 @@ func TestWatchRetriesARepair(t *testing.T) {
 			w.cloud.has(made)
 			return balancerStatus(svc, &made), nil
 		}
-		w.observe(inventory.Change{LoadBalancer: &good, Kind: inventory.Deleted})
+		w.reportChange(inventory.Change{LoadBalancer: &good, Kind: inventory.Deleted})
 		passes(time.Minute)
 		assert.Equal(t, 4, called)
 		assert.Len(t, w.events(), 1)
@@ -211,10 +211,10 @@ func TestWatchRetriesARepair(t *testing.T) {
 func (w *watchWorld) looksAfter(change func()) {
 	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 	change()
-	w.observe(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
+	w.reportChange(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
 	for range 3 {
 		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
-		passes(settling)
+		passes(outOfBandDelay)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 				if tc.svc != nil {
 					tc.svc(svc)
 				}
-				w := newWatch(t, svc)
+				w := newWatchWorld(t, svc)
 				w.cloud.has(*built(t, api.LoadBalancerActive))
 				w.looksAfter(func() { tc.change(t, w, svc.DeepCopy()) })
 				assert.Empty(t, w.events())
@@ -294,7 +294,7 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 // one that was deleted as soon as it was there comes back too.
 func TestWatchAndTheUnfulfilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		other := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		other.Listeners[0].TargetPort++
@@ -305,7 +305,7 @@ func TestWatchAndTheUnfulfilled(t *testing.T) {
 		w.cloud.has()
 		called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
-		w.observe(inventory.Change{LoadBalancer: &other, Kind: inventory.Deleted})
+		w.reportChange(inventory.Change{LoadBalancer: &other, Kind: inventory.Deleted})
 		passes(time.Minute)
 		assert.Positive(t, *called)
 		require.Len(t, w.events(), 1)
@@ -316,7 +316,7 @@ func TestWatchAndTheUnfulfilled(t *testing.T) {
 // ask the cloud for each balancer, unless it told something of one.
 func TestWatchOutOfSight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService())
+		w := newWatchWorld(t, balancedService())
 		good := *built(t, api.LoadBalancerActive)
 		w.cloud.has(good)
 		w.run()
@@ -330,7 +330,7 @@ func TestWatchOutOfSight(t *testing.T) {
 			return &svc.Status.LoadBalancer, nil
 		}
 		repairs := counted(t, balancerRepairs, func() {
-			w.observe(inventory.Change{Kind: inventory.Relisted})
+			w.reportChange(inventory.Change{Kind: inventory.Relisted})
 			passes(time.Minute)
 		})
 		assert.Equal(t, 1, called)
@@ -344,7 +344,7 @@ func TestWatchOutOfSight(t *testing.T) {
 // Node is there, is not tried for ever, and never said to be repaired.
 func TestWatchGivesUpWhatCannotBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
@@ -355,7 +355,7 @@ func TestWatchGivesUpWhatCannotBe(t *testing.T) {
 			called++
 			return &svc.Status.LoadBalancer, nil
 		}
-		w.observe(inventory.Change{LoadBalancer: &without})
+		w.reportChange(inventory.Change{LoadBalancer: &without})
 		passes(time.Minute)
 		assert.Equal(t, 1, called)
 		assert.Empty(t, w.events())
@@ -375,7 +375,7 @@ func (w *watchWorld) joins(instance string) {
 func TestWatchWhileNodesCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := balancedService()
-		w := newWatch(t, svc)
+		w := newWatchWorld(t, svc)
 		sync := func() { require.NoError(t, w.syncService(t.Context(), string(svc.UID))) }
 		w.joins("i-1")
 		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
@@ -385,7 +385,7 @@ func TestWatchWhileNodesCome(t *testing.T) {
 		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
 		for range 10 { // The reconciler fails on any call.
 			sync()
-			passes(settling)
+			passes(outOfBandDelay)
 		}
 		bent := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
 		bent.Listeners[0].TargetPort++
@@ -398,7 +398,7 @@ func TestWatchWhileNodesCome(t *testing.T) {
 		}
 		for range 3 {
 			sync()
-			passes(settling)
+			passes(outOfBandDelay)
 		}
 		assert.Equal(t, 1, called)
 		assert.Len(t, w.events(), 1)
@@ -421,7 +421,7 @@ func TestWatchBridgesWhatLasts(t *testing.T) {
 				if tc.seenBefore {
 					svc.Spec.Ports = svc.Spec.Ports[:1]
 				}
-				w := newWatch(t, svc)
+				w := newWatchWorld(t, svc)
 				differs := built(t, api.LoadBalancerActive)
 				tc.change(differs)
 				w.cloud.has(*differs)
@@ -436,7 +436,7 @@ func TestWatchBridgesWhatLasts(t *testing.T) {
 					_, err := w.api.CoreV1().Services("default").Update(t.Context(), balancedService(), metav1.UpdateOptions{})
 					require.NoError(t, err)
 				}
-				passes(lasting - 2*time.Second)
+				passes(overdueDelay - 2*time.Second)
 				assert.Zero(t, called.Load())
 				repairs := counted(t, balancerRepairs, func() { passes(time.Hour) })
 				assert.EqualValues(t, 1, called.Load())
@@ -458,15 +458,15 @@ func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				early := balancedService()
 				early.Status = corev1.ServiceStatus{}
-				w := newWatch(t, early, node("fakecloud://i-1"))
+				w := newWatchWorld(t, early, node("fakecloud://i-1"))
 				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 				w.run()
-				w.observe(told)
+				w.reportChange(told)
 				passes(time.Second)
 				called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 				_, err := w.api.CoreV1().Services("default").UpdateStatus(t.Context(), balancedService(), metav1.UpdateOptions{})
 				require.NoError(t, err)
-				passes(lasting + 10*time.Second)
+				passes(overdueDelay + 10*time.Second)
 				assert.Positive(t, *called)
 				// Only of the balancer's own end is it certain that there was one.
 				assert.Equal(t, told.Kind == inventory.Deleted, len(w.events()) == 1)
@@ -478,7 +478,7 @@ func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 // Somebody gave the balancer another Service's UID: it is missed.
 func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
@@ -488,7 +488,7 @@ func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
 		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		again.ID = "lb-2"
 		w.reconciles(again)
-		w.observe(inventory.Change{LoadBalancer: &lost})
+		w.reportChange(inventory.Change{LoadBalancer: &lost})
 		passes(10 * time.Second)
 		assert.Len(t, w.events(), 1)
 	})
@@ -497,12 +497,12 @@ func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
 // Upstream's controller was at it: the difference is gone before it is acted on.
 func TestWatchLetsThingsSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatch(t, balancedService())
+		w := newWatchWorld(t, balancedService())
 		w.cloud.has(*built(t, api.LoadBalancerActive))
 		w.looksAfter(func() {
 			w.cloud.has()
 			require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
-			passes(settling / 2)
+			passes(outOfBandDelay / 2)
 			w.cloud.has(*built(t, api.LoadBalancerActive))
 		})
 		assert.Empty(t, w.events())
@@ -512,7 +512,7 @@ func TestWatchLetsThingsSettle(t *testing.T) {
 // A balancer that has all that is wanted and does not work is EnsureLoadBalancer's
 // to explain; that it works again, too.
 func TestWatchHasTroubleExplained(t *testing.T) {
-	w := newWatch(t, balancedService())
+	w := newWatchWorld(t, balancedService())
 	called := 0
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if called++; called == 1 {
@@ -569,7 +569,7 @@ func TestBalancerNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := node("fakecloud://i-1")
 			tc.change(n)
-			assert.Equal(t, tc.want, isBalancerNode(n))
+			assert.Equal(t, tc.want, isTargetNode(n))
 		})
 	}
 }

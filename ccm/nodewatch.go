@@ -1,0 +1,338 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+const (
+	// waitingNodesPeriod is how often Nodes that wait for their initialisation are
+	// looked at.
+	waitingNodesPeriod = 2 * time.Second
+	// noInstanceRounds is in how many of these rounds Nodes without any instance are
+	// looked at once.
+	noInstanceRounds = 15
+	// allNodesPeriod is how often every Node is looked at. That is for what no event
+	// reported: the stream was broken, or the event came before its Node.
+	allNodesPeriod = time.Minute
+	// minPromptPause is the time between the first two prompts of a Node. As long as its
+	// instance stays the same, each pause is twice the one before, up to maxPromptPause.
+	minPromptPause = 5 * time.Second
+	maxPromptPause = time.Minute
+)
+
+// nodeWatch has Nodes follow their instances. It deletes a Node whose instance has ended,
+// also while the Node is Ready, which upstream never looks at. It writes an Event on a Node
+// whose instance is stopped; the shutdown taint stays upstream's, which sets it when the
+// Node turns NotReady and takes it from a Ready Node every few seconds. It prompts a Node
+// whose instance came late. It is safe for concurrent use.
+type nodeWatch struct {
+	kube      kubernetes.Interface
+	inventory instanceInventory
+	explain   *explainer
+	// mayDeleteNode is the definite verdict that the Node's instance has ended. An error
+	// is no verdict.
+	mayDeleteNode func(ctx context.Context, node *corev1.Node) (bool, error)
+	// findInstance is the instance that initialisation would find, nil if it would fail
+	// again.
+	findInstance func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
+
+	nodes         cache.Indexer
+	synced        cache.InformerSynced
+	queue         keyQueue // of Node names
+	waitingRounds int      // how often waiting Nodes were looked at; for one goroutine
+
+	mu      sync.Mutex
+	prompts map[types.UID]prompt // the last one of each Node
+}
+
+// instanceInventory is the part of the inventory that remembers instances.
+type instanceInventory interface {
+	Instance(ctx context.Context, id string) (*api.Instance, error)
+}
+
+// prompt is what a Node was prompted for.
+type prompt struct {
+	instance string // ID and version
+	at       time.Time
+	pause    time.Duration // until the next
+}
+
+func newNodeWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory) (*nodeWatch, error) {
+	w := &nodeWatch{
+		kube:          kube,
+		inventory:     c.inventory,
+		explain:       c.explain,
+		mayDeleteNode: c.instances.gone,
+		findInstance:  c.instances.remembered,
+		queue:         newKeyQueue("cloud_watch_nodes"),
+		prompts:       map[types.UID]prompt{},
+	}
+	return w, w.subscribe(c.inventory, shared)
+}
+
+// byProviderID is the name of the index in the informer that is shared with upstream.
+const byProviderID = "fakecloud-provider-id"
+
+func indexByProviderID(obj any) ([]string, error) {
+	if node, ok := obj.(*corev1.Node); ok && node.Spec.ProviderID != "" {
+		return []string{node.Spec.ProviderID}, nil
+	}
+	return nil, nil
+}
+
+// subscribe has the queue filled by what happens to Nodes and in the cloud.
+func (w *nodeWatch) subscribe(feed changeFeed, shared informers.SharedInformerFactory) error {
+	informer := shared.Core().V1().Nodes().Informer()
+	w.nodes = informer.GetIndexer()
+	if err := addIndex(informer, byProviderID, indexByProviderID); err != nil {
+		return err
+	}
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    w.enqueueNode,
+		UpdateFunc: w.enqueueIfInstanceKnown,
+		DeleteFunc: w.forgetNode,
+	})
+	if err != nil {
+		return fmt.Errorf("%s: following Nodes: %w", calls.CloudWatch, err)
+	}
+	w.synced = handler.HasSynced
+	feed.Subscribe(w.enqueueChange)
+	return nil
+}
+
+// Run works until ctx ends. What it starts has ended when it returns.
+func (w *nodeWatch) Run(ctx context.Context) {
+	var running wait.Group
+	defer running.Wait()
+	defer w.queue.ShutDown()
+	if !cache.WaitForCacheSync(ctx.Done(), w.synced) {
+		return
+	}
+	startWorkers(ctx, &running, w.queue, w.syncNode)
+	runPeriodically(ctx, &running, waitingNodesPeriod, w.enqueueWaitingNodes)
+	runPeriodically(ctx, &running, allNodesPeriod, w.enqueueAllNodes)
+	<-ctx.Done()
+}
+
+// enqueueChange is called by the feed, and must not block.
+func (w *nodeWatch) enqueueChange(c inventory.Change) {
+	switch {
+	case c.Instance != nil:
+		w.enqueueNodesOf(c.Instance)
+	case c.Kind == inventory.Relisted: // So the cloud is well again.
+		w.resetPromptPauses()
+		w.enqueueAllNodes(context.Background())
+	}
+}
+
+func (w *nodeWatch) enqueueNode(obj any) {
+	if node, ok := obj.(*corev1.Node); ok {
+		w.queue.Add(node.Name)
+	}
+}
+
+func (w *nodeWatch) enqueueAllNodes(context.Context) {
+	for _, name := range w.nodes.ListKeys() {
+		w.queue.Add(name)
+	}
+}
+
+// enqueueIfInstanceKnown queues a Node whose instance became known. A Node's many other
+// updates, such as the kubelet's, say nothing of the cloud.
+func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
+	before, ok1 := old.(*corev1.Node)
+	now, ok2 := obj.(*corev1.Node)
+	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID) {
+		w.queue.Add(now.Name)
+	}
+}
+
+// enqueueNodesOf queues the Nodes with the instance's provider ID and the one with its
+// name, which may be waiting for it.
+func (w *nodeWatch) enqueueNodesOf(instance *api.Instance) {
+	found, err := w.nodes.ByIndex(byProviderID, contract.ProviderID(instance.ID))
+	if err != nil {
+		klog.ErrorS(err, "Looking up Nodes by provider ID")
+	}
+	for _, obj := range found {
+		w.enqueueNode(obj)
+	}
+	w.queue.Add(instance.Name)
+}
+
+// enqueueWaitingNodes is for Nodes whose trouble ended without a change of their instance:
+// the cloud did not answer, and now does. To look for an instance that did not exist costs
+// a list, and the feed reports when it comes; so that is done rarely.
+func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
+	w.waitingRounds++
+	for _, obj := range w.nodes.List() {
+		node, ok := obj.(*corev1.Node)
+		if !ok || !w.awaitsRetry(node) {
+			continue
+		}
+		if w.waitingRounds%noInstanceRounds == 0 ||
+			!w.explain.isLastReason(node, topicInitialization, contract.ReasonInstanceNotFound) {
+			w.queue.Add(node.Name)
+		}
+	}
+}
+
+// awaitsRetry tells whether upstream tried to initialise the Node and failed, so that its
+// next try may be far away.
+func (w *nodeWatch) awaitsRetry(node *corev1.Node) bool {
+	return uninitialized(node) && w.explain.troubled(node, topicInitialization)
+}
+
+// syncNode compares one Node with its instance.
+func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
+	obj, exists, err := w.nodes.GetByKey(name)
+	if err != nil || !exists {
+		return err
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok || node.DeletionTimestamp != nil {
+		return nil
+	}
+	if node.Spec.ProviderID == "" {
+		return w.promptNode(ctx, node)
+	}
+	id, err := parseProviderID(node.Spec.ProviderID)
+	if err != nil {
+		return nil //nolint:nilerr // A Node of another cloud is not ours to judge.
+	}
+	instance, err := w.inventory.Instance(ctx, id)
+	if err != nil {
+		return fmt.Errorf("looking at instance %s of node %s: %w", id, name, err)
+	}
+	if instance == nil || ended(instance.State) {
+		return w.deleteNodeIfGone(ctx, node, id, instance)
+	}
+	w.explain.state(node, instance)
+	return w.promptNode(ctx, node)
+}
+
+// deleteNodeIfGone asks for the definite verdict, and deletes the Node if its instance has
+// ended: that the inventory does not have an instance proves nothing.
+func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id string, last *api.Instance) error {
+	gone, err := w.mayDeleteNode(ctx, node)
+	if err != nil {
+		return fmt.Errorf("has the instance of node %s ended: %w", node.Name, err)
+	}
+	if !gone {
+		klog.V(2).InfoS("Node stays: the cloud says that its instance is there", "node", klog.KObj(node), "instance", id)
+		return nil
+	}
+	why := "no longer exists"
+	if last != nil {
+		why = "is " + string(last.State)
+	}
+	klog.InfoS("Deleting Node: its instance has ended", "node", klog.KObj(node), "instance", id, "why", why)
+	err = w.kube.CoreV1().Nodes().Delete(ctx, node.Name, *metav1.NewPreconditionDeleteOptions(string(node.UID)))
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		// Somebody was faster; or there is another Node of that name by now, which the
+		// informer will report.
+		return nil
+	case err != nil:
+		return fmt.Errorf("deleting node %s, whose instance %s %s: %w", node.Name, id, why, err)
+	}
+	nodesRemoved.Inc()
+	w.explain.note(node, contract.ReasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
+	return nil
+}
+
+// promptNode changes a waiting Node so that upstream tries to initialise it now, if that
+// may succeed.
+func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
+	if !w.awaitsRetry(node) {
+		return nil
+	}
+	instance, err := w.findInstance(ctx, node)
+	if err != nil {
+		// The next round over waiting Nodes looks again.
+		klog.V(2).InfoS("Node is not prompted", "node", klog.KObj(node), "err", err)
+		return nil
+	}
+	if instance == nil || !w.beginPrompt(node.UID, instance) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid":         node.UID, // a precondition: no other Node of that name
+		"annotations": map[string]string{contract.AnnotationPrompted: time.Now().UTC().Format(time.RFC3339)},
+	}})
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Prompting Node: its instance is there", "node", klog.KObj(node), "instance", instance.ID)
+	_, err = w.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // The Node is gone, or another has its name: nobody was prompted.
+	case err != nil:
+		return fmt.Errorf("prompting node %s: %w", node.Name, err)
+	}
+	nodesPrompted.Inc()
+	return nil
+}
+
+// beginPrompt tells whether the Node's pause is over, and if so begins the next.
+func (w *nodeWatch) beginPrompt(uid types.UID, instance *api.Instance) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, prompted := w.prompts[uid]
+	next := prompt{
+		instance: fmt.Sprintf("%s/%d", instance.ID, instance.Version),
+		at:       time.Now(),
+		pause:    minPromptPause,
+	}
+	switch {
+	case !prompted:
+	case last.instance != next.instance && next.at.Sub(last.at) < minPromptPause:
+		return false
+	case last.instance != next.instance:
+	case next.at.Sub(last.at) < last.pause:
+		return false
+	default:
+		next.pause = min(2*last.pause, maxPromptPause)
+	}
+	w.prompts[uid] = next
+	return true
+}
+
+// resetPromptPauses makes every pause the shortest again.
+func (w *nodeWatch) resetPromptPauses() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid, p := range w.prompts {
+		p.pause = minPromptPause
+		w.prompts[uid] = p
+	}
+}
+
+// forgetNode drops what is remembered of a Node that was deleted.
+func (w *nodeWatch) forgetNode(obj any) {
+	if uid, ok := deletedUID(obj); ok {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.prompts, uid)
+	}
+}

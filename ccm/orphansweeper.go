@@ -1,0 +1,199 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+const (
+	// sweepPeriod is how often orphans are looked for.
+	sweepPeriod = 30 * time.Second
+	// orphanMinAge is for how long a balancer must be an orphan before it is deleted.
+	orphanMinAge = 30 * time.Second
+)
+
+// orphanSweeper deletes balancers whose Service is gone. Upstream's controller leaves them
+// behind: a Service that is deleted within milliseconds of its creation, a list of
+// balancers that was empty while the Service went. Nothing reminds it of them, and somebody
+// pays for them. They are deleted on three conditions: the balancer carries the UID of this
+// very cluster (two may share a name); the API server itself, and not a cache, says that
+// the Service is gone or wants none; and it says so twice with orphanMinAge between. Only
+// one goroutine may use a sweeper.
+type orphanSweeper struct {
+	cluster    string // --cluster-name
+	clusterUID string
+	kube       kubernetes.Interface
+	inventory  balancerLister
+	balancers  balancerDeleter
+
+	services serviceIndex
+	synced   cache.InformerSynced
+
+	deletions   *rate.Limiter
+	undeletable *flowcontrol.Backoff // by balancer ID
+
+	orphanedSince map[string]time.Time // by balancer ID
+	reported      sets.Set[string]     // IDs of balancers that were logged as left alone
+}
+
+// balancerLister is the part of the inventory that lists the cluster's balancers.
+type balancerLister interface {
+	LoadBalancers() []api.LoadBalancer
+}
+
+// balancerDeleter is what upstream's service controller calls too. It has one lock per
+// Service.
+type balancerDeleter interface {
+	EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error
+}
+
+func newOrphanSweeper(
+	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) (*orphanSweeper, error) {
+	s := &orphanSweeper{
+		cluster:     c.cluster,
+		clusterUID:  c.loadBalancers.clusterUID,
+		kube:        kube,
+		inventory:   c.inventory,
+		balancers:   c.loadBalancers,
+		deletions:   newOrphanDeletionLimiter(),
+		undeletable: newOrphanBackoff(),
+	}
+	return s, s.useInformers(shared)
+}
+
+// newOrphanDeletionLimiter allows a few deletions a minute: should the sweeper be wrong,
+// somebody has the time to stop it.
+func newOrphanDeletionLimiter() *rate.Limiter { return rate.NewLimiter(rate.Every(12*time.Second), 5) }
+
+// newOrphanBackoff has an orphan that cannot be deleted tried ever more rarely, so that it
+// leaves the others their turn.
+func newOrphanBackoff() *flowcontrol.Backoff {
+	return flowcontrol.NewBackOff(30*time.Second, 30*time.Minute)
+}
+
+func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) error {
+	informer := shared.Core().V1().Services().Informer()
+	var err error
+	s.services, err = newServiceIndex(informer)
+	s.synced = informer.HasSynced
+	return err
+}
+
+// Run works until ctx ends. What it starts has ended when it returns.
+func (s *orphanSweeper) Run(ctx context.Context) {
+	if cache.WaitForCacheSync(ctx.Done(), s.synced) {
+		wait.UntilWithContext(ctx, s.sweepOrphans, sweepPeriod)
+	}
+}
+
+// sweepOrphans looks at every balancer of the cluster. One whose Service the informer has
+// costs nothing; for each other one the API server is asked.
+func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
+	s.undeletable.GC()
+	since, unknown := map[string]time.Time{}, sets.New[string]()
+	for _, lb := range s.inventory.LoadBalancers() {
+		if lb.State == api.LoadBalancerDeleting || lb.Tags[contract.TagCluster] != s.cluster || s.isOfOtherCluster(&lb) {
+			continue
+		}
+		owner, orphan, err := s.checkOrphan(ctx, &lb)
+		if err != nil {
+			klog.V(2).InfoS("Load balancer is not judged", "id", lb.ID, "err", err)
+			continue
+		}
+		switch {
+		case !orphan:
+		case s.clusterUID == "" || lb.Tags[contract.TagClusterUID] != s.clusterUID:
+			unknown.Insert(lb.ID)
+			s.reportLeftAlone(&lb)
+		default:
+			if since[lb.ID] = s.getOrphanedSince(lb.ID); time.Since(since[lb.ID]) >= orphanMinAge {
+				s.deleteOrphan(ctx, &lb, owner)
+			}
+		}
+	}
+	s.orphanedSince, s.reported = since, unknown
+	orphanedBalancers.WithLabelValues("this_cluster").Set(float64(len(since)))
+	orphanedBalancers.WithLabelValues("unknown").Set(float64(len(unknown)))
+}
+
+// isOfOtherCluster tells whether the balancer is of another cluster of the same name.
+func (s *orphanSweeper) isOfOtherCluster(lb *api.LoadBalancer) bool {
+	uid := lb.Tags[contract.TagClusterUID]
+	return uid != "" && s.clusterUID != "" && uid != s.clusterUID
+}
+
+// checkOrphan tells whether the balancer has no Service, and which its tags name. An error
+// is no verdict.
+func (s *orphanSweeper) checkOrphan(
+	ctx context.Context, lb *api.LoadBalancer,
+) (owner *corev1.Service, orphan bool, err error) {
+	uid := lb.Tags[contract.TagServiceUID]
+	if svc := s.services.getByUID(uid); svc != nil && isManagedUpstream(svc) {
+		return svc, false, nil
+	}
+	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
+	if !ok || namespace == "" || name == "" || uid == "" {
+		return nil, false, fmt.Errorf("its tags %s and %s do not name a Service", contract.TagService, contract.TagServiceUID)
+	}
+	owner = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
+	svc, err := s.kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return owner, true, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("asking for service %s/%s: %w", namespace, name, err)
+	default:
+		return owner, svc.UID != owner.UID || !isManagedUpstream(svc), nil
+	}
+}
+
+// getOrphanedSince is when an orphan was first seen to be one.
+func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
+	if since, known := s.orphanedSince[id]; known {
+		return since
+	}
+	return time.Now()
+}
+
+// reportLeftAlone logs, once for each balancer, that it is not deleted.
+func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer) {
+	if !s.reported.Has(lb.ID) {
+		klog.InfoS("Load balancer has no Service here, and is left alone: it may be of another cluster of the same name. If it is of none, delete it by hand",
+			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
+			"wantTag", contract.TagClusterUID+"="+s.clusterUID)
+	}
+}
+
+func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
+	if s.undeletable.IsInBackOffSinceUpdate(lb.ID, time.Now()) || !s.deletions.Allow() {
+		return
+	}
+	klog.InfoS("Deleting load balancer whose Service is gone",
+		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
+	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.cluster, owner); err != nil {
+		s.undeletable.Next(lb.ID, time.Now())
+		klog.ErrorS(err, "Load balancer whose Service is gone stays for now",
+			"id", lb.ID, "retryAfter", s.undeletable.Get(lb.ID))
+		return
+	}
+	orphansDeleted.Inc()
+}

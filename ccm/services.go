@@ -1,0 +1,110 @@
+package ccm
+
+// What upstream's service controller makes of Services and Nodes, for those that work
+// beside it: which Services have a balancer, and which Nodes are its targets.
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	servicehelpers "k8s.io/cloud-provider/service/helpers"
+	"k8s.io/klog/v2"
+)
+
+// wantsLoadBalancer is upstream's function of that name: a Service with a class is some
+// other controller's.
+func wantsLoadBalancer(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.LoadBalancerClass == nil
+}
+
+// isBalancerRequested tells whether upstream has begun to build the Service's balancer: it
+// sets its finalizer before.
+func isBalancerRequested(svc *corev1.Service) bool {
+	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil && servicehelpers.HasLBFinalizer(svc)
+}
+
+// hasBalancerAddress tells whether upstream has finished the Service's balancer: it sets
+// the address after.
+func hasBalancerAddress(svc *corev1.Service) bool {
+	return isBalancerRequested(svc) && len(svc.Status.LoadBalancer.Ingress) > 0
+}
+
+// isManagedUpstream tells whether upstream's controller still looks after the Service's
+// balancer, be it to delete it.
+func isManagedUpstream(svc *corev1.Service) bool {
+	return wantsLoadBalancer(svc) || servicehelpers.HasLBFinalizer(svc)
+}
+
+// targetNodes are the Nodes that a Service's balancer has as its targets, as upstream's
+// service controller chooses them.
+func targetNodes(nodes cache.Indexer) []*corev1.Node {
+	var chosen []*corev1.Node
+	for _, obj := range nodes.List() {
+		if node, ok := obj.(*corev1.Node); ok && isTargetNode(node) {
+			chosen = append(chosen, node)
+		}
+	}
+	return chosen
+}
+
+// taintToBeDeleted is the cluster autoscaler's mark of a Node that it is about to remove.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// isTargetNode is stableNodeSetPredicates of upstream's controllers/service/controller.go:
+// not being deleted, not excluded by label, not about to be removed. Whether the Node is
+// Ready is for the health check to find out (KEP-3458).
+func isTargetNode(node *corev1.Node) bool {
+	if !node.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if value, labelled := node.Labels[corev1.LabelNodeExcludeBalancers]; labelled {
+		if excluded, err := strconv.ParseBool(value); excluded || err != nil {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted })
+}
+
+// serviceIndex finds the Services that an informer knows by their UID.
+type serviceIndex struct{ cache.Indexer }
+
+// byUID is the name of the index in the informer that is shared with upstream.
+const byUID = "fakecloud-uid"
+
+// newServiceIndex adds the index to the informer.
+func newServiceIndex(services cache.SharedIndexInformer) (serviceIndex, error) {
+	return serviceIndex{services.GetIndexer()}, addIndex(services, byUID, indexByUID)
+}
+
+func indexByUID(obj any) ([]string, error) {
+	if svc, ok := obj.(*corev1.Service); ok {
+		return []string{string(svc.UID)}, nil
+	}
+	return nil, nil
+}
+
+// getByUID is the Service with that UID, nil if there is none.
+func (s serviceIndex) getByUID(uid string) *corev1.Service {
+	found, err := s.ByIndex(byUID, uid)
+	if err != nil {
+		klog.ErrorS(err, "Looking up Services by UID")
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	svc, _ := found[0].(*corev1.Service)
+	return svc
+}
+
+// listServices are all Services.
+func (s serviceIndex) listServices() []*corev1.Service {
+	var services []*corev1.Service
+	for _, obj := range s.List() {
+		if svc, ok := obj.(*corev1.Service); ok {
+			services = append(services, svc)
+		}
+	}
+	return services
+}
