@@ -172,7 +172,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		},
 		lastEnsured: func(string) (*balancerSpec, string) { return nil, "" },
 		nodes:       w.nodes, services: w.services, queue: newKeyQueue("services"),
-		records: map[string]*balancerRecord{}, news: map[string]balancerNews{},
+		records: map[string]*driftRecord{}, news: map[string]balancerNews{},
 	}
 	w.orphanSweeper = &orphanSweeper{
 		cluster: clusterName, clusterUID: "cluster-uid", kube: kube, inventory: w.cloud, balancers: w.reconciler,

@@ -58,8 +58,8 @@ type serviceWatch struct {
 	queue    keyQueue // of Service UIDs
 
 	mu      sync.Mutex
-	records map[string]*balancerRecord // by Service UID
-	news    map[string]balancerNews    // by Service UID
+	records map[string]*driftRecord // by Service UID
+	news    map[string]balancerNews // by Service UID
 }
 
 // balancerInventory is the part of the inventory that finds a Service's balancers.
@@ -95,8 +95,8 @@ const (
 	repairingMissing
 )
 
-// balancerRecord is what the watch remembers of a Service's balancer.
-type balancerRecord struct {
+// driftRecord is what the watch remembers of a Service's balancer.
+type driftRecord struct {
 	// fulfilled is the spec that the balancer had last when nothing differed, nil if none
 	// is known, and fulfilledID the balancer's ID.
 	fulfilled   *balancerSpec
@@ -114,7 +114,7 @@ type balancerRecord struct {
 }
 
 // isRepairing tells whether what is reconciled came about out of band.
-func (r *balancerRecord) isRepairing() bool {
+func (r *driftRecord) isRepairing() bool {
 	return r.phase == repairingChanged || r.phase == repairingMissing
 }
 
@@ -132,7 +132,7 @@ func newServiceWatch(
 		},
 		lastEnsured: c.loadBalancers.lastEnsured,
 		queue:       newKeyQueue("cloud_watch_services"),
-		records:     map[string]*balancerRecord{},
+		records:     map[string]*driftRecord{},
 		news:        map[string]balancerNews{},
 	}
 	return w, w.subscribe(c.inventory, shared)
@@ -271,7 +271,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 		record.difference, record.differsSince = difference, time.Now()
 	}
 	if record.phase != notReconciling && record.triedDifference == difference {
-		*record = balancerRecord{
+		*record = driftRecord{
 			fulfilled: record.fulfilled, fulfilledID: record.fulfilledID,
 			difference: difference, differsSince: time.Now(),
 		}
@@ -311,11 +311,11 @@ func (w *serviceWatch) findBalancer(uid string) (lb *api.LoadBalancer, certain b
 
 // recordOf is what is remembered of a Service's balancer. Only the worker that has the key
 // uses it.
-func (w *serviceWatch) recordOf(uid string) *balancerRecord {
+func (w *serviceWatch) recordOf(uid string) *driftRecord {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.records[uid] == nil {
-		w.records[uid] = &balancerRecord{}
+		w.records[uid] = &driftRecord{}
 	}
 	return w.records[uid]
 }
@@ -348,7 +348,7 @@ func (w *serviceWatch) syncFulfilled(
 	svc *corev1.Service,
 	nodes []*corev1.Node,
 	lb *api.LoadBalancer,
-	record *balancerRecord,
+	record *driftRecord,
 	want balancerSpec,
 ) error {
 	if record.phase == repairingMissing && record.fulfilledID == lb.ID {
@@ -367,7 +367,7 @@ func (w *serviceWatch) syncFulfilled(
 		w.explain.note(svc, contract.ReasonLoadBalancerRepaired,
 			"The load balancer was changed or deleted out of band, and repaired: %s", record.repairedDifference)
 	}
-	*record = balancerRecord{fulfilled: &want, fulfilledID: lb.ID}
+	*record = driftRecord{fulfilled: &want, fulfilledID: lb.ID}
 	return nil
 }
 
@@ -380,7 +380,7 @@ func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalance
 // beginReconcileIfDue begins to reconcile a difference that has lasted long enough. Of one
 // that has not it is false, and the Service is queued for when it has.
 func (w *serviceWatch) beginReconcileIfDue(
-	svc *corev1.Service, lb *api.LoadBalancer, record *balancerRecord, want balancerSpec,
+	svc *corev1.Service, lb *api.LoadBalancer, record *driftRecord, want balancerSpec,
 ) bool {
 	outOfBand, delay := w.isOutOfBand(svc, lb, record, want), overdueDelay
 	if outOfBand {
@@ -412,7 +412,7 @@ func (w *serviceWatch) beginReconcileIfDue(
 // fulfilled has an address all the same, so it had a balancer: if there is none, and the
 // cloud reported a change of it, it was deleted out of band.
 func (w *serviceWatch) isOutOfBand(
-	svc *corev1.Service, lb *api.LoadBalancer, record *balancerRecord, want balancerSpec,
+	svc *corev1.Service, lb *api.LoadBalancer, record *driftRecord, want balancerSpec,
 ) bool {
 	if record.fulfilled == nil {
 		return lb == nil && w.hasOwnBalancerChanged(svc.UID)
@@ -445,7 +445,7 @@ func (w *serviceWatch) hasOwnBalancerChanged(uid types.UID) bool {
 // reconcileDifference runs upstream's own reconcile, again and again until nothing
 // differs.
 func (w *serviceWatch) reconcileDifference(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, record *balancerRecord,
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, record *driftRecord,
 ) error {
 	svc, err := w.reconciler.getService(ctx, cached)
 	if err != nil || svc == nil || !hasBalancerAddress(svc) {
