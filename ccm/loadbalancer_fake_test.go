@@ -3,14 +3,76 @@ package ccm
 import (
 	"context"
 	"slices"
+	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
+
+const clusterName = "lab"
+
+func service() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "01234567-89ab"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
+			{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP}, {Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
+		}},
+	}
+}
+
+func serviceWithAnnotations(pairs ...string) *corev1.Service {
+	svc := service()
+	svc.Annotations = map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		svc.Annotations[annotations.Prefix+pairs[i]] = pairs[i+1]
+	}
+	return svc
+}
+
+// serviceWithFamilies has the Service ask for these, by this policy.
+func serviceWithFamilies(policy corev1.IPFamilyPolicy, of ...corev1.IPFamily) *corev1.Service {
+	svc := service()
+	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = of, &policy
+	return svc
+}
+
+func serviceWithLoadBalancerIP(ip string) *corev1.Service {
+	svc := service()
+	svc.Spec.LoadBalancerIP = ip //nolint:staticcheck // Deprecated, and used.
+	return svc
+}
+
+func nodes(providerIDs ...string) []*corev1.Node {
+	var out []*corev1.Node
+	for _, id := range providerIDs {
+		out = append(out, node(id))
+	}
+	return out
+}
+
+// built is the balancer that the cloud would have for service() and nodes().
+func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.LoadBalancer {
+	t.Helper()
+	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(targets...))
+	require.NoError(t, err)
+	return &api.LoadBalancer{
+		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
+		Listeners: want.listeners, Targets: want.targets, Tags: want.tags, SourceRanges: want.sourceRanges,
+	}
+}
+
+func listReturns(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	return func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return lb, nil }
+}
+
+func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
 
 // fakeBalancers is fakeAPI with what only balancers ask for, and a memory.
 type fakeBalancers struct {
@@ -38,8 +100,8 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	return &loadBalancers{api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain}
 }
 
-// said are the Events since the last call.
-func (f *fakeBalancers) said() []string {
+// takeEvents are the Events since the last call.
+func (f *fakeBalancers) takeEvents() []string {
 	var events []string
 	for len(f.events.Events) > 0 {
 		events = append(events, <-f.events.Events)

@@ -17,13 +17,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// cloudOfBalancers is one that can be told to finish what has begun, and says
+// balancerCloud is one that can be told to finish what has begun, and says
 // what was asked of it.
-type cloudOfBalancers interface {
+type balancerCloud interface {
 	loadBalancersAPI
 	projectAPI
-	settle()
-	counts() (writes []string, reads int)
+	finishPendingWork()
+	takeCallCounts() (writes []string, reads int)
 }
 
 // Whatever a Service asks for, and whatever it is changed to: it is refused
@@ -37,7 +37,7 @@ func TestAnyServiceConverges(t *testing.T) {
 	})
 }
 
-func checkConvergence(t *rapid.T, cloud cloudOfBalancers) {
+func checkConvergence(t *rapid.T, cloud balancerCloud) {
 	memory := &fakeBalancers{}
 	l := &loadBalancers{api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(), clusterUID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")}
 	if rapid.Bool().Draw(t, "memory") {
@@ -47,18 +47,18 @@ func checkConvergence(t *rapid.T, cloud cloudOfBalancers) {
 		svc, targets := drawService(t), drawNodes(t)
 		before, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 		require.NoError(t, err)
-		cloud.counts()
-		if err := converge(t, l, cloud, memory, svc, targets); err != nil {
+		cloud.takeCallCounts()
+		if err := ensureUntilDone(t, l, cloud, memory, svc, targets); err != nil {
 			require.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "%v", err)
 			after, listErr := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 			require.NoError(t, listErr)
 			require.Equal(t, before, after, "what is refused leaves the balancer as it is: %v", err)
 			continue
 		}
-		cloud.counts()
+		cloud.takeCallCounts()
 		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
 		require.NoError(t, err)
-		writes, reads := cloud.counts()
+		writes, reads := cloud.takeCallCounts()
 		require.Empty(t, writes, "with nothing to change nothing is written")
 		if l.inventory != nil {
 			require.Zero(t, reads, "nor read, if it is remembered")
@@ -66,20 +66,20 @@ func checkConvergence(t *rapid.T, cloud cloudOfBalancers) {
 		checkOutcome(t, l, cloud, svc, targets, status)
 	}
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
-	cloud.settle()
+	cloud.finishPendingWork()
 	left, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
 
-// converge does as upstream's controller does: it comes back while it is told to.
-func converge(t *rapid.T, l *loadBalancers, cloud cloudOfBalancers, memory *fakeBalancers, svc *corev1.Service, targets []*corev1.Node) error {
+// ensureUntilDone does as upstream's controller does: it comes back while it is told to.
+func ensureUntilDone(t *rapid.T, l *loadBalancers, cloud balancerCloud, memory *fakeBalancers, svc *corev1.Service, targets []*corev1.Node) error {
 	var err error
 	for range 6 {
 		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
 			return err
 		}
-		cloud.settle()
+		cloud.finishPendingWork()
 		var listErr error // As events would tell it.
 		memory.memory, listErr = cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 		require.NoError(t, listErr)
@@ -87,7 +87,7 @@ func converge(t *rapid.T, l *loadBalancers, cloud cloudOfBalancers, memory *fake
 	return errors.Join(errors.New("not done after six rounds"), err)
 }
 
-func checkOutcome(t *rapid.T, l *loadBalancers, cloud cloudOfBalancers, svc *corev1.Service, targets []*corev1.Node, status *corev1.LoadBalancerStatus) {
+func checkOutcome(t *rapid.T, l *loadBalancers, cloud balancerCloud, svc *corev1.Service, targets []*corev1.Node, status *corev1.LoadBalancerStatus) {
 	all, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 	require.NoError(t, err)
 	require.Len(t, all, 1, "one Service, one balancer")

@@ -62,8 +62,8 @@ func (m *modelCloud) reset(ipv6 bool) {
 	}
 }
 
-// settle finishes what has begun.
-func (m *modelCloud) settle() {
+// finishPendingWork finishes what has begun.
+func (m *modelCloud) finishPendingWork() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.balancers = slices.DeleteFunc(m.balancers, func(lb *api.LoadBalancer) bool {
@@ -83,8 +83,8 @@ func (m *modelCloud) settle() {
 	})
 }
 
-// counts are the calls since the last time.
-func (m *modelCloud) counts() (writes []string, reads int) {
+// takeCallCounts are the calls since the last time.
+func (m *modelCloud) takeCallCounts() (writes []string, reads int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	writes, reads = m.writes, m.reads
@@ -174,8 +174,8 @@ func (m *modelCloud) list(r *http.Request) api.LoadBalancerList {
 	return list
 }
 
-// read decodes a body that the spec allows.
-func (m *modelCloud) read(r *http.Request, schema string, into any) error {
+// decodeValidated decodes a body that the spec allows.
+func (m *modelCloud) decodeValidated(r *http.Request, schema string, into any) error {
 	var raw any
 	if err := json.NewDecoder(r.Body).Decode(&raw); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (m *modelCloud) read(r *http.Request, schema string, into any) error {
 
 func (m *modelCloud) create(r *http.Request) (*api.LoadBalancer, error) {
 	var want api.LoadBalancerCreate
-	if err := m.read(r, "LoadBalancerCreate", &want); err != nil {
+	if err := m.decodeValidated(r, "LoadBalancerCreate", &want); err != nil {
 		return nil, err
 	}
 	m.next++
@@ -210,13 +210,13 @@ func (m *modelCloud) create(r *http.Request) (*api.LoadBalancer, error) {
 	if slices.ContainsFunc(m.balancers, func(has *api.LoadBalancer) bool { return has.Name == want.Name }) {
 		return nil, &refusal{409, api.NameTaken, "name"}
 	}
-	err := m.set(lb, api.LoadBalancerUpdate{
+	err := m.applyUpdate(lb, api.LoadBalancerUpdate{
 		Listeners: &want.Listeners, Scheme: want.Scheme, Algorithm: want.Algorithm, Targets: want.Targets, SourceRanges: want.SourceRanges,
 		ClientAffinitySeconds: want.ClientAffinitySeconds, IdleTimeoutSeconds: want.IdleTimeoutSeconds, DrainSeconds: want.DrainSeconds,
 		HealthCheck: want.HealthCheck, Tags: want.Tags,
 	})
 	if err == nil && want.AddressID != nil {
-		err = m.hold(lb, *want.AddressID)
+		err = m.holdAddress(lb, *want.AddressID)
 	}
 	if err == nil {
 		m.balancers = append(m.balancers, lb)
@@ -224,7 +224,7 @@ func (m *modelCloud) create(r *http.Request) (*api.LoadBalancer, error) {
 	return lb, err
 }
 
-func (m *modelCloud) hold(lb *api.LoadBalancer, id string) error {
+func (m *modelCloud) holdAddress(lb *api.LoadBalancer, id string) error {
 	for _, a := range m.reserved {
 		switch {
 		case a.ID != id:
@@ -243,11 +243,11 @@ func (m *modelCloud) hold(lb *api.LoadBalancer, id string) error {
 
 func (m *modelCloud) update(r *http.Request, lb *api.LoadBalancer) error {
 	var u api.LoadBalancerUpdate
-	if err := m.read(r, "LoadBalancerUpdate", &u); err != nil {
+	if err := m.decodeValidated(r, "LoadBalancerUpdate", &u); err != nil {
 		return err
 	}
 	changed := *lb
-	if err := m.set(&changed, u); err != nil {
+	if err := m.applyUpdate(&changed, u); err != nil {
 		return err
 	}
 	changed.Version++
@@ -258,27 +258,27 @@ func (m *modelCloud) update(r *http.Request, lb *api.LoadBalancer) error {
 	return nil
 }
 
-func put[T any](to, from *T) {
+func copyIfSet[T any](to, from *T) {
 	if from != nil {
 		*to = *from
 	}
 }
 
-// set puts what is given in place, and refuses what makes no sense.
-func (m *modelCloud) set(lb *api.LoadBalancer, u api.LoadBalancerUpdate) error {
-	put(&lb.Listeners, u.Listeners)
-	put(&lb.Targets, u.Targets)
-	put(&lb.SourceRanges, u.SourceRanges)
-	put(&lb.Scheme, u.Scheme)
-	put(&lb.Algorithm, u.Algorithm)
-	put(&lb.ClientAffinitySeconds, u.ClientAffinitySeconds)
-	put(&lb.IdleTimeoutSeconds, u.IdleTimeoutSeconds)
-	put(&lb.DrainSeconds, u.DrainSeconds)
-	put(&lb.Tags, u.Tags)
+// applyUpdate puts what is given in place, and refuses what makes no sense.
+func (m *modelCloud) applyUpdate(lb *api.LoadBalancer, u api.LoadBalancerUpdate) error {
+	copyIfSet(&lb.Listeners, u.Listeners)
+	copyIfSet(&lb.Targets, u.Targets)
+	copyIfSet(&lb.SourceRanges, u.SourceRanges)
+	copyIfSet(&lb.Scheme, u.Scheme)
+	copyIfSet(&lb.Algorithm, u.Algorithm)
+	copyIfSet(&lb.ClientAffinitySeconds, u.ClientAffinitySeconds)
+	copyIfSet(&lb.IdleTimeoutSeconds, u.IdleTimeoutSeconds)
+	copyIfSet(&lb.DrainSeconds, u.DrainSeconds)
+	copyIfSet(&lb.Tags, u.Tags)
 	slices.Reverse(lb.Listeners) // In the cloud, the order of these means nothing.
 	slices.Reverse(lb.SourceRanges)
 	if u.HealthCheck != nil {
-		lb.HealthCheck = filledIn(*u.HealthCheck)
+		lb.HealthCheck = withDefaults(*u.HealthCheck)
 	}
 	switch {
 	case lb.DrainSeconds > 0 && !slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool { return l.Protocol == api.ProtocolTCP }):
@@ -293,8 +293,8 @@ func (m *modelCloud) set(lb *api.LoadBalancer, u api.LoadBalancerUpdate) error {
 	return nil
 }
 
-// filledIn is a check with the cloud's defaults, nil for none.
-func filledIn(c api.HealthCheck) *api.HealthCheck {
+// withDefaults is a check with the cloud's defaults, nil for none.
+func withDefaults(c api.HealthCheck) *api.HealthCheck {
 	if c.Protocol == api.HealthCheckNone {
 		return nil
 	}

@@ -136,7 +136,7 @@ func TestWatchRepairsWhatItHasNotSeenWhole(t *testing.T) {
 		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(good)}}).loadBalancers()
+		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(good)}}).loadBalancers()
 		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 		require.NoError(t, err)
 		w.lastEnsured = upstream.lastEnsured
@@ -160,14 +160,14 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 			return l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 		},
 		"by hand": func(l *loadBalancers, f *fakeBalancers) error {
-			f.listBalancers, f.memory = has(), nil
+			f.listBalancers, f.memory = listReturns(), nil
 			_, there, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 			assert.False(t, there)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: has(*built(t, api.LoadBalancerActive))}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
 			l := f.loadBalancers()
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 			require.NoError(t, err)

@@ -1,0 +1,105 @@
+package ccm
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// PreferDualStack takes what there is, and says so.
+func TestPreferDualStackFallsBack(t *testing.T) {
+	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}}
+	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		if len(*lb.IPFamilies) > 1 {
+			return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Fields: &field}}
+		}
+		return built(t, api.LoadBalancerActive), nil
+	}
+	status, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
+	require.NoError(t, err)
+	require.Len(t, status.Ingress, 1)
+	assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
+	events := f.takeEvents()
+	require.Len(t, events, 1)
+	assert.Contains(t, events[0], "Normal IPv4Only")
+
+	f.memory = nil
+	_, err = f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
+	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
+}
+
+// A target whose instance has ended is left out; the others are served.
+func TestEndedTargetsAreLeftOut(t *testing.T) {
+	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))}
+	var asked []api.Targets
+	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		asked = append(asked, slices.Clone(*u.Targets))
+		if len(*u.Targets) > 2 { // The second of them has ended, each time.
+			err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance}}
+			require.NoError(t, json.Unmarshal([]byte(`[{"field":"targets.1.instanceId","message":"is terminated"}]`), &err.Problem.Fields))
+			return nil, err
+		}
+		return built(t, api.LoadBalancerUpdating), nil
+	}
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3", "fakecloud://i-4")))
+	require.Len(t, asked, 3)
+	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-4"}}, asked[2])
+}
+
+// A cloud that names targets that were not sent is not believed, and no more.
+func TestEndedTargetsThatWereNotSent(t *testing.T) {
+	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
+	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
+	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
+}
+
+// What changed between the look and the change is looked at again, soon.
+func TestConflictIsRetriedSoon(t *testing.T) {
+	for _, err := range []error{problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject), problem(404, api.NotFound, ourProject)} {
+		f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
+		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
+		_, got := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
+		assert.True(t, isPending(got), "%v", got)
+	}
+}
+
+// A create whose answer was lost, and a list that does not show it yet.
+func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+	f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+		if by.Name == "" {
+			return nil, nil
+		}
+		return []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, nil
+	}
+	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		return nil, problem(409, api.NameTaken, ourProject)
+	}
+	l := f.loadBalancers()
+	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	assert.True(t, isPending(err), "%v", err)
+	f.create, f.listBalancers = nil, nil
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	assert.NoError(t, err, "it is remembered")
+	assert.Empty(t, f.takeEvents())
+}
+
+// Limits are the cloud's, and what goes beyond is the Service's to mend.
+func TestInvalidRequestIsReportedAsInvalidService(t *testing.T) {
+	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns()}
+	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		return nil, problem(400, api.InvalidRequest, ourProject)
+	}
+	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	require.Error(t, err)
+	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
+}

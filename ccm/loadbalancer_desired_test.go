@@ -1,0 +1,239 @@
+package ccm
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// What each thing that a Service may ask for becomes in the cloud. With that
+// in the cloud already, in whatever order, nothing is called.
+func TestNewBalancerSpec(t *testing.T) {
+	seconds := int32(60)
+	plain := api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}
+	none := api.HealthCheck{Protocol: api.HealthCheckNone}
+	for name, tc := range map[string]struct {
+		ask  func(svc *corev1.Service)
+		want func(b *balancerSpec)
+	}{
+		"nothing more": {ask: func(*corev1.Service) {}},
+		"one port, both protocols": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
+			},
+			want: func(b *balancerSpec) {
+				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080}}
+			},
+		},
+		"PROXY protocol, which UDP has not": {
+			ask: func(svc *corev1.Service) {
+				svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v2"}
+				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+			},
+			want: func(b *balancerSpec) {
+				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"}, {Protocol: "udp", Port: 8443, TargetPort: 30443}}
+			},
+		},
+		"source ranges": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"}
+			},
+			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+		},
+		"source ranges by annotation": {
+			ask: func(svc *corev1.Service) {
+				svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8"}
+			},
+			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
+		},
+		"a range of everyone": {
+			ask: func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"} },
+		},
+		"affinity": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+			},
+			want: func(b *balancerSpec) { b.clientAffinitySeconds = 60 },
+		},
+		"affinity without a timeout": {
+			ask:  func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			want: func(b *balancerSpec) { b.clientAffinitySeconds = 10800 },
+		},
+		"only nodes with a pod": {
+			ask: func(svc *corev1.Service) {
+				svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+				svc.Spec.HealthCheckNodePort = 31000
+			},
+			want: func(b *balancerSpec) {
+				b.healthCheck = api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := service()
+			tc.ask(svc)
+			got, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
+			require.NoError(t, err)
+			want := got
+			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, none
+			have := &api.LoadBalancer{ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain}
+			if tc.want != nil {
+				require.Len(t, planSteps(have, got), 1)
+				tc.want(&want)
+			}
+			assert.Equal(t, want, got)
+
+			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.clientAffinitySeconds
+			have.HealthCheck = &want.healthCheck
+			slices.Reverse(have.Listeners)
+			slices.Reverse(have.SourceRanges)
+			assert.Empty(t, planSteps(have, got))
+		})
+	}
+}
+
+// Tags: ours, the Service's own, and the cluster's UID once it is known.
+func TestBalancerTags(t *testing.T) {
+	svc := serviceWithAnnotations(annotations.Tags, "team=blue")
+	want, err := newBalancerSpec(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
+	require.NoError(t, err)
+	assert.Equal(t, api.Tags{"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web", contract.TagServiceUID: "01234567-89ab"}, want.tags)
+	have := built(t, api.LoadBalancerActive)
+	have.Tags["team"] = "blue"
+	assert.Empty(t, planSteps(have, want), "one of before the UID was known")
+	have.Tags["team"] = "red"
+	steps := planSteps(have, want)
+	require.Len(t, steps, 1)
+	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
+}
+
+func TestSourceRangesOfBothFamilies(t *testing.T) {
+	for _, tc := range []struct {
+		ranges []string
+		dual   bool
+		want   api.SourceRanges
+	}{
+		{nil, true, api.SourceRanges{}},
+		{[]string{"2001:db8::1/32", "10.0.0.0/8"}, true, api.SourceRanges{"10.0.0.0/8", "2001:db8::/32"}},
+		{[]string{"2001:db8::/32"}, false, api.SourceRanges{"2001:db8::/32"}},
+		{[]string{"0.0.0.0/0"}, false, api.SourceRanges{}},
+		{[]string{"0.0.0.0/0"}, true, api.SourceRanges{"0.0.0.0/0"}},
+		{[]string{"0.0.0.0/0", "::/0"}, true, api.SourceRanges{}},
+	} {
+		svc := service()
+		if tc.dual {
+			svc = serviceWithFamilies("RequireDualStack", "IPv4", "IPv6")
+		}
+		svc.Spec.LoadBalancerSourceRanges = tc.ranges
+		want, err := newBalancerSpec(clusterID{}, svc, nil)
+		require.NoError(t, err)
+		assert.Equal(t, tc.want, want.sourceRanges, "%v", tc.ranges)
+	}
+}
+
+func TestHealthCheckByAnnotation(t *testing.T) {
+	local := func(svc *corev1.Service) *corev1.Service {
+		svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+		return svc
+	}
+	udp := func(svc *corev1.Service) *corev1.Service {
+		svc.Spec.Ports = []corev1.ServicePort{{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP}}
+		return svc
+	}
+	for name, tc := range map[string]struct {
+		svc  *corev1.Service
+		want api.HealthCheck
+		errs []string
+	}{
+		"tcp": {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"), want: api.HealthCheck{Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 2}},
+		"http, often": {svc: serviceWithAnnotations(annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s"),
+			want: api.HealthCheck{Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2, UnhealthyThreshold: 2}},
+		"local, patiently": {svc: local(serviceWithAnnotations(annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s")),
+			want: api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 5}},
+		"local and another": {svc: local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
+			errs: []string{`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`}},
+		"none, with a port": {svc: serviceWithAnnotations(annotations.HealthCheckPort, "22", annotations.HealthCheckTimeout, "1s"),
+			errs: []string{"health-check-port is \"22\"; nothing is checked", "health-check-timeout is"}},
+		"too patient":   {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"), errs: []string{`timeout is "6s"; the interval is 5 s`}},
+		"nobody to ask": {svc: udp(serviceWithAnnotations(annotations.HealthCheck, "tcp")), errs: []string{"no TCP port to ask on"}},
+		"ports that are not there": {svc: udp(serviceWithAnnotations(annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s")),
+			errs: []string{"no TCP port 53", "no port 54", "drain is \"9s\"; it is for TCP"}},
+		"two addresses": {svc: func() *corev1.Service {
+			svc := serviceWithAnnotations(annotations.Address, "web")
+			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
+			return svc
+		}(), errs: []string{"loadBalancerIP 127.30.64.9 too"}},
+		"internal and chosen": {svc: func() *corev1.Service {
+			svc := serviceWithAnnotations(annotations.Scheme, "internal")
+			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
+			return svc
+		}(), errs: []string{"takes no reserved address"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := newBalancerSpec(clusterID{}, tc.svc, nil)
+			for _, want := range tc.errs {
+				assert.ErrorContains(t, err, want)
+			}
+			if len(tc.errs) == 0 {
+				require.NoError(t, err)
+				assert.Equal(t, tc.want, got.healthCheck)
+			}
+		})
+	}
+}
+
+// Which nodes may be targets is upstream's to say (the exclusion label among
+// others): one that is not among those given is taken out, and stays out.
+func TestTargetsAreTheNodesGiven(t *testing.T) {
+	excluded := node("fakecloud://i-1")
+	excluded.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+	have := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
+	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
+	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		assert.Equal(t, api.Targets{{InstanceID: "i-2"}}, *u.Targets)
+		have.Targets, f.listBalancers, f.update = *u.Targets, listReturns(*have), nil
+		return have, nil
+	}
+	l := newLoadBalancers(f)
+	for range 2 {
+		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "")))
+	}
+	// One that upstream does give is a target, whatever its labels.
+	want, err := newBalancerSpec(clusterID{}, service(), []*corev1.Node{excluded})
+	require.NoError(t, err)
+	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, want.targets)
+}
+
+// Whatever the cloud cannot do is refused before any call, all of it at once.
+func TestUnsupportedFieldsAreRefusedAtOnce(t *testing.T) {
+	svc := service()
+	svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v3"}
+	svc.Spec.Ports[0].Protocol = corev1.ProtocolSCTP
+	svc.Spec.Ports[1].NodePort = 0
+	svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0"}
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	svc.Spec.LoadBalancerIP = "2001:db8::1" //nolint:staticcheck // Deprecated, and used.
+	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", "[192.0.2.0] is not valid",
+		"without a healthCheckNodePort", `loadBalancerIP is "2001:db8::1"; want an IPv4 address`} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// A balancer is never open to more than those who were meant.
+func TestInvalidSourceRangesAreRefused(t *testing.T) {
+	for _, ranges := range []string{"192.0.2.0", "192.0.2.0/24,", "here"} {
+		svc := service()
+		svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: ranges}
+		_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+		assert.ErrorContains(t, err, "is not valid", ranges)
+	}
+}

@@ -1,0 +1,196 @@
+package ccm
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func TestPlanSteps(t *testing.T) {
+	target := "fakecloud://i-1"
+	for name, tc := range map[string]struct {
+		change func(lb *api.LoadBalancer)
+		want   []string
+	}{
+		"nothing to do":         {change: func(*api.LoadBalancer) {}},
+		"another order":         {change: func(lb *api.LoadBalancer) { lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0] }},
+		"somebody else's tag":   {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
+		"a target went missing": {change: func(lb *api.LoadBalancer) { lb.Targets = nil }, want: []string{"update load balancer lb-1: targets 0 to 1"}},
+		"a target too many": {change: func(lb *api.LoadBalancer) { lb.Targets = append(lb.Targets, api.Target{InstanceID: "i-9"}) },
+			want: []string{"update load balancer lb-1: targets 2 to 1"}},
+		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }},
+		"a listener changed": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
+			want: []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
+		"ranges set by hand": {change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },
+			want: []string{"update load balancer lb-1: source ranges [10.0.0.0/8] to []"}},
+		"affinity set by hand": {change: func(lb *api.LoadBalancer) { lb.ClientAffinitySeconds = 5 },
+			want: []string{"update load balancer lb-1: client affinity 5 s to 0 s"}},
+		"a check set by hand": {change: func(lb *api.LoadBalancer) {
+			lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
+		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"}},
+		"PROXY protocol set by hand": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
+			want: []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
+		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, want: []string{"update load balancer lb-1: tags"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive, target)
+			tc.change(have)
+			want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nodes(target))
+			require.NoError(t, err)
+			var steps []string
+			for _, s := range planSteps(have, want) {
+				steps = append(steps, s.String())
+			}
+			assert.Equal(t, tc.want, steps)
+		})
+	}
+}
+
+// What is no longer asked for is taken away, in terms that the API has.
+func TestPlanResetsWhatIsNoLongerAskedFor(t *testing.T) {
+	have := built(t, api.LoadBalancerActive)
+	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
+	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
+	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
+	require.NoError(t, err)
+	steps := planSteps(have, want)
+	require.Len(t, steps, 1)
+	sent, err := json.Marshal(steps[0].(updateStep).update)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"sourceRanges":[],"clientAffinitySeconds":0,"healthCheck":{"protocol":"none"}}`, string(sent))
+}
+
+// What is final in the cloud is replaced only when the Service asks for it.
+func TestPlanReplacesImmutableDifferences(t *testing.T) {
+	id, v6 := "a-1", "fd00:30::1"
+	for name, tc := range map[string]struct {
+		svc  *corev1.Service
+		have func(*api.LoadBalancer)
+		why  string
+	}{
+		"the same address":            {svc: serviceWithLoadBalancerIP("127.30.64.1")},
+		"the same, by ID":             {svc: serviceWithAnnotations(annotations.Address, "a-1"), have: func(lb *api.LoadBalancer) { lb.AddressID = &id }},
+		"an address no longer chosen": {svc: service(), have: func(lb *api.LoadBalancer) { lb.AddressID = &id }},
+		"IPv6 no longer chosen":       {svc: serviceWithFamilies("SingleStack", "IPv4"), have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 }},
+		"IPv6 preferred":              {svc: serviceWithFamilies("PreferDualStack", "IPv4", "IPv6")},
+		"IPv6 there":                  {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 }},
+		"another address":             {svc: serviceWithLoadBalancerIP("127.30.64.9"), why: "address 127.30.64.1 to 127.30.64.9"},
+		"another, by name":            {svc: serviceWithAnnotations(annotations.Address, "web"), why: "address 127.30.64.1 to web"},
+		"IPv6 required":               {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), why: "it has no IPv6 address"},
+		"IPv6 alone":                  {svc: serviceWithFamilies("SingleStack", "IPv6"), why: "it has no IPv6 address"},
+		"internal, and it is reserved": {svc: serviceWithAnnotations(annotations.Scheme, "internal"), have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
+			why: "address 127.30.64.1 is reserved, which an internal one's is not"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive)
+			if tc.have != nil {
+				tc.have(have)
+			}
+			want, err := newBalancerSpec(clusterID{name: clusterName}, tc.svc, nil)
+			require.NoError(t, err)
+			steps := planSteps(have, want)
+			if tc.why == "" {
+				assert.Empty(t, steps)
+				return
+			}
+			require.Len(t, steps, 1)
+			assert.Equal(t, "delete load balancer lb-1, to create web-01234567 anew: "+tc.why, steps[0].String())
+		})
+	}
+}
+
+// A balancer is given up for an address only when that is seen to be free, and
+// not by the path that could not create the other.
+func TestReplaceForReservedAddress(t *testing.T) {
+	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
+	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
+	l := f.loadBalancers()
+	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil), "it is not this path's business")
+	removed := ""
+	f.remove = func(id string) (*api.LoadBalancer, error) {
+		removed = id
+		return built(t, api.LoadBalancerDeleting), nil
+	}
+	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
+	assert.True(t, isPending(err), "%v", err)
+	assert.Equal(t, "lb-1", removed)
+	assert.Equal(t, []string{"Normal ReplacingLoadBalancer Some of what the Service asks for is final in the cloud: " +
+		"delete load balancer lb-1, to create web-01234567 anew: address 127.30.64.1 to 127.30.64.9"}, f.takeEvents())
+
+	f.listBalancers = listReturns(*built(t, api.LoadBalancerDeleting))
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil)
+	assert.True(t, isPending(err), "%v", err)
+
+	f.listBalancers, f.memory = listReturns(), nil
+	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		assert.Equal(t, free.ID, *lb.AddressID)
+		return built(t, api.LoadBalancerProvisioning), nil
+	}
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Address, "web"), nil)
+	assert.True(t, isPending(err), "%v", err)
+}
+
+// Before a balancer is given up for one with IPv6, the cloud is made to say
+// whether it has any.
+func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
+	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
+	noIPv6 := &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "no IPv6 addresses to give", Fields: &field}}
+	for name, tc := range map[string]struct {
+		rehearsal error
+		replaced  bool
+	}{
+		"it has":                {problem(400, api.UnknownInstance, ourProject), true},
+		"it has, and not twice": {problem(409, api.NameTaken, ourProject), true},
+		"it has no":             {noIPv6, false},
+		"who knows":             {problem(503, api.Unavailable, ourProject), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive)
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
+			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+				assert.Equal(t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets, "whatever is renamed meanwhile, nothing comes of it")
+				return nil, tc.rehearsal
+			}
+			if tc.replaced {
+				f.remove = func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerDeleting), nil }
+			}
+			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
+			if errors.Is(tc.rehearsal, noIPv6) {
+				assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
+			}
+		})
+	}
+}
+
+// A rehearsal leaves nothing, not even in a cloud that is content with anything.
+func TestDryRunLeavesNothing(t *testing.T) {
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
+	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
+		return &api.LoadBalancer{ID: "lb-rehearsed"}, nil
+	}
+	var removed []string
+	refusal := errors.New("refused")
+	f.remove = func(id string) (*api.LoadBalancer, error) {
+		removed = append(removed, id)
+		return built(t, api.LoadBalancerDeleting), refusal
+	}
+	l := f.loadBalancers()
+	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+	require.ErrorIs(t, err, refusal)
+	assert.Equal(t, []string{"lb-rehearsed"}, removed, "nothing is given up before")
+	removed, refusal = nil, nil
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+	assert.True(t, isPending(err), "%v", err)
+	assert.Equal(t, []string{"lb-rehearsed", "lb-1"}, removed)
+}

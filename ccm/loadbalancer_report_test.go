@@ -1,0 +1,183 @@
+package ccm
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// Each trouble is an Event by its reason, once, however often it is met.
+func TestEachFailureIsReportedOnce(t *testing.T) {
+	inError := func(reason string, code api.StateReasonCode) func(*fakeBalancers) {
+		return func(f *fakeBalancers) {
+			lb := built(t, api.LoadBalancerError)
+			lb.StateReason, lb.StateReasonCode = &reason, code
+			f.listBalancers = listReturns(*lb)
+		}
+	}
+	refused := func(err error) func(*fakeBalancers) {
+		return func(f *fakeBalancers) {
+			f.listBalancers = listReturns()
+			f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) { return nil, err }
+		}
+	}
+	reserved := func(addresses ...api.ReservedAddress) func(*fakeBalancers) {
+		return func(f *fakeBalancers) {
+			f.listBalancers = listReturns()
+			f.addresses = func() ([]api.ReservedAddress, error) { return addresses, nil }
+		}
+	}
+	other := *built(t, api.LoadBalancerActive)
+	other.ID, other.Tags = "lb-2", api.Tags{}
+	twin := *built(t, api.LoadBalancerActive)
+	twin.ID = "lb-2"
+	foreign := *built(t, api.LoadBalancerActive)
+	foreign.Tags[contract.TagClusterUID] = "other"
+	held := api.ReservedAddress{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"}}
+	for name, tc := range map[string]struct {
+		svc          *corev1.Service
+		cloud        func(*fakeBalancers)
+		reason, text string
+		retry        time.Duration
+	}{
+		"an annotation":    {svc: serviceWithAnnotations(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: contract.ReasonInvalidService, text: `is "x"; want public or internal`},
+		"in error":         {cloud: inError("the plane is down", ""), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry},
+		"without a reason": {cloud: inError("", ""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: failedStateRetry},
+		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen), reason: contract.ReasonPortCannotBeBound,
+			text: "permission denied", retry: failedStateRetry},
+		"a stranger's name": {cloud: func(f *fakeBalancers) {
+			refused(problem(409, api.NameTaken, ourProject))(f)
+			f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				if by.Name == "" {
+					return nil, nil
+				}
+				return []api.LoadBalancer{other}, nil
+			}
+		}, reason: contract.ReasonLoadBalancerNameTaken, text: "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)"},
+		"no such address":    {svc: serviceWithLoadBalancerIP("127.30.64.8"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address 127.30.64.8"},
+		"address in use":     {svc: serviceWithLoadBalancerIP("127.30.64.9"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "in use by instance i-9"},
+		"no such name":       {svc: serviceWithAnnotations(annotations.Address, "a-2"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address a-2"},
+		"taken meanwhile":    {cloud: refused(problem(409, api.AddressInUse, ourProject)), reason: contract.ReasonAddressNotAvailable, text: "address-in-use"},
+		"two of ours":        {cloud: func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "none is chosen by guess"},
+		"a namesake cluster": {cloud: func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "in another cluster of the name"},
+		"throttled": {cloud: func(f *fakeBalancers) {
+			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: api.Problem{Code: api.RateLimited, Detail: "too many"}}
+			}
+		}, text: "too many", retry: 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := tc.svc
+			if svc == nil {
+				svc = service()
+			}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			tc.cloud(f)
+			l := f.loadBalancers()
+			l.clusterUID = "mine"
+			for range 3 {
+				_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+				require.ErrorContains(t, err, tc.text)
+				var retry *cloudproviderapi.RetryError
+				if assert.Equal(t, tc.retry > 0, errors.As(err, &retry)) && tc.retry > 0 {
+					assert.Equal(t, tc.retry, retry.RetryAfter())
+				}
+				if tc.reason != "" {
+					assert.Equal(t, tc.reason, causeOf(err).reason)
+				}
+			}
+			events := f.takeEvents()
+			require.Len(t, events, 1)
+			assert.Contains(t, events[0], "Warning "+tc.reason)
+			assert.Contains(t, events[0], tc.text)
+		})
+	}
+}
+
+// A trouble that is over may be told again; a balancer that serves nobody is a
+// trouble of its own.
+func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
+	lb := built(t, api.LoadBalancerActive)
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return []api.LoadBalancer{*lb}, nil }}}
+	l := f.loadBalancers()
+	l.inventory = nil
+	ensure := func() []string {
+		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+		require.NoError(t, err)
+		return f.takeEvents()
+	}
+	assert.Empty(t, ensure())
+	for range 2 {
+		reason := "no target is healthy"
+		lb.StateReason = &reason
+		assert.Equal(t, []string{"Warning LoadBalancerDegraded Load balancer web-01234567 (lb-1) is active and refuses clients: no target is healthy"}, ensure())
+		assert.Empty(t, ensure(), "once")
+		lb.StateReason = nil
+		assert.Empty(t, ensure())
+	}
+}
+
+// A balancer that is slow to come is looked at less and less often.
+func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lb := built(t, api.LoadBalancerProvisioning)
+		f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)}, memory: []api.LoadBalancer{*lb}}
+		l := f.loadBalancers()
+		look := func() time.Duration {
+			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+			var retry *cloudproviderapi.RetryError
+			require.ErrorAs(t, err, &retry)
+			return retry.RetryAfter()
+		}
+		looks, began := 0, time.Now()
+		for time.Since(began) < time.Minute {
+			age := time.Since(began)
+			wait := look()
+			assert.Equal(t, min(max(age/4, provisioningRetry), maxProvisioningRetry), wait, "at the age of %v", age)
+			looks++
+			time.Sleep(wait)
+		}
+		assert.Less(t, looks, 30)
+
+		active := built(t, api.LoadBalancerActive)
+		active.Version = 1
+		f.listBalancers, f.memory = listReturns(*active), []api.LoadBalancer{*active}
+		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+		require.NoError(t, err)
+		f.listBalancers, f.memory = listReturns(*lb), []api.LoadBalancer{*lb}
+		assert.Equal(t, provisioningRetry, look(), "what is done waits for nothing")
+	})
+}
+
+// The status has the families that the Service asks for, in its order.
+func TestBalancerStatusFamilies(t *testing.T) {
+	v6 := "fd00:30::1"
+	lb := &api.LoadBalancer{Address: "127.30.64.1", IPv6Address: &v6}
+	for _, tc := range []struct {
+		asks []corev1.IPFamily
+		want []string
+	}{
+		{nil, []string{"127.30.64.1"}},
+		{[]corev1.IPFamily{"IPv4"}, []string{"127.30.64.1"}},
+		{[]corev1.IPFamily{"IPv6"}, []string{v6}},
+		{[]corev1.IPFamily{"IPv6", "IPv4"}, []string{v6, "127.30.64.1"}},
+	} {
+		var got []string
+		for _, in := range balancerStatus(serviceWithFamilies("", tc.asks...), lb).Ingress {
+			got = append(got, in.IP)
+			assert.Equal(t, corev1.LoadBalancerIPModeProxy, *in.IPMode)
+		}
+		assert.Equal(t, tc.want, got)
+	}
+}
