@@ -39,11 +39,11 @@ func TestWatchGetsTheAddressAfterAnOutage(t *testing.T) {
 			}
 			status, err := builds(svc, nodes)
 			if err == nil {
-				w.explain.resolved(svc, topicLoadBalancer)
+				w.explain.markResolved(svc, topicLoadBalancer)
 			}
 			return status, err
 		}
-		w.explain.warn(svc, topicLoadBalancer, cause{reason: contract.ReasonCloudUnavailable}, "503")
+		w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: contract.ReasonCloudUnavailable}, "503")
 		require.Len(t, w.events(), 1)
 		w.run()
 		passes(10 * time.Minute)
@@ -97,7 +97,7 @@ func TestWatchGetsNoAddress(t *testing.T) {
 				require.NoError(t, w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
 			}
 			if tc.cause != "" {
-				w.explain.warn(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")
+				w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")
 			}
 			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
 			assert.Empty(t, w.writes())

@@ -37,8 +37,8 @@ func NewCommand() (*cobra.Command, error) {
 		return nil, fmt.Errorf("building the options of the cloud controller manager: %w", err)
 	}
 	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
-	forAThousandNodes(opts)
-	cmd := app.NewCloudControllerManagerCommand(opts, initialize, controllerConstructors(),
+	setDefaultsForThousandNodes(opts)
+	cmd := app.NewCloudControllerManagerCommand(opts, initializeCloud, controllerConstructors(),
 		controllerAliases(), cliflag.NamedFlagSets{}, wait.NeverStop)
 	cmd.Use = "ccm"
 	cmd.Long = `ccm is the cloud controller manager for fakecloud. It initialises Nodes from the
@@ -79,9 +79,9 @@ config or the kubeconfig is wrong, or leadership was lost.`
 	return cmd, nil
 }
 
-// forAThousandNodes sets defaults; flags change them as ever. What is not set
+// setDefaultsForThousandNodes sets defaults; flags change them as ever. What is not set
 // here is upstream's.
-func forAThousandNodes(o *options.CloudControllerManagerOptions) {
+func setDefaultsForThousandNodes(o *options.CloudControllerManagerOptions) {
 	// Upstream's 20 calls a second to the API server make 1,000 Nodes, each of
 	// which takes several, a matter of minutes. The burst holds most of them; the
 	// API server's own priority and fairness defends it from more.
@@ -97,10 +97,10 @@ func forAThousandNodes(o *options.CloudControllerManagerOptions) {
 	o.NodeStatusUpdateFrequency.Duration = time.Minute
 }
 
-// initialize ends the process when the configuration is wrong: nothing it
+// initializeCloud ends the process when the configuration is wrong: nothing it
 // could do later would be right.
-func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
-	routesNeedCIDR(&cfg.ComponentConfig.KubeCloudShared)
+func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
+	disableRoutesWithoutCIDR(&cfg.ComponentConfig.KubeCloudShared)
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
 	if provider.Name != contract.ProviderName {
 		klog.ErrorS(nil, "This binary knows one cloud only", "want", contract.ProviderName, "got", provider.Name)
@@ -115,10 +115,10 @@ func initialize(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interf
 	return cloud
 }
 
-// routesNeedCIDR switches the route controller, which is on unless told
+// disableRoutesWithoutCIDR switches the route controller, which is on unless told
 // otherwise, off where it would end the process: it cannot tell which routes
 // are its business without the cluster's range.
-func routesNeedCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
+func disableRoutesWithoutCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 	if shared.ConfigureCloudRoutes && strings.TrimSpace(shared.ClusterCIDR) == "" {
 		klog.Warning("No cloud routes are made: give --cluster-cidr, the range of the cluster's pods, to have them, or --configure-cloud-routes=false to be told no more")
 		shared.ConfigureCloudRoutes = false
@@ -145,4 +145,4 @@ func openCloud(configFile, cluster string) (*cloud, error) {
 	return newCloud(cfg, cluster)
 }
 
-func version() string { return ccmversion.Get().Version }
+func binaryVersion() string { return ccmversion.Get().Version }

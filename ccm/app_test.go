@@ -28,7 +28,7 @@ func TestRoutesNeedCIDR(t *testing.T) {
 			flags := new(cobra.Command).Flags()
 			opts.KubeCloudShared.AddFlags(flags)
 			require.NoError(t, flags.Parse(tc.args))
-			routesNeedCIDR(opts.KubeCloudShared.KubeCloudSharedConfiguration)
+			disableRoutesWithoutCIDR(opts.KubeCloudShared.KubeCloudSharedConfiguration)
 			assert.Equal(t, tc.want, opts.KubeCloudShared.ConfigureCloudRoutes)
 		})
 	}

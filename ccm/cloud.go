@@ -48,7 +48,7 @@ var (
 // newCloud is the provider for the cluster of that name, which upstream tells a provider
 // only when it asks for a balancer or a route.
 func newCloud(cfg config.Config, cluster string) (*cloud, error) {
-	api, err := cfg.Client("ccm/" + version())
+	api, err := cfg.Client("ccm/" + binaryVersion())
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: contract.TagCluster + "=" + cluster, ServiceTag: contract.TagServiceUID, Off: !cfg.Cache, Owns: project.owns, Check: project.check, Token: cfg.Token, Observe: calls.CacheQuestion,
+		ClusterTag: contract.TagCluster + "=" + cluster, ServiceTag: contract.TagServiceUID, Off: !cfg.Cache, Owns: project.ownsProject, Check: project.checkToken, Token: cfg.Token, Observe: calls.CacheQuestion,
 	})
 	mass := cfg.MassDeletion
 	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
@@ -77,7 +77,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events("")})
-	c.explain.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
+	c.explain.setRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	c.loadBalancers.clusterUID = readClusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
@@ -91,7 +91,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	// to exit, nor to have the controllers wait: the cloud may be down just now,
 	// and every call checks again.
 	go func() {
-		if err := c.instances.project.check(ctx); err != nil && ctx.Err() == nil {
+		if err := c.instances.project.checkToken(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
 		}
 	}()
@@ -129,7 +129,7 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
 	// Whichever controllers run, what was said of an object goes with it.
 	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.objectGone}); err != nil {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}); err != nil {
 			klog.ErrorS(err, "What was said of objects that are deleted will be remembered")
 		}
 	}

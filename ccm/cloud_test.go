@@ -70,7 +70,7 @@ func TestInitializeDoesNotWaitForTheCloud(t *testing.T) {
 func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(&fakeAPI{t: t})
-		c.explain.use(record.NewFakeRecorder(10))
+		c.explain.setRecorder(record.NewFakeRecorder(10))
 		waiting, svc, stays := node(""), balancedService(), node("")
 		stays.Name, stays.UID = "node-2", "u2"
 		kube := fake.NewClientset(waiting, svc, stays)
@@ -82,19 +82,19 @@ func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
 		passes(time.Second)
 
 		for _, n := range []*corev1.Node{waiting, stays} {
-			c.explain.warn(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
-			c.explain.warn(n, topicRoute+" 10.244.1.0/24", cause{reason: contract.ReasonRouteConflict}, "in the way")
+			c.explain.warnOnce(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+			c.explain.warnOnce(n, topicRoute+" 10.244.1.0/24", cause{reason: contract.ReasonRouteConflict}, "in the way")
 		}
-		c.explain.warn(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
+		c.explain.warnOnce(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
 		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, waiting.Name, metav1.DeleteOptions{}))
 		require.NoError(t, kube.CoreV1().Services(svc.Namespace).Delete(ctx, svc.Name, metav1.DeleteOptions{}))
 		passes(time.Second)
-		assert.Len(t, c.explain.said, 2, "those of the Node that is there")
+		assert.Len(t, c.explain.reported, 2, "those of the Node that is there")
 
 		// An informer that missed the deletion.
-		c.explain.objectGone(cache.DeletedFinalStateUnknown{Key: stays.Name, Obj: stays})
-		assert.Empty(t, c.explain.said)
-		c.explain.objectGone("no object")
+		c.explain.forgetObject(cache.DeletedFinalStateUnknown{Key: stays.Name, Obj: stays})
+		assert.Empty(t, c.explain.reported)
+		c.explain.forgetObject("no object")
 	})
 }
 

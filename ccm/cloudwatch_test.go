@@ -152,7 +152,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		nodes:    cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byProviderID: indexByProviderID}),
 		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},
 	}
-	w.explain.use(w.recorder)
+	w.explain.setRecorder(w.recorder)
 	project := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab")
 	w.nodeWatch = &nodeWatch{
 		kube: kube, inventory: w.cloud, explain: w.explain,
@@ -160,7 +160,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 			require.Fail(t, "unexpected question whether the instance is gone", node.Name)
 			return false, nil
 		},
-		findInstance: (&instances{project: project, inventory: w.cloud, explain: w.explain}).remembered,
+		findInstance: (&instances{project: project, inventory: w.cloud, explain: w.explain}).instanceFromInventory,
 		nodes:        w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
 	}
 	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}

@@ -36,44 +36,44 @@ type knownInstances interface {
 
 // verdict on the instance of a Node: exactly one field is set.
 type verdict struct {
-	exists *api.Instance
-	gone   string // why that is certain
-	err    error  // nothing is known
+	instance   *api.Instance
+	goneReason string // why that is certain
+	err        error  // nothing is known
 }
 
-// found is the verdict as most callers want it. The error wraps
+// existingInstance is the verdict as most callers want it. The error wraps
 // cloudprovider.InstanceNotFound exactly when the instance is gone.
-func (v verdict) found() (*api.Instance, error) {
-	if v.gone != "" {
-		return nil, fmt.Errorf("%s: %w", v.gone, cloudprovider.InstanceNotFound)
+func (v verdict) existingInstance() (*api.Instance, error) {
+	if v.goneReason != "" {
+		return nil, fmt.Errorf("%s: %w", v.goneReason, cloudprovider.InstanceNotFound)
 	}
-	return v.exists, v.err
+	return v.instance, v.err
 }
 
 // confirmation asks the cloud itself.
 type confirmation func(context.Context) verdict
 
-// judge is the verdict on the Node's instance, by its provider ID or else by
+// checkExistence is the verdict on the Node's instance, by its provider ID or else by
 // its name. What the inventory knows to exist costs no call.
-func (i *instances) judge(ctx context.Context, node *corev1.Node) verdict {
-	v, confirm := i.recall(ctx, node)
+func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) verdict {
+	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
 		return confirm(ctx)
 	}
 	return v
 }
 
-// remembered is the Node's instance by what the inventory can say alone; nil if
+// instanceFromInventory is the Node's instance by what the inventory can say alone; nil if
 // the cloud would have to confirm that it has ended.
-func (i *instances) remembered(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
-	v, _ := i.recall(ctx, node)
-	return v.exists, v.err
+func (i *instances) instanceFromInventory(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
+	v, _ := i.checkInventory(ctx, node)
+	return v.instance, v.err
 }
 
-// recall is what the inventory can say, or how to find out.
-func (i *instances) recall(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
+// checkInventory is what the inventory can say, or how to find out.
+func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
-		return i.recallNamed(ctx, node)
+		return i.checkInventoryByName(ctx, node)
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	if err != nil {
@@ -83,31 +83,31 @@ func (i *instances) recall(ctx context.Context, node *corev1.Node) (verdict, con
 	switch {
 	case err != nil && !client.IsNotFound(err):
 		return verdict{err: err}, nil
-	case err != nil || known == nil || notThat(id, known) != nil || ended(known.State):
-		return verdict{}, func(ctx context.Context) verdict { return i.ask(ctx, id) }
+	case err != nil || known == nil || checkAnswer(id, known) != nil || isEnded(known.State):
+		return verdict{}, func(ctx context.Context) verdict { return i.askCloud(ctx, id) }
 	}
-	return i.ifOurs(ctx, known), nil
+	return i.verdictIfOurs(ctx, known), nil
 }
 
-// ask has the cloud's fresh word about one instance.
-func (i *instances) ask(ctx context.Context, id string) verdict {
+// askCloud has the cloud's fresh word about one instance.
+func (i *instances) askCloud(ctx context.Context, id string) verdict {
 	instance, err := i.api.GetInstance(ctx, id)
 	if err != nil {
-		notFound, err := i.project.definiteNotFound(ctx, err)
+		notFound, err := i.project.isDefiniteNotFound(ctx, err)
 		if notFound {
-			return verdict{gone: "the cloud has no instance " + id}
+			return verdict{goneReason: "the cloud has no instance " + id}
 		}
 		return verdict{err: err}
 	}
-	if err := notThat(id, instance); err != nil {
+	if err := checkAnswer(id, instance); err != nil {
 		return verdict{err: err}
 	}
-	v := i.ifOurs(ctx, instance)
-	if v.exists != nil {
+	v := i.verdictIfOurs(ctx, instance)
+	if v.instance != nil {
 		i.inventory.NoteInstance(*instance)
 	}
-	if v.exists != nil && ended(instance.State) {
-		return verdict{gone: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
+	if v.instance != nil && isEnded(instance.State) {
+		return verdict{goneReason: fmt.Sprintf("instance %s (%s) is %s", id, instance.Name, instance.State)}
 	}
 	return v
 }
@@ -116,13 +116,13 @@ func (i *instances) ask(ctx context.Context, id string) verdict {
 // and the instance may be yet to come.
 var errNoSuchName = errors.New("no instance has that name")
 
-// recallNamed serves Nodes that have no provider ID yet.
-func (i *instances) recallNamed(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
+// checkInventoryByName serves Nodes that have no provider ID yet.
+func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	all, err := i.inventory.InstancesNamed(ctx, node.Name)
 	if err != nil {
 		return verdict{err: err}, nil
 	}
-	v, last := i.among(ctx, node.Name, all)
+	v, last := i.chooseByName(ctx, node.Name, all)
 	if last == nil {
 		return v, nil
 	}
@@ -133,37 +133,37 @@ func (i *instances) recallNamed(ctx context.Context, node *corev1.Node) (verdict
 		if err != nil {
 			return verdict{err: err}
 		}
-		v, last := i.among(ctx, node.Name, append(fresh, *last))
+		v, last := i.chooseByName(ctx, node.Name, append(fresh, *last))
 		switch {
 		case last == nil:
 			return v
-		case !outlived(node, last):
+		case !existedBeforeEnd(node, last):
 			// It is another's, and a list that does not show that one is stale.
 			return verdict{err: fmt.Errorf("%w but the ended %s, and the Node came after that: %q", errNoSuchName, last.ID, node.Name)}
 		}
-		return i.ask(ctx, last.ID)
+		return i.askCloud(ctx, last.ID)
 	}
 }
 
-// outlived tells whether the Node was there before its ended namesake's end,
+// existedBeforeEnd tells whether the Node was there before its ended namesake's end,
 // after which nothing of an instance changes. The API server cuts the time of a
 // creation to seconds.
-func outlived(node *corev1.Node, ended *api.Instance) bool {
+func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
 	return node.CreationTimestamp.Add(time.Second).Before(ended.UpdatedAt)
 }
 
-// among chooses from a list by name. Where all of that name have ended, there
+// chooseByName chooses from a list by name. Where all of that name have ended, there
 // is no verdict but the one that ended last.
-func (i *instances) among(ctx context.Context, name string, all []api.Instance) (v verdict, last *api.Instance) {
+func (i *instances) chooseByName(ctx context.Context, name string, all []api.Instance) (v verdict, last *api.Instance) {
 	var live, gone []api.Instance
 	for _, instance := range all {
 		if instance.Name != name {
 			continue
 		}
-		if err := i.mustBeOurs(ctx, &instance); err != nil {
+		if err := i.checkProject(ctx, &instance); err != nil {
 			return verdict{err: err}, nil
 		}
-		if ended(instance.State) {
+		if isEnded(instance.State) {
 			gone = append(gone, instance)
 		} else {
 			live = append(live, instance)
@@ -171,12 +171,12 @@ func (i *instances) among(ctx context.Context, name string, all []api.Instance) 
 	}
 	switch {
 	case len(live) == 1:
-		return verdict{exists: &live[0]}, nil
+		return verdict{instance: &live[0]}, nil
 	case len(live) > 1:
-		return verdict{err: newAmbiguous(name, live)}, nil
+		return verdict{err: newAmbiguousError(name, live)}, nil
 	case len(gone) == 0:
 		// A list of another project's instances is as empty as this one.
-		if err := i.project.check(ctx); err != nil {
+		if err := i.project.checkToken(ctx); err != nil {
 			return verdict{err: err}, nil
 		}
 		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, nil
@@ -185,32 +185,32 @@ func (i *instances) among(ctx context.Context, name string, all []api.Instance) 
 	return verdict{}, &ended
 }
 
-// notThat refuses an answer that is not about the instance that was asked for.
-func notThat(id string, instance *api.Instance) error {
+// checkAnswer refuses an answer that is not about the instance that was asked for.
+func checkAnswer(id string, instance *api.Instance) error {
 	if instance.ID != id || instance.State == "" {
 		return fmt.Errorf("the cloud was asked for instance %s and its answer is not that: id %q, state %q", id, instance.ID, instance.State)
 	}
 	return nil
 }
 
-func (i *instances) ifOurs(ctx context.Context, instance *api.Instance) verdict {
-	if err := i.mustBeOurs(ctx, instance); err != nil {
+func (i *instances) verdictIfOurs(ctx context.Context, instance *api.Instance) verdict {
+	if err := i.checkProject(ctx, instance); err != nil {
 		return verdict{err: err}
 	}
-	return verdict{exists: instance}
+	return verdict{instance: instance}
 }
 
-func (i *instances) mustBeOurs(ctx context.Context, instance *api.Instance) error {
-	ours, err := i.project.owns(ctx, instance.Project)
+func (i *instances) checkProject(ctx context.Context, instance *api.Instance) error {
+	ours, err := i.project.ownsProject(ctx, instance.Project)
 	if err == nil && !ours {
 		err = fmt.Errorf("%w: instance %s belongs to project %s, which is not ours", errWrongProject, instance.ID, instance.Project)
 	}
 	return err
 }
 
-// ended tells whether an instance is gone for a cluster. One that is still
+// isEnded tells whether an instance is gone for a cluster. One that is still
 // terminating is not: its pods may yet be shutting down.
-func ended(s api.InstanceState) bool { return s == api.InstanceTerminated }
+func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
 // ambiguousError is several instances of a Node's name.
 type ambiguousError struct {
@@ -218,7 +218,7 @@ type ambiguousError struct {
 	ids  []string // sorted
 }
 
-func newAmbiguous(name string, instances []api.Instance) *ambiguousError {
+func newAmbiguousError(name string, instances []api.Instance) *ambiguousError {
 	e := &ambiguousError{name: name}
 	for _, instance := range instances {
 		e.ids = append(e.ids, instance.ID)

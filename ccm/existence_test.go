@@ -297,7 +297,7 @@ func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder)
 		i.inventory = &known
 	}
 	recorder := record.NewFakeRecorder(20)
-	i.explain.use(recorder)
+	i.explain.setRecorder(recorder)
 	return f, i, recorder
 }
 

@@ -81,7 +81,7 @@ type cause struct {
 	detail string
 }
 
-type about struct {
+type objectTopic struct {
 	uid   types.UID
 	topic string
 }
@@ -90,17 +90,17 @@ type about struct {
 type explainer struct {
 	mu       sync.Mutex
 	recorder record.EventRecorder
-	// said are the causes told since the topic was last in order, each once, the
+	// reported are the causes told since the topic was last in order, each once, the
 	// one that was met last at the end.
-	said map[about][]cause
+	reported map[objectTopic][]cause
 }
 
-// maxSaid is how many causes of a topic are remembered.
-const maxSaid = 16
+// maxReportedCauses is how many causes of a topic are remembered.
+const maxReportedCauses = 16
 
-func newExplainer() *explainer { return &explainer{said: map[about][]cause{}} }
+func newExplainer() *explainer { return &explainer{reported: map[objectTopic][]cause{}} }
 
-func (e *explainer) use(r record.EventRecorder) {
+func (e *explainer) setRecorder(r record.EventRecorder) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.recorder = r
@@ -112,24 +112,24 @@ type object interface {
 	GetUID() types.UID
 }
 
-// warn tells of a cause, unless it was told and the topic not resolved since.
-func (e *explainer) warn(obj object, topic string, c cause, format string, args ...any) {
+// warnOnce tells of a cause, unless it was told and the topic not resolved since.
+func (e *explainer) warnOnce(obj object, topic string, c cause, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.recorder == nil {
 		return
 	}
-	key := about{obj.GetUID(), topic}
-	others := slices.DeleteFunc(slices.Clone(e.said[key]), func(told cause) bool { return told == c })
-	news := len(others) == len(e.said[key])
-	e.said[key] = append(others[max(0, len(others)+1-maxSaid):], c)
+	key := objectTopic{obj.GetUID(), topic}
+	others := slices.DeleteFunc(slices.Clone(e.reported[key]), func(told cause) bool { return told == c })
+	news := len(others) == len(e.reported[key])
+	e.reported[key] = append(others[max(0, len(others)+1-maxReportedCauses):], c)
 	if news {
 		e.recorder.Eventf(obj, corev1.EventTypeWarning, c.reason, format, args...)
 	}
 }
 
-// note tells of something that happened, once per call.
-func (e *explainer) note(obj object, reason, format string, args ...any) {
+// recordNormalEvent tells of something that happened, once per call.
+func (e *explainer) recordNormalEvent(obj object, reason, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.recorder != nil {
@@ -137,18 +137,18 @@ func (e *explainer) note(obj object, reason, format string, args ...any) {
 	}
 }
 
-// resolved says that all is well: should a cause come again, it is told again.
-func (e *explainer) resolved(obj object, topic string) {
+// markResolved says that all is well: should a cause come again, it is told again.
+func (e *explainer) markResolved(obj object, topic string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.said, about{obj.GetUID(), topic})
+	delete(e.reported, objectTopic{obj.GetUID(), topic})
 }
 
-// troubled tells whether a cause was told that is not resolved.
-func (e *explainer) troubled(obj object, topic string) bool {
+// hasUnresolved tells whether a cause was told that is not resolved.
+func (e *explainer) hasUnresolved(obj object, topic string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, said := e.said[about{obj.GetUID(), topic}]
+	_, said := e.reported[objectTopic{obj.GetUID(), topic}]
 	return said
 }
 
@@ -156,13 +156,13 @@ func (e *explainer) troubled(obj object, topic string) bool {
 func (e *explainer) isLastReason(obj object, topic, reason string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	said := e.said[about{obj.GetUID(), topic}]
+	said := e.reported[objectTopic{obj.GetUID(), topic}]
 	return len(said) > 0 && said[len(said)-1].reason == reason
 }
 
-// objectGone is the handler of an informer: it drops what is remembered of an
+// forgetObject is the handler of an informer: it drops what is remembered of an
 // object that was deleted.
-func (e *explainer) objectGone(obj any) {
+func (e *explainer) forgetObject(obj any) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
 	}
@@ -173,65 +173,65 @@ func (e *explainer) objectGone(obj any) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for key := range e.said {
+	for key := range e.reported {
 		if key.uid == gone.GetUID() {
-			delete(e.said, key)
+			delete(e.reported, key)
 		}
 	}
 }
 
-// node tells why a Node stays uninitialised, or, with nil, that the cause is
+// explainInitialization tells why a Node stays uninitialised, or, with nil, that the cause is
 // gone. Of a Node that is initialised there is little to tell, as the controller
 // asks again for its addresses every few minutes; but if the kubelet does not
 // agree with them they never come. Another error says nothing of that, either
 // way.
-func (e *explainer) node(node *corev1.Node, err error) {
+func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 	if err == nil {
-		e.resolved(node, topicInitialization)
+		e.markResolved(node, topicInitialization)
 		return
 	}
 	what := "Node stays uninitialized"
-	if !uninitialized(node) {
+	if !isUninitialized(node) {
 		var mismatch *nodeIPError
 		if !errors.As(err, &mismatch) {
 			return
 		}
 		what = "Node's addresses stay as they were"
 	}
-	e.explain(node, topicInitialization, what, err)
+	e.explainError(node, topicInitialization, what, err)
 }
 
-// explain tells of an error by its cause: what is not as it should be, why, and
+// explainError tells of an error by its cause: what is not as it should be, why, and
 // what to do about it.
-func (e *explainer) explain(obj object, topic, what string, err error) {
+func (e *explainer) explainError(obj object, topic, what string, err error) {
 	c := causeOf(err)
 	message := fmt.Sprintf("%s: %v", what, err)
 	if step := nextStep(c.reason); step != "" {
 		message += "; " + step
 	}
-	e.warn(obj, topic, c, "%s", message)
+	e.warnOnce(obj, topic, c, "%s", message)
 }
 
-// state tells of a Node whose instance is there and does not run, each time that
+// explainInstanceState tells of a Node whose instance is there and does not run, each time that
 // it ceases to.
-func (e *explainer) state(node *corev1.Node, instance *api.Instance) {
+func (e *explainer) explainInstanceState(node *corev1.Node, instance *api.Instance) {
 	switch instance.State {
 	case api.InstanceStopped:
-		e.warn(node, topicInstance, cause{reason: contract.ReasonInstanceStopped},
+		e.warnOnce(node, topicInstance, cause{reason: contract.ReasonInstanceStopped},
 			"Instance %s is stopped; %s", instance.ID, nextStep(contract.ReasonInstanceStopped))
 	case api.InstanceError:
 		why := "the cloud gives no reason"
 		if r := instance.StateReason; r != nil && *r != "" {
 			why = *r
 		}
-		e.warn(node, topicInstance, cause{contract.ReasonInstanceInError, why},
+		e.warnOnce(node, topicInstance, cause{contract.ReasonInstanceInError, why},
 			"Instance %s is in error: %s; %s", instance.ID, why, nextStep(contract.ReasonInstanceInError))
 	default:
-		e.resolved(node, topicInstance)
+		e.markResolved(node, topicInstance)
 	}
 }
 
-func uninitialized(node *corev1.Node) bool {
+func isUninitialized(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == cloudproviderapi.TaintExternalCloudProvider
 	})

@@ -23,12 +23,12 @@ import (
 
 // The exact reason of each error, however deep it is wrapped.
 func TestCauseOf(t *testing.T) {
-	_, ended := verdict{gone: "it ended"}.found()
+	_, ended := verdict{goneReason: "it ended"}.existingInstance()
 	_, foreign := parseProviderID("aws:///eu/i-1")
 	swapped := newProjectGuard(&fakeAPI{t: t, project: othersToken}, "lab")
-	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").definiteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
+	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").isDefiniteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
 	strange := changed(api.InstanceRunning, "i-1", "p-other")
-	ids := newAmbiguous("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
+	ids := newAmbiguousError("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
 	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
 	for name, tc := range map[string]struct {
 		err  error
@@ -40,9 +40,9 @@ func TestCauseOf(t *testing.T) {
 		"two of that name":                        {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},
 		"another cloud's provider ID":             {foreign, cause{"ForeignProviderID", "aws:///eu/i-1"}},
 		"a node IP that the instance lacks":       {nodeIP, cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
-		"a token of another project":              {swapped.check(t.Context()), cause{reason: "WrongProject"}},
+		"a token of another project":              {swapped.checkToken(t.Context()), cause{reason: "WrongProject"}},
 		"not found, in another project":           {otherProject, cause{reason: "WrongProject"}},
-		"an instance of another project":          {newInstances(&fakeAPI{t: t, project: ours}).mustBeOurs(t.Context(), &strange), cause{reason: "WrongProject"}},
+		"an instance of another project":          {newInstances(&fakeAPI{t: t, project: ours}).checkProject(t.Context(), &strange), cause{reason: "WrongProject"}},
 		"a route in the way":                      {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
 		"a route in the way that is out of sight": {problem(409, api.RouteConflict, ourProject), cause{reason: "RouteConflict"}},
 		"quota":                             {problem(409, api.QuotaExceeded, ourProject), cause{reason: "QuotaExceeded"}},
@@ -67,9 +67,9 @@ func TestCauseOf(t *testing.T) {
 func TestOneEventPerCauseNotPerRequest(t *testing.T) {
 	e := newExplainer()
 	recorder := record.NewFakeRecorder(9)
-	e.use(recorder)
+	e.setRecorder(recorder)
 	for n := range 5 {
-		e.node(node(""), &client.Error{Status: 429, Problem: api.Problem{Code: api.RateLimited, Detail: "too many calls", RequestID: fmt.Sprint(n)}})
+		e.explainInitialization(node(""), &client.Error{Status: 429, Problem: api.Problem{Code: api.RateLimited, Detail: "too many calls", RequestID: fmt.Sprint(n)}})
 	}
 	require.Len(t, recorder.Events, 1)
 	assert.Equal(t, "Warning CloudThrottled Node stays uninitialized: too many calls (rate-limited, request 0); "+nextStep("CloudThrottled"), <-recorder.Events)
@@ -80,32 +80,32 @@ func TestOneEventPerCauseNotPerRequest(t *testing.T) {
 func TestCausesThatTakeTurns(t *testing.T) {
 	e := newExplainer()
 	recorder := record.NewFakeRecorder(100)
-	e.use(recorder)
+	e.setRecorder(recorder)
 	waiting := node("")
 	storm := []error{problem(429, api.RateLimited, ourProject), problem(503, api.Internal, ourProject), errNoSuchName}
 	for range 5 {
 		for _, err := range storm {
-			e.node(waiting, err)
-			assert.True(t, e.troubled(waiting, topicInitialization))
+			e.explainInitialization(waiting, err)
+			assert.True(t, e.hasUnresolved(waiting, topicInitialization))
 			assert.True(t, e.isLastReason(waiting, topicInitialization, causeOf(err).reason))
 		}
 		assert.Len(t, recorder.Events, 3)
 	}
-	e.node(waiting, nil)
-	assert.False(t, e.troubled(waiting, topicInitialization))
+	e.explainInitialization(waiting, nil)
+	assert.False(t, e.hasUnresolved(waiting, topicInitialization))
 	assert.False(t, e.isLastReason(waiting, topicInitialization, contract.ReasonInstanceNotFound))
-	e.node(waiting, storm[0])
+	e.explainInitialization(waiting, storm[0])
 	assert.Len(t, recorder.Events, 4)
 }
 
 // What is remembered of a topic has an end, whatever the causes are.
 func TestManyCauses(t *testing.T) {
 	e := newExplainer()
-	e.use(record.NewFakeRecorder(1000))
+	e.setRecorder(record.NewFakeRecorder(1000))
 	for n := range 500 {
-		e.warn(node(""), topicInitialization, cause{reason: contract.ReasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
+		e.warnOnce(node(""), topicInitialization, cause{reason: contract.ReasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
 	}
-	assert.Len(t, e.said[about{"u1", topicInitialization}], maxSaid)
+	assert.Len(t, e.reported[objectTopic{"u1", topicInitialization}], maxReportedCauses)
 }
 
 // A kubelet's --node-ip that is wrong is told once, however often the cloud
@@ -113,25 +113,25 @@ func TestManyCauses(t *testing.T) {
 func TestAHiccupDoesNotResolveAMismatch(t *testing.T) {
 	e := newExplainer()
 	recorder := record.NewFakeRecorder(10)
-	e.use(recorder)
+	e.setRecorder(recorder)
 	initialised := node(byID)
 	for range 3 {
-		e.node(initialised, &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("no match")})
-		e.node(initialised, context.DeadlineExceeded)
-		assert.True(t, e.troubled(initialised, topicInitialization))
+		e.explainInitialization(initialised, &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("no match")})
+		e.explainInitialization(initialised, context.DeadlineExceeded)
+		assert.True(t, e.hasUnresolved(initialised, topicInitialization))
 	}
 	assert.Len(t, recorder.Events, 1)
-	e.node(initialised, nil)
-	assert.False(t, e.troubled(initialised, topicInitialization))
+	e.explainInitialization(initialised, nil)
+	assert.False(t, e.hasUnresolved(initialised, topicInitialization))
 }
 
 // Of a Node that is initialised, a cloud that is down is no news.
 func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
 	e := newExplainer()
-	e.use(record.NewFakeRecorder(0)) // It would block.
+	e.setRecorder(record.NewFakeRecorder(0)) // It would block.
 	initialised := node(byID)
-	e.node(initialised, errors.New("boom"))
-	assert.False(t, e.troubled(initialised, topicInitialization))
+	e.explainInitialization(initialised, errors.New("boom"))
+	assert.False(t, e.hasUnresolved(initialised, topicInitialization))
 }
 
 // Each reason has its next step, or is known to need none, and the Event has it.
@@ -158,7 +158,7 @@ func TestEachReasonHasANextStep(t *testing.T) {
 		assert.False(t, strings.HasSuffix(step, "."), reason)
 
 		e, recorder := newExplainer(), record.NewFakeRecorder(1)
-		e.use(recorder)
+		e.setRecorder(recorder)
 		require.Error(t, (&loadBalancers{explain: e}).reportOutcome(balancedService(), "It is not so", nil, newReasonError(reason, "why")))
 		want := "Warning " + reason + " It is not so: why"
 		if step != "" {

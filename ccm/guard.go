@@ -36,8 +36,8 @@ type massDeletion struct {
 	Hold time.Duration
 }
 
-// oneByOne is the least time between two held Nodes that are let go.
-const oneByOne = time.Second
+// releaseInterval is the least time between two held Nodes that are let go.
+const releaseInterval = time.Second
 
 // deletionGuard stands between the verdict "gone" and the controllers.
 type deletionGuard struct {
@@ -47,15 +47,15 @@ type deletionGuard struct {
 	nodes   corelisters.NodeLister // set before the controllers start
 
 	mu sync.Mutex
-	// gone are the Nodes that were let go, and when their instance was found
+	// letGo are the Nodes that were let go, and when their instance was found
 	// gone; for a window.
-	gone map[types.UID]time.Time
-	held map[types.UID]*heldNode
+	letGo map[types.UID]time.Time
+	held  map[types.UID]*heldNode
 	// active from when it trips until those gone and held are within the limits
 	// again. Those that are held then have their time all the same.
-	active   bool
-	trips    int
-	lastLeft time.Time
+	active      bool
+	trips       int
+	lastRelease time.Time
 }
 
 type heldNode struct {
@@ -66,28 +66,28 @@ type heldNode struct {
 func newDeletionGuard(limits massDeletion, clock clock.PassiveClock, explain *explainer) *deletionGuard {
 	return &deletionGuard{
 		limits: limits, clock: clock, explain: explain,
-		gone: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{},
+		letGo: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{},
 	}
 }
 
-// early is an error for a Node that is held and cannot be let go yet, so that
+// checkHeld is an error for a Node that is held and cannot be let go yet, so that
 // the cloud need not be asked.
-func (g *deletionGuard) early(node *corev1.Node) error {
+func (g *deletionGuard) checkHeld(node *corev1.Node) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.tidy()
+	now := g.dropExpired()
 	h := g.held[node.UID]
 	if h == nil {
 		return nil
 	}
 	h.asked = now
-	return g.wait(h, now)
+	return g.retryUntilDue(h, now)
 }
 
-// stillThat is an error when there is another Node of the name by now. Upstream goes
+// checkNotReplaced is an error when there is another Node of the name by now. Upstream goes
 // round with the Nodes that it saw at the begin, and deletes by name: on a busy machine
 // that can be the Node of a new instance, which has registered meanwhile.
-func (g *deletionGuard) stillThat(node *corev1.Node) error {
+func (g *deletionGuard) checkNotReplaced(node *corev1.Node) error {
 	if g.nodes == nil {
 		return nil
 	}
@@ -98,27 +98,27 @@ func (g *deletionGuard) stillThat(node *corev1.Node) error {
 	return nil
 }
 
-// admit lets a Node go whose instance was just now found gone, or holds it.
-func (g *deletionGuard) admit(node *corev1.Node, why string) error {
+// admitDeletion lets a Node go whose instance was just now found gone, or holds it.
+func (g *deletionGuard) admitDeletion(node *corev1.Node, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.tidy()
+	now := g.dropExpired()
 	if h := g.held[node.UID]; h != nil {
-		if err := g.wait(h, now); err != nil {
+		if err := g.retryUntilDue(h, now); err != nil {
 			return err
 		}
 		klog.InfoS("Letting go a node that the mass-deletion guard held; the cloud has said it again", "node", klog.KObj(node), "why", why, "heldFor", now.Sub(h.since))
-		g.leave(node.UID)
-		g.lastLeft, g.gone[node.UID] = now, now
+		g.releaseNode(node.UID)
+		g.lastRelease, g.letGo[node.UID] = now, now
 		return nil
 	}
-	if _, again := g.gone[node.UID]; again {
+	if _, again := g.letGo[node.UID]; again {
 		return nil // It was let go, and its Node is yet to be deleted.
 	}
 	if !g.active {
-		count, known := len(g.gone)+len(g.held)+1, g.known(node.UID)
-		if g.within(count, known) {
-			g.gone[node.UID] = now
+		count, known := len(g.letGo)+len(g.held)+1, g.countNodes(node.UID)
+		if g.isWithinLimits(count, known) {
+			g.letGo[node.UID] = now
 			return nil
 		}
 		g.active = true
@@ -129,65 +129,65 @@ func (g *deletionGuard) admit(node *corev1.Node, why string) error {
 	}
 	h := &heldNode{node: node, since: now, asked: now}
 	g.held[node.UID] = h
-	err := g.wait(h, now)
-	g.explain.warn(node, topicExistence, cause{reason: contract.ReasonMassDeletionHeld},
-		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.gone)+len(g.held), g.limits.Window, nextStep(contract.ReasonMassDeletionHeld))
+	err := g.retryUntilDue(h, now)
+	g.explain.warnOnce(node, topicExistence, cause{reason: contract.ReasonMassDeletionHeld},
+		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.letGo)+len(g.held), g.limits.Window, nextStep(contract.ReasonMassDeletionHeld))
 	return err
 }
 
-// exists takes in that a Node's instance is there.
-func (g *deletionGuard) exists(node *corev1.Node) {
+// recordExists takes in that a Node's instance is there.
+func (g *deletionGuard) recordExists(node *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
-	delete(g.gone, node.UID)
+	g.dropExpired()
+	delete(g.letGo, node.UID)
 	if g.held[node.UID] != nil {
 		klog.InfoS("The instance of a held node is there after all; the node stays", "node", klog.KObj(node))
-		g.leave(node.UID)
+		g.releaseNode(node.UID)
 	}
 }
 
-// state is for the metrics.
-func (g *deletionGuard) state() (active bool, held int) {
+// activeAndHeld is for the metrics.
+func (g *deletionGuard) activeAndHeld() (active bool, held int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.dropExpired()
 	return g.active, len(g.held)
 }
 
-// wait is an api.RetryError until a held Node's time has come.
-func (g *deletionGuard) wait(h *heldNode, now time.Time) error {
+// retryUntilDue is an api.RetryError until a held Node's time has come.
+func (g *deletionGuard) retryUntilDue(h *heldNode, now time.Time) error {
 	next := h.since.Add(g.limits.Hold)
-	if slow := g.lastLeft.Add(oneByOne); slow.After(next) {
+	if slow := g.lastRelease.Add(releaseInterval); slow.After(next) {
 		next = slow
 	}
 	if !next.After(now) {
 		return nil
 	}
 	return cloudproviderapi.NewRetryError(fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: this node is kept for now, and asked about again",
-		len(g.gone)+len(g.held)-1, g.limits.Window), next.Sub(now))
+		len(g.letGo)+len(g.held)-1, g.limits.Window), next.Sub(now))
 }
 
-func (g *deletionGuard) leave(uid types.UID) {
-	g.explain.resolved(g.held[uid].node, topicExistence)
+func (g *deletionGuard) releaseNode(uid types.UID) {
+	g.explain.markResolved(g.held[uid].node, topicExistence)
 	delete(g.held, uid)
 }
 
-// within tells whether so many of the known Nodes may end within a window.
-func (g *deletionGuard) within(count, known int) bool {
+// isWithinLimits tells whether so many of the known Nodes may end within a window.
+func (g *deletionGuard) isWithinLimits(count, known int) bool {
 	return count <= g.limits.Minimum || float64(count) <= g.limits.Share*float64(known)
 }
 
-// known is how many Nodes there are, with those that went within the window,
+// countNodes is how many Nodes there are, with those that went within the window,
 // are held, or are asked about: a cluster that shrinks must not trip sooner.
-func (g *deletionGuard) known(asked ...types.UID) int {
+func (g *deletionGuard) countNodes(asked ...types.UID) int {
 	all, err := g.nodes.List(labels.Everything())
 	if err != nil {
 		return 0 // A lister that reads memory gives no error.
 	}
-	n := len(asked) + len(g.gone) + len(g.held)
+	n := len(asked) + len(g.letGo) + len(g.held)
 	for _, node := range all {
-		_, went := g.gone[node.UID]
+		_, went := g.letGo[node.UID]
 		if !went && g.held[node.UID] == nil && !slices.Contains(asked, node.UID) {
 			n++
 		}
@@ -195,23 +195,23 @@ func (g *deletionGuard) known(asked ...types.UID) int {
 	return n
 }
 
-// tidy drops what is over. A held Node that nobody asks about any more is Ready
+// dropExpired drops what is over. A held Node that nobody asks about any more is Ready
 // again, or deleted by somebody else: upstream asks about the others every few
 // seconds.
-func (g *deletionGuard) tidy() (now time.Time) {
+func (g *deletionGuard) dropExpired() (now time.Time) {
 	now = g.clock.Now()
 	for uid, h := range g.held {
 		if now.Sub(h.asked) > g.limits.Hold+g.limits.Window {
-			g.leave(uid)
+			g.releaseNode(uid)
 		}
 	}
-	for uid, at := range g.gone {
+	for uid, at := range g.letGo {
 		if now.Sub(at) >= g.limits.Window {
-			delete(g.gone, uid)
+			delete(g.letGo, uid)
 		}
 	}
 	// A mass of Nodes that are held keeps it active until they have gone, slowly.
-	if count := len(g.gone) + len(g.held); g.active && g.within(count, g.known()) {
+	if count := len(g.letGo) + len(g.held); g.active && g.isWithinLimits(count, g.countNodes()) {
 		g.active = false
 		klog.InfoS("Mass-deletion guard: no more instances than usual are gone; nodes go at once again", "found", count, "held", len(g.held), "window", g.limits.Window)
 	}

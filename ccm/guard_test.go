@@ -59,7 +59,7 @@ func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 		i.ID = id
 		return &i, nil
 	}})
-	h.i.explain.use(h.said)
+	h.i.explain.setRecorder(h.said)
 	h.i.guard = newDeletionGuard(oneThird, h.clock, h.i.explain)
 	h.i.guard.nodes = corelisters.NewNodeLister(h.nodes)
 	for n := range size {
@@ -94,7 +94,7 @@ func (h *herd) all() []*corev1.Node {
 func (h *herd) round() (went, asked int) {
 	h.asked = nil
 	for _, n := range h.all() {
-		if ended, err := h.i.gone(context.Background(), n); ended && assert.NoError(h.t, err) {
+		if ended, err := h.i.mayDeleteNode(context.Background(), n); ended && assert.NoError(h.t, err) {
 			require.NoError(h.t, h.nodes.Delete(n))
 			went++
 		}
@@ -122,7 +122,7 @@ func TestReplacedNodeStays(t *testing.T) {
 
 // requireState: whether the guard is active, and how many it holds.
 func (h *herd) requireState(active bool, held int) {
-	a, n := h.i.guard.state()
+	a, n := h.i.guard.activeAndHeld()
 	require.Equal(h.t, active, a, "active")
 	require.Equal(h.t, held, n, "held")
 }
@@ -260,7 +260,7 @@ func TestOrdinaryChurnEndsTheGuard(t *testing.T) {
 		}
 		before := len(h.all())
 		h.round()
-		_, held := h.i.guard.state()
+		_, held := h.i.guard.activeAndHeld()
 		require.LessOrEqual(t, held, 71, "%v", since)
 		if since < 7*time.Minute { // Seventy that were held go one a look, which is every 5 s.
 			continue
@@ -269,7 +269,7 @@ func TestOrdinaryChurnEndsTheGuard(t *testing.T) {
 		if more {
 			require.Len(t, h.all(), before-1, "at once, after %v", since)
 		}
-		require.LessOrEqual(t, len(h.i.guard.gone), 1, "%v", since)
+		require.LessOrEqual(t, len(h.i.guard.letGo), 1, "%v", since)
 	}
 	assert.Equal(t, 530, next)
 	assert.Len(t, h.all(), 470)
@@ -348,7 +348,7 @@ func TestManyAskAtOnce(t *testing.T) {
 	for _, n := range h.all() {
 		for range 3 {
 			all.Go(func() {
-				if ended, err := h.i.gone(context.Background(), n); ended && assert.NoError(t, err) {
+				if ended, err := h.i.mayDeleteNode(context.Background(), n); ended && assert.NoError(t, err) {
 					mu.Lock()
 					defer mu.Unlock()
 					went[n.UID] = true
@@ -375,7 +375,7 @@ func TestGuardProperties(t *testing.T) {
 		ask := func(n *corev1.Node) {
 			now := h.clock.Now()
 			_, held := h.i.guard.held[n.UID]
-			ended, err := h.i.gone(context.Background(), n)
+			ended, err := h.i.mayDeleteNode(context.Background(), n)
 			there := !h.ended[string(n.UID)]
 			require.False(rt, there && ended, "%s is there", n.UID)
 			if there {
@@ -398,7 +398,7 @@ func TestGuardProperties(t *testing.T) {
 			}
 			require.GreaterOrEqual(rt, now.Sub(firstFound[n.UID]), limits.Hold)
 			if len(slow) > 0 {
-				require.GreaterOrEqual(rt, now.Sub(slow[len(slow)-1]), oneByOne)
+				require.GreaterOrEqual(rt, now.Sub(slow[len(slow)-1]), releaseInterval)
 			}
 			slow = append(slow, now)
 		}

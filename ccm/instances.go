@@ -45,50 +45,50 @@ var _ cloudprovider.InstancesV2 = (*instances)(nil)
 // stopped instance exists. For a Node without a provider ID, a list without its
 // name says nothing: only the sight of its ended instance does.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
-	gone, err := i.gone(calls.For(ctx, calls.CloudNodeLifecycle), node)
+	gone, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
 		return false, fmt.Errorf("does the instance of node %s exist: %w", node.Name, err)
 	}
 	return !gone, nil
 }
 
-// gone tells whether the Node may be deleted: its instance is gone for certain
+// mayDeleteNode tells whether the Node may be deleted: its instance is gone for certain
 // and the mass-deletion guard lets it go. An error, perhaps an api.RetryError that
 // says when to ask again, leaves the Node where it is.
-func (i *instances) gone(ctx context.Context, node *corev1.Node) (bool, error) {
-	v, confirm := i.recall(ctx, node)
+func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
+	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
-		if err := i.guard.early(node); err != nil {
+		if err := i.guard.checkHeld(node); err != nil {
 			return false, err
 		}
 		v = confirm(ctx)
 	}
-	if v.exists != nil {
-		i.seen(node, v.exists)
+	if v.instance != nil {
+		i.recordExists(node, v.instance)
 		return false, nil
 	}
-	if v.gone == "" {
+	if v.goneReason == "" {
 		return false, v.err
 	}
-	if err := i.guard.stillThat(node); err != nil {
+	if err := i.guard.checkNotReplaced(node); err != nil {
 		return false, err
 	}
-	if err := i.guard.admit(node, v.gone); err != nil {
+	if err := i.guard.admitDeletion(node, v.goneReason); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// seen takes in that a Node's instance exists.
-func (i *instances) seen(node *corev1.Node, instance *api.Instance) {
-	i.guard.exists(node)
-	i.explain.state(node, instance)
+// recordExists takes in that a Node's instance exists.
+func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
+	i.guard.recordExists(node)
+	i.explain.explainInstanceState(node, instance)
 }
 
 // InstanceShutdown is true for an instance that is stopped; one that is still
 // stopping may yet serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
-	instance, err := i.judge(calls.For(ctx, calls.CloudNodeLifecycle), node).found()
+	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node).existingInstance()
 	if err != nil {
 		return false, fmt.Errorf("is the instance of node %s shut down: %w", node.Name, err)
 	}
@@ -98,28 +98,28 @@ func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bo
 // InstanceMetadata is what the node controller writes on the Node. An error
 // leaves the Node tainted, to be tried again.
 func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	metadata, err := i.metadata(calls.For(ctx, calls.CloudNode), node)
-	i.explain.node(node, err)
+	metadata, err := i.buildMetadata(calls.For(ctx, calls.CloudNode), node)
+	i.explain.explainInitialization(node, err)
 	if err != nil {
 		return nil, fmt.Errorf("metadata of node %s: %w", node.Name, err)
 	}
 	return metadata, nil
 }
 
-func (i *instances) metadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	instance, err := i.judge(ctx, node).found()
+func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
+	instance, err := i.checkExistence(ctx, node).existingInstance()
 	if err != nil {
 		return nil, err
 	}
-	i.seen(node, instance)
+	i.recordExists(node, instance)
 	addresses := nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given: a Node would lose its address, or never
 	// get its zone, by an answer with a hole in it.
-	if instance.Type == "" || instance.Zone == "" || instance.Region == "" || !slices.ContainsFunc(addresses, internal) {
+	if instance.Type == "" || instance.Zone == "" || instance.Region == "" || !slices.ContainsFunc(addresses, isInternalAddress) {
 		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region or internal address: type %q, zone %q, region %q, addresses %v",
 			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
 	}
-	if err := agreesWithKubelet(node, instance.ID, addresses); err != nil {
+	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
 		return nil, err
 	}
 	return &cloudprovider.InstanceMetadata{
@@ -150,7 +150,7 @@ func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress
 	}
 	rank := func(a corev1.NodeAddress) int {
 		r := 0
-		if !internal(a) {
+		if !isInternalAddress(a) {
 			r += 2
 		}
 		if netip.MustParseAddr(a.Address).Is6() {
@@ -162,12 +162,12 @@ func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress
 	return append([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}, ips...)
 }
 
-func internal(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }
+func isInternalAddress(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }
 
-// agreesWithKubelet is upstream's own check, made beforehand: a kubelet's
+// checkKubeletNodeIP is upstream's own check, made beforehand: a kubelet's
 // --node-ip that is not among the instance's addresses keeps the Node tainted,
 // which upstream only logs.
-func agreesWithKubelet(node *corev1.Node, instanceID string, addresses []corev1.NodeAddress) error {
+func checkKubeletNodeIP(node *corev1.Node, instanceID string, addresses []corev1.NodeAddress) error {
 	provided, given := node.Annotations[cloudproviderapi.AnnotationAlphaProvidedIPAddr]
 	if !given {
 		return nil

@@ -47,7 +47,7 @@ func TestLookupByNameAsksForTheName(t *testing.T) {
 		assert.Equal(t, client.InstanceFilter{Name: "node-1"}, f)
 		return []api.Instance{instance(api.InstanceRunning)}, nil
 	}})
-	found, err := i.judge(t.Context(), node("")).found()
+	found, err := i.checkExistence(t.Context(), node("")).existingInstance()
 	require.NoError(t, err)
 	assert.Equal(t, "i-1", found.ID)
 }
@@ -142,7 +142,7 @@ func TestProvidedNodeIP(t *testing.T) {
 				i.Addresses = append(i.Addresses, api.Address{Type: api.AddressInternal, IP: "fd00::1"})
 			})})
 			recorder := record.NewFakeRecorder(9)
-			i.explain.use(recorder)
+			i.explain.setRecorder(recorder)
 			for _, tainted := range []bool{true, false} {
 				n := node(byID)
 				n.UID = types.UID(fmt.Sprint(tainted))
@@ -177,7 +177,7 @@ func TestNodeEvents(t *testing.T) {
 	var list []api.Instance
 	var listErr error
 	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return list, listErr }})
-	i.explain.use(recorder)
+	i.explain.setRecorder(recorder)
 	ask := func() { _, _ = i.InstanceMetadata(t.Context(), node("")) }
 
 	ask()
@@ -212,7 +212,7 @@ func TestInstanceInError(t *testing.T) {
 	current.StateReason = &why
 	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return &current, nil }})
 	recorder := record.NewFakeRecorder(9)
-	i.explain.use(recorder)
+	i.explain.setRecorder(recorder)
 	ask := func() {
 		there, err := i.InstanceExists(t.Context(), node(byID))
 		require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestTagsThatCanBeNoLabels(t *testing.T) {
 	got.Tags = api.Tags{"a b": "x", "ok": "1", "dots": "...", "long": strings.Repeat("x", 70)}
 	i := newInstances(&fakeAPI{t: t})
 	recorder := record.NewFakeRecorder(9)
-	i.explain.use(recorder)
+	i.explain.setRecorder(recorder)
 	ask := func(prefix string) map[string]string {
 		i.labels = nodeLabels{Tags: []string{"ok", "long", "dots", "a b"}, Prefix: prefix}
 		return i.additionalLabels(node(byID), &got)
@@ -257,7 +257,7 @@ func TestTagsThatCanBeNoLabels(t *testing.T) {
 	assert.Contains(t, <-recorder.Events, "a namespace of Kubernetes")
 	got.Tags = nil
 	assert.Nil(t, ask("example.org/"))
-	assert.False(t, i.explain.troubled(node(byID), topicLabels))
+	assert.False(t, i.explain.hasUnresolved(node(byID), topicLabels))
 }
 
 // Whatever a tag holds, what comes of it is a valid label or nothing.

@@ -49,11 +49,11 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 		labels[key] = fit
 	}
 	if len(skipped) == 0 {
-		i.explain.resolved(node, topicLabels)
+		i.explain.markResolved(node, topicLabels)
 	} else {
 		slices.Sort(skipped)
 		why := strings.Join(skipped, "; ")
-		i.explain.warn(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
+		i.explain.warnOnce(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
 			"Not all tags of instance %s can be labels of the Node: %s; %s", instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
 	}
 	if len(labels) == 0 {

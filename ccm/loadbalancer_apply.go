@@ -30,7 +30,7 @@ func (l *loadBalancers) applySteps(
 		}
 		l.rememberBalancer(*have)
 		if _, replaces := step.(replaceStep); replaces {
-			l.explain.note(svc, contract.ReasonLoadBalancerReplaced,
+			l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerReplaced,
 				"Some of what the Service asks for is final in the cloud: %s", step)
 		}
 	}
@@ -47,7 +47,7 @@ func (l *loadBalancers) applyWithFallbacks(
 	if have == nil && want.ipv6 == ipv6Preferred && isIPFamilyRefusal(refusal) {
 		want.ipv6 = ipv6NotWanted
 		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
-			l.explain.note(svc, contract.ReasonIPv4Only,
+			l.explain.recordNormalEvent(svc, contract.ReasonIPv4Only,
 				"The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", refusal)
 		}
 	}
@@ -103,7 +103,7 @@ func (l *loadBalancers) explainRefusal(
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
 		return &reasonError{contract.ReasonInvalidService, err}
 	case client.IsNotFound(err):
-		if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+		if gone, doubt := l.project.isDefiniteNotFound(ctx, err); !gone {
 			return doubt
 		}
 		return pendingError(fmt.Sprintf("it is gone meanwhile; looking again: %v", err))
@@ -146,7 +146,7 @@ func (l *loadBalancers) deleteBalancer(
 		l.rememberBalancer(*deleted)
 		return false, nil
 	}
-	if wasGone, err = l.project.definiteNotFound(ctx, err); wasGone {
+	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
 		return true, nil
 	}
 	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)

@@ -96,7 +96,7 @@ func (f *fakeBalancers) ListAddresses(context.Context, client.AddressFilter) ([]
 func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	f.events = record.NewFakeRecorder(100)
 	explain := newExplainer()
-	explain.use(f.events)
+	explain.setRecorder(f.events)
 	return &loadBalancers{api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain}
 }
 

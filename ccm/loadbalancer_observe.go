@@ -113,14 +113,14 @@ func (l *loadBalancers) findBalancers(
 func (l *loadBalancers) findBalancersByID(
 	ctx context.Context, cluster string, svc *corev1.Service,
 ) ([]api.LoadBalancer, error) {
-	if err := l.project.check(ctx); err != nil || l.inventory == nil {
+	if err := l.project.checkToken(ctx); err != nil || l.inventory == nil {
 		return nil, err
 	}
 	var found []api.LoadBalancer
 	for _, known := range l.inventory.LoadBalancersOf(string(svc.UID)) {
 		lb, err := l.api.GetLoadBalancer(ctx, known.ID)
 		if err != nil {
-			if gone, doubt := l.project.definiteNotFound(ctx, err); !gone {
+			if gone, doubt := l.project.isDefiniteNotFound(ctx, err); !gone {
 				return nil, fmt.Errorf("looking for load balancer %s of service %s/%s: %w",
 					known.ID, svc.Namespace, svc.Name, doubt)
 			}
@@ -193,7 +193,7 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 		i = slices.IndexFunc(reserved, func(a api.ReservedAddress) bool { return a.ID == want.address.nameOrID })
 	}
 	if i < 0 {
-		if err := l.project.check(ctx); err != nil {
+		if err := l.project.checkToken(ctx); err != nil {
 			return err
 		}
 		return newReasonError(contract.ReasonAddressNotAvailable,

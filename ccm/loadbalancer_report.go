@@ -72,12 +72,12 @@ func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *a
 	}
 	if err != nil {
 		l.records.update(svc.UID, func(r *balancerRecord) { r.pendingSince = time.Time{} })
-		l.explain.explain(svc, topicLoadBalancer, summary, err)
+		l.explain.explainError(svc, topicLoadBalancer, summary, err)
 		return honorRetryAfter(err)
 	}
 	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt, r.pendingSince = time.Time{}, time.Time{} })
 	if lb == nil || lb.State == api.LoadBalancerActive {
-		l.explain.resolved(svc, topicLoadBalancer)
+		l.explain.markResolved(svc, topicLoadBalancer)
 		l.reportServing(svc, lb)
 	}
 	return nil
@@ -86,11 +86,11 @@ func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *a
 // reportServing explains why a balancer that is active refuses clients, if it does.
 func (l *loadBalancers) reportServing(svc *corev1.Service, lb *api.LoadBalancer) {
 	if lb == nil || lb.StateReason == nil || *lb.StateReason == "" {
-		l.explain.resolved(svc, topicServing)
+		l.explain.markResolved(svc, topicServing)
 		return
 	}
 	summary := fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID)
-	l.explain.explain(svc, topicServing, summary,
+	l.explain.explainError(svc, topicServing, summary,
 		newReasonError(contract.ReasonLoadBalancerDegraded, "%s", *lb.StateReason))
 }
 

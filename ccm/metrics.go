@@ -35,7 +35,7 @@ func init() {
 
 func guardState() (active bool, held int) {
 	if g := guardInUse.Load(); g != nil {
-		return g.state()
+		return g.activeAndHeld()
 	}
 	return false, 0
 }

@@ -81,8 +81,8 @@ func newNodeWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedIn
 		kube:          kube,
 		inventory:     c.inventory,
 		explain:       c.explain,
-		mayDeleteNode: c.instances.gone,
-		findInstance:  c.instances.remembered,
+		mayDeleteNode: c.instances.mayDeleteNode,
+		findInstance:  c.instances.instanceFromInventory,
 		queue:         newKeyQueue("cloud_watch_nodes"),
 		prompts:       map[types.UID]prompt{},
 	}
@@ -199,7 +199,7 @@ func (w *nodeWatch) enqueueWaitingNodes(context.Context) {
 // awaitsRetry tells whether upstream tried to initialise the Node and failed, so that its
 // next try may be far away.
 func (w *nodeWatch) awaitsRetry(node *corev1.Node) bool {
-	return uninitialized(node) && w.explain.troubled(node, topicInitialization)
+	return isUninitialized(node) && w.explain.hasUnresolved(node, topicInitialization)
 }
 
 // syncNode compares one Node with its instance.
@@ -223,10 +223,10 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("looking at instance %s of node %s: %w", id, name, err)
 	}
-	if instance == nil || ended(instance.State) {
+	if instance == nil || isEnded(instance.State) {
 		return w.deleteNodeIfGone(ctx, node, id, instance)
 	}
-	w.explain.state(node, instance)
+	w.explain.explainInstanceState(node, instance)
 	return w.promptNode(ctx, node)
 }
 
@@ -256,7 +256,7 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id 
 		return fmt.Errorf("deleting node %s, whose instance %s %s: %w", node.Name, id, why, err)
 	}
 	nodesRemoved.Inc()
-	w.explain.note(node, contract.ReasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
+	w.explain.recordNormalEvent(node, contract.ReasonNodeRemoved, "Node is removed: its instance %s %s", id, why)
 	return nil
 }
 

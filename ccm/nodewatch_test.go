@@ -160,7 +160,7 @@ func TestWatchPrompts(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
-				w.explain.warn(tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+				w.explain.warnOnce(tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 				require.Len(t, w.events(), 1)
 			}
 			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
@@ -196,7 +196,7 @@ func TestWatchPromptMissed(t *testing.T) {
 			waiting := node("")
 			w := newWatchWorld(t, waiting)
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+			w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
 			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
 			assert.Len(t, w.writes(), 1)
@@ -213,7 +213,7 @@ func TestWatchPromptsEverMoreRarely(t *testing.T) {
 		stuck := node("")
 		w := newWatchWorld(t, stuck)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.explain.warn(stuck, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+		w.explain.warnOnce(stuck, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 		// every is how long until the next prompt, by looks each second.
 		every := func() time.Duration {
 			began := time.Now()
@@ -246,7 +246,7 @@ func TestWatchPromptsAfterTrouble(t *testing.T) {
 		w := newWatchWorld(t, waiting)
 		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
 		w.run()
-		w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonCloudUnavailable}, "503")
+		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonCloudUnavailable}, "503")
 		passes(10 * time.Minute)
 		assert.Empty(t, w.writes(), "no verdict, no prompt")
 		w.cloud.mu.Lock()
@@ -264,7 +264,7 @@ func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
 		waiting := node("")
 		w := newWatchWorld(t, waiting)
 		w.run()
-		w.explain.warn(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 		w.cloud.mu.Lock()
 		w.cloud.named = 0
 		w.cloud.mu.Unlock()

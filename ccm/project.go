@@ -27,40 +27,40 @@ type projectGuard struct {
 	// changed.
 	token func() string
 
-	asking singleflight.Group
-	mu     sync.Mutex
-	id     string // our project's, once the cloud has said that the token is its
-	of     string // that token
+	asking       singleflight.Group
+	mu           sync.Mutex
+	projectID    string // our project's, once the cloud has said that the token is its
+	projectToken string // that token
 }
 
 func newProjectGuard(api projectAPI, want string) *projectGuard {
 	return &projectGuard{api: api, want: want, token: func() string { return "" }}
 }
 
-// check is an error unless the token belongs to our project. The cloud is asked
+// checkToken is an error unless the token belongs to our project. The cloud is asked
 // once for each token.
-func (g *projectGuard) check(ctx context.Context) error {
-	_, err := g.resolve(ctx)
+func (g *projectGuard) checkToken(ctx context.Context) error {
+	_, err := g.resolveProjectID(ctx)
 	return err
 }
 
-// resolve is our project's ID, if the token that is in use belongs to it.
-func (g *projectGuard) resolve(ctx context.Context) (string, error) {
+// resolveProjectID is our project's ID, if the token that is in use belongs to it.
+func (g *projectGuard) resolveProjectID(ctx context.Context) (string, error) {
 	token := g.token()
 	g.mu.Lock()
-	id, of := g.id, g.of
+	id, of := g.projectID, g.projectToken
 	g.mu.Unlock()
 	if id != "" && of == token {
 		return id, nil
 	}
-	asked, err, _ := g.asking.Do(token, func() (any, error) { return g.ask(ctx, token) })
+	asked, err, _ := g.asking.Do(token, func() (any, error) { return g.askProject(ctx, token) })
 	if err != nil {
 		return "", err
 	}
 	return asked.(string), nil
 }
 
-func (g *projectGuard) ask(ctx context.Context, token string) (string, error) {
+func (g *projectGuard) askProject(ctx context.Context, token string) (string, error) {
 	p, err := g.api.Project(ctx)
 	if err != nil {
 		return "", fmt.Errorf("asking the cloud for our project: %w", err)
@@ -73,27 +73,27 @@ func (g *projectGuard) ask(ctx context.Context, token string) (string, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.id, g.of = p.ID, token
+	g.projectID, g.projectToken = p.ID, token
 	return p.ID, nil
 }
 
-// owns tells whether an answer that names this project (by ID) is ours.
-func (g *projectGuard) owns(ctx context.Context, projectID string) (bool, error) {
-	id, err := g.resolve(ctx)
+// ownsProject tells whether an answer that names this project (by ID) is ours.
+func (g *projectGuard) ownsProject(ctx context.Context, projectID string) (bool, error) {
+	id, err := g.resolveProjectID(ctx)
 	if err != nil {
 		return false, err
 	}
 	return projectID == id, nil
 }
 
-// definiteNotFound tells whether err is the cloud's own word, for our project,
+// isDefiniteNotFound tells whether err is the cloud's own word, for our project,
 // that the resource does not exist. A non-nil error means that there is no
 // definite answer.
-func (g *projectGuard) definiteNotFound(ctx context.Context, err error) (bool, error) {
+func (g *projectGuard) isDefiniteNotFound(ctx context.Context, err error) (bool, error) {
 	if !client.IsNotFound(err) {
 		return false, err
 	}
-	ours, perr := g.owns(ctx, client.ProjectOf(err))
+	ours, perr := g.ownsProject(ctx, client.ProjectOf(err))
 	if perr != nil {
 		return false, perr
 	}

@@ -36,32 +36,32 @@ func newSwapped(t *testing.T) *swapped {
 func TestTokenSwappedToAnotherProject(t *testing.T) {
 	s := newSwapped(t)
 	notFound := problem(http.StatusNotFound, api.NotFound, "p-lab")
-	gone, err := s.guard.definiteNotFound(t.Context(), notFound)
+	gone, err := s.guard.isDefiniteNotFound(t.Context(), notFound)
 	require.NoError(t, err)
 	assert.True(t, gone)
-	require.NoError(t, s.guard.check(t.Context()))
+	require.NoError(t, s.guard.checkToken(t.Context()))
 	assert.Equal(t, 1, s.asked, "once for a token")
 
 	s.token, s.project = "b", "other"
 	for range 2 {
 		// Even one that names our project: whoever answers is not believed.
-		gone, err = s.guard.definiteNotFound(t.Context(), notFound)
+		gone, err = s.guard.isDefiniteNotFound(t.Context(), notFound)
 		require.ErrorContains(t, err, `the cloud token belongs to project other (p-other), but this CCM is configured for "lab"`)
 		assert.False(t, gone)
 	}
-	require.ErrorContains(t, s.guard.check(t.Context()), "belongs to project other", "no list is believed")
+	require.ErrorContains(t, s.guard.checkToken(t.Context()), "belongs to project other", "no list is believed")
 	assert.Equal(t, 4, s.asked, "again and again, for as long as it is not ours")
 
 	s.token, s.project = "a", "lab"
-	require.NoError(t, s.guard.check(t.Context()))
+	require.NoError(t, s.guard.checkToken(t.Context()))
 }
 
 func TestTokenSwappedWithinTheProject(t *testing.T) {
 	s := newSwapped(t)
-	require.NoError(t, s.guard.check(t.Context()))
+	require.NoError(t, s.guard.checkToken(t.Context()))
 	s.token = "b"
 	for range 3 {
-		ours, err := s.guard.owns(t.Context(), "p-lab")
+		ours, err := s.guard.ownsProject(t.Context(), "p-lab")
 		require.NoError(t, err)
 		assert.True(t, ours)
 	}
@@ -70,9 +70,9 @@ func TestTokenSwappedWithinTheProject(t *testing.T) {
 
 func TestTokenSwappedToOneThatNobodyAnswersFor(t *testing.T) {
 	s := newSwapped(t)
-	require.NoError(t, s.guard.check(t.Context()))
+	require.NoError(t, s.guard.checkToken(t.Context()))
 	s.token, s.project = "b", ""
-	gone, err := s.guard.definiteNotFound(t.Context(), problem(http.StatusNotFound, api.NotFound, "p-lab"))
+	gone, err := s.guard.isDefiniteNotFound(t.Context(), problem(http.StatusNotFound, api.NotFound, "p-lab"))
 	require.ErrorContains(t, err, "asking the cloud for our project: no answer")
 	assert.False(t, gone)
 }
@@ -88,8 +88,8 @@ func TestTokenSwappedWhileTheCloudIsAsked(t *testing.T) {
 		}
 		return p, err
 	}
-	require.ErrorContains(t, s.guard.check(t.Context()), "was changed while the cloud was asked")
-	require.NoError(t, s.guard.check(t.Context()))
+	require.ErrorContains(t, s.guard.checkToken(t.Context()), "was changed while the cloud was asked")
+	require.NoError(t, s.guard.checkToken(t.Context()))
 	assert.Equal(t, 2, s.asked)
 }
 
@@ -100,7 +100,7 @@ func TestOneQuestionForAllWorkers(t *testing.T) {
 		ask, answer := s.guard.api.(*fakeAPI).project, make(chan struct{})
 		s.guard.api.(*fakeAPI).project = func() (*api.Project, error) { <-answer; return ask() }
 		for range 30 {
-			go func() { assert.NoError(t, s.guard.check(t.Context())) }()
+			go func() { assert.NoError(t, s.guard.checkToken(t.Context())) }()
 		}
 		synctest.Wait()
 		close(answer)

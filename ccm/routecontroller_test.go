@@ -44,7 +44,7 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "create "+r.Name+" to "+r.InstanceID)
 	for _, have := range c.routes {
-		if overlap(have.Destination, r.Destination) {
+		if prefixesOverlap(have.Destination, r.Destination) {
 			return nil, problem(409, api.RouteConflict, ourProject)
 		}
 	}

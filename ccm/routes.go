@@ -45,21 +45,21 @@ type routes struct {
 	instances *instances
 	explain   *explainer
 	nodes     corelisters.NodeLister // set before the controllers start
-	lookout   lookout
+	allRoutes sharedRouteList
 }
 
-// lookout is every route of the project as it was seen last, one look for all
+// sharedRouteList is every route of the project as it was seen last, one look for all
 // whose routes are refused at the time: after one wrong list upstream creates
 // all of them again.
-type lookout struct {
+type sharedRouteList struct {
 	mu     sync.Mutex
 	at     time.Time
 	routes []api.Route
 	err    error
 }
 
-// lookoutAge is for how long after a look nobody looks again.
-const lookoutAge = time.Second
+// routeListMaxAge is for how long after a look nobody looks again.
+const routeListMaxAge = time.Second
 
 var _ cloudprovider.Routes = (*routes)(nil)
 
@@ -78,23 +78,23 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	}
 	if len(found) == 0 {
 		// A list of another project's routes is as empty as this one.
-		return nil, r.project.check(ctx)
+		return nil, r.project.checkToken(ctx)
 	}
 	var list []*cloudprovider.Route
 	for _, route := range found {
-		if owned, err := r.project.owns(ctx, route.Project); err != nil {
+		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
 		} else if !owned {
 			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours", errWrongProject, route.ID, route.Project)
 		}
-		if !routeOf(cluster, &route) {
+		if !isRouteOfCluster(cluster, &route) {
 			continue
 		}
 		list = append(list, &cloudprovider.Route{
 			Name:            route.Name,
 			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
 			DestinationCIDR: route.Destination,
-			Blackhole:       r.outdated(&route),
+			Blackhole:       r.isOutdated(&route),
 		})
 	}
 	return list, nil
@@ -110,18 +110,18 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 	}
 	// A Node of two families has two routes, each with a cause of its own.
 	topic := topicRoute + " " + route.DestinationCIDR
-	if err := r.create(ctx, cluster, node, route); err != nil {
-		r.explain.explain(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
+	if err := r.createRoute(ctx, cluster, node, route); err != nil {
+		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		return err
 	}
-	r.explain.resolved(node, topic)
+	r.explain.markResolved(node, topic)
 	return nil
 }
 
-// create is content with a route that is already as it should be: the list that
+// createRoute is content with a route that is already as it should be: the list that
 // missed it may have been a stale one.
-func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, route *cloudprovider.Route) error {
-	instance, err := r.instances.judge(ctx, node).found()
+func (r *routes) createRoute(ctx context.Context, cluster string, node *corev1.Node, route *cloudprovider.Route) error {
+	instance, err := r.instances.checkExistence(ctx, node).existingInstance()
 	if err != nil {
 		return fmt.Errorf("where to route %s: %w", route.DestinationCIDR, err)
 	}
@@ -132,7 +132,7 @@ func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, 
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
 	made, err := r.api.CreateRoute(ctx, want)
 	if client.HasCode(err, api.RouteConflict) || client.HasCode(err, api.NameTaken) {
-		made, err = r.inTheWay(ctx, want, err)
+		made, err = r.resolveConflict(ctx, want, err)
 	}
 	if err != nil {
 		return fmt.Errorf("routing %s to instance %s: %w", want.Destination, want.InstanceID, err)
@@ -141,18 +141,18 @@ func (r *routes) create(ctx context.Context, cluster string, node *corev1.Node, 
 	return nil
 }
 
-// inTheWay explains a refusal by what the cloud has, or finds that it already
+// resolveConflict explains a refusal by what the cloud has, or finds that it already
 // has what is wanted.
-func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
-	all, err := r.lookout.look(ctx, r.api)
+func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
+	all, err := r.allRoutes.list(ctx, r.api)
 	if err != nil {
 		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
 	}
 	cluster := (*want.Tags)[contract.TagCluster]
 	for _, have := range all {
 		switch {
-		case have.Name != want.Name && !overlap(have.Destination, want.Destination):
-		case routeOf(cluster, &have) && have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
+		case have.Name != want.Name && !prefixesOverlap(have.Destination, want.Destination):
+		case isRouteOfCluster(cluster, &have) && have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
 			return &have, nil
 		default:
@@ -162,12 +162,12 @@ func (r *routes) inTheWay(ctx context.Context, want api.RouteCreate, refusal err
 	return nil, refusal
 }
 
-// look has who comes meanwhile wait for it. An error counts as a look: those who
+// list has who comes meanwhile wait for it. An error counts as a look: those who
 // wait must not try one after the other.
-func (l *lookout) look(ctx context.Context, cloud routesAPI) ([]api.Route, error) {
+func (l *sharedRouteList) list(ctx context.Context, cloud routesAPI) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.at.IsZero() || time.Since(l.at) >= lookoutAge {
+	if l.at.IsZero() || time.Since(l.at) >= routeListMaxAge {
 		l.routes, l.err = cloud.ListRoutes(ctx, client.RouteFilter{})
 		l.at = time.Now()
 	}
@@ -182,7 +182,7 @@ type routeConflictError struct {
 
 func (e *routeConflictError) Error() string {
 	return fmt.Sprintf("in the way is route %s (%s, %s to instance %s) of %s",
-		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, owner(e.cluster, &e.have))
+		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, describeOwner(e.cluster, &e.have))
 }
 
 func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteConflict, e.have.ID} }
@@ -195,23 +195,23 @@ func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudpr
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}
 	for _, have := range found {
-		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !routeOf(cluster, &have) {
+		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !isRouteOfCluster(cluster, &have) {
 			continue
 		}
 		err := r.api.DeleteRoute(ctx, have.ID)
 		if err == nil {
 			return nil
 		}
-		if gone, err := r.project.definiteNotFound(ctx, err); !gone {
+		if gone, err := r.project.isDefiniteNotFound(ctx, err); !gone {
 			return fmt.Errorf("deleting route %s (%s): %w", have.Name, have.ID, err)
 		}
 		return nil
 	}
-	return r.project.check(ctx)
+	return r.project.checkToken(ctx)
 }
 
-// outdated tells whether the route's Node is known to be another instance now.
-func (r *routes) outdated(route *api.Route) bool {
+// isOutdated tells whether the route's Node is known to be another instance now.
+func (r *routes) isOutdated(route *api.Route) bool {
 	node, err := r.nodes.Get(route.Tags[contract.TagNode])
 	if err != nil {
 		return false // Upstream deletes routes without a Node by itself.
@@ -220,13 +220,13 @@ func (r *routes) outdated(route *api.Route) bool {
 	return err == nil && id != route.InstanceID
 }
 
-func routeOf(cluster string, route *api.Route) bool {
+func isRouteOfCluster(cluster string, route *api.Route) bool {
 	return route.Tags[contract.TagCluster] == cluster && route.Tags[contract.TagNode] != ""
 }
 
-func owner(cluster string, route *api.Route) string {
+func describeOwner(cluster string, route *api.Route) string {
 	switch {
-	case routeOf(cluster, route):
+	case isRouteOfCluster(cluster, route):
 		return fmt.Sprintf("this cluster's node %s; it goes first", route.Tags[contract.TagNode])
 	case route.Tags[contract.TagCluster] == "" || route.Tags[contract.TagNode] == "":
 		return "no node of a cluster; delete it if it is nobody's"
@@ -241,7 +241,7 @@ func routeName(route *cloudprovider.Route) string {
 	return node[:min(len(node), 200)] + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
 }
 
-func overlap(a, b string) bool {
+func prefixesOverlap(a, b string) bool {
 	x, errX := netip.ParsePrefix(a)
 	y, errY := netip.ParsePrefix(b)
 	return errX == nil && errY == nil && x.Overlaps(y)

@@ -235,7 +235,7 @@ func testRouteEvents(t *testing.T) {
 	f.listRoutes = func(client.RouteFilter) ([]api.Route, error) { return way, nil }
 	r := newRoutes(t, f, node(byID))
 	recorder := record.NewFakeRecorder(9)
-	r.explain.use(recorder)
+	r.explain.setRecorder(recorder)
 	second := wanted()
 	second.DestinationCIDR = "10.244.2.0/24"
 	expect := func(want ...string) {
@@ -251,7 +251,7 @@ func testRouteEvents(t *testing.T) {
 	expect("Warning RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-9 (x, 10.244.1.0/24 to instance i-1) of no node of a cluster; delete it if it is nobody's; the route comes by itself")
 	way = []api.Route{way[0]}
 	way[0].ID = "r-10"
-	time.Sleep(lookoutAge)
+	time.Sleep(routeListMaxAge)
 	expect("RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10")
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
@@ -263,7 +263,7 @@ func testRouteEvents(t *testing.T) {
 	expect("Warning CloudThrottled")
 	refusal = nil
 	expect()
-	assert.False(t, r.explain.troubled(node(byID), topicRoute+" 10.244.1.0/24"))
+	assert.False(t, r.explain.hasUnresolved(node(byID), topicRoute+" 10.244.1.0/24"))
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	expect("Warning QuotaExceeded")
 }
@@ -300,7 +300,7 @@ func TestManyRefusalsOneLook(t *testing.T) {
 				creates.Go(func() { errs[i] = r.CreateRoute(t.Context(), clusterName, "", ask) })
 			}
 			creates.Wait()
-			time.Sleep(lookoutAge)
+			time.Sleep(routeListMaxAge)
 			return len(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 		}
 		assert.Equal(t, []int{100, 1}, []int{createAll(), lists})

@@ -364,7 +364,7 @@ func (w *serviceWatch) syncFulfilled(
 	}
 	if record.isRepairing() {
 		balancerRepairs.Inc()
-		w.explain.note(svc, contract.ReasonLoadBalancerRepaired,
+		w.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerRepaired,
 			"The load balancer was changed or deleted out of band, and repaired: %s", record.repairedDifference)
 	}
 	*record = driftRecord{fulfilled: &want, fulfilledID: lb.ID}
@@ -374,7 +374,7 @@ func (w *serviceWatch) syncFulfilled(
 // needsExplanation tells whether the balancer does not work, or was reported not to.
 func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalancer) bool {
 	return lb.State == api.LoadBalancerError || lb.StateReason != nil && *lb.StateReason != "" ||
-		w.explain.troubled(svc, topicLoadBalancer) || w.explain.troubled(svc, topicServing)
+		w.explain.hasUnresolved(svc, topicLoadBalancer) || w.explain.hasUnresolved(svc, topicServing)
 }
 
 // beginReconcileIfDue begins to reconcile a difference that has lasted long enough. Of one

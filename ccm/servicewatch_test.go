@@ -518,7 +518,7 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 		if called++; called == 1 {
 			return nil, cloudproviderapi.NewRetryError("in error", failedStateRetry)
 		}
-		w.explain.resolved(svc, topicLoadBalancer)
+		w.explain.markResolved(svc, topicLoadBalancer)
 		return &svc.Status.LoadBalancer, nil
 	}
 	w.cloud.has(*built(t, api.LoadBalancerError))
@@ -526,7 +526,7 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
 	assert.Equal(t, failedStateRetry, retry.RetryAfter())
 
-	w.explain.warn(balancedService(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
+	w.explain.warnOnce(balancedService(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
 	require.Len(t, w.events(), 1)
 	w.cloud.has(*built(t, api.LoadBalancerActive))
 	for range 2 {

@@ -81,27 +81,27 @@ type Inventory struct {
 	cloud Cloud
 	opts  Options
 
-	instances *shelf[api.Instance]
-	balancers *shelf[api.LoadBalancer]
-	routes    *shelf[api.Route]
+	instances *resourceStore[api.Instance]
+	balancers *resourceStore[api.LoadBalancer]
+	routes    *resourceStore[api.Route]
 
 	mu sync.Mutex
 	// tick orders what is learned, lists that begin and streams that open.
 	tick uint64
-	// era grows when all is forgotten: what was asked before is not for after.
-	era int
+	// generation grows when all is forgotten: what was asked before is not for after.
+	generation int
 	// stream is what is followed now; nil when nothing is.
 	stream *stream
-	// lost is when a stream ended, and what is known is from before: if the next
+	// streamLost is when a stream ended, and what is known is from before: if the next
 	// one opens, its events are not of that.
-	lost bool
-	// settled is closed when it is known whether the stream opens; nil when
+	streamLost bool
+	// streamDecided is closed when it is known whether the stream opens; nil when
 	// nothing is followed.
-	settled chan struct{}
-	// listing is the life of lists; running counts those that end with Run.
-	listing  context.Context
-	followed bool
-	running  sync.WaitGroup
+	streamDecided chan struct{}
+	// listContext is the life of lists; running counts those that end with Run.
+	listContext  context.Context
+	isRunning    bool
+	runningLists sync.WaitGroup
 
 	changes changeFeed
 }
@@ -109,129 +109,131 @@ type Inventory struct {
 // New makes an inventory that knows nothing yet.
 func New(cloud Cloud, opts Options) *Inventory {
 	opts.MaxAge, opts.Resync = cmp.Or(opts.MaxAge, DefaultMaxAge), cmp.Or(opts.Resync, DefaultResync)
-	v := &Inventory{cloud: cloud, opts: opts, listing: idle()}
-	v.instances = newShelf(api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
+	v := &Inventory{cloud: cloud, opts: opts, listContext: idleListContext()}
+	v.instances = newResourceStore(api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
 		return cloud.ListInstances(ctx, client.InstanceFilter{})
 	}, factsOfInstance, cloneInstance)
-	v.balancers = newShelf(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
+	v.balancers = newResourceStore(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
 		return cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: v.clusterTags()})
 	}, v.factsOfBalancer, cloneBalancer)
-	v.routes = newShelf(api.ResourceRoute, v.listRoutes, v.factsOfRoute, cloneRoute)
+	v.routes = newResourceStore(api.ResourceRoute, v.listRoutes, v.factsOfRoute, cloneRoute)
 	return v
 }
 
-// idle is the life of lists while Run does not run.
-func idle() context.Context { return calls.For(context.Background(), calls.Inventory) }
+// idleListContext is the life of lists while Run does not run.
+func idleListContext() context.Context { return calls.For(context.Background(), calls.Inventory) }
 
 // Instance is the instance with that ID; nil if the inventory has none.
 func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) {
 	if v.opts.Off {
-		v.observe(api.ResourceInstance, Asked)
+		v.observeQuestion(api.ResourceInstance, Asked)
 		return v.cloud.GetInstance(ctx, id)
 	}
-	waited, err := ensure(ctx, v, v.instances, v.now(), 0)
+	waited, err := ensureCurrent(ctx, v, v.instances, v.currentTick(), 0)
 	if err != nil {
-		v.observe(api.ResourceInstance, Listed)
+		v.observeQuestion(api.ResourceInstance, Listed)
 		return nil, err
 	}
 	v.mu.Lock()
-	e := v.instances.known[id]
+	e := v.instances.entries[id]
 	if e == nil || e.missing {
 		v.mu.Unlock()
-		v.observe(api.ResourceInstance, Asked)
+		v.observeQuestion(api.ResourceInstance, Asked)
 		return nil, nil
 	}
 	found := cloneInstance(e.item)
 	v.mu.Unlock()
-	v.observe(api.ResourceInstance, resultOf(waited))
+	v.observeQuestion(api.ResourceInstance, cacheResult(waited))
 	return &found, nil
 }
 
-// nameAge is how old a list may be that does not have a name: the events tell of
+// namedListMaxAge is how old a list may be that does not have a name: the events tell of
 // a new instance, but one that the list lacked by mistake is in no event.
-const nameAge = time.Second
+const namedListMaxAge = time.Second
 
 // InstancesNamed are all instances of that name that the cloud still shows,
 // ended ones included, by ID.
 func (v *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
 	if v.opts.Off {
-		v.observe(api.ResourceInstance, Asked)
+		v.observeQuestion(api.ResourceInstance, Asked)
 		return v.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
 	}
-	asked := v.now()
-	waited, err := ensure(ctx, v, v.instances, asked, 0)
-	found := v.named(name)
+	asked := v.currentTick()
+	waited, err := ensureCurrent(ctx, v, v.instances, asked, 0)
+	found := v.knownInstancesNamed(name)
 	if err == nil && len(found) == 0 {
 		var again bool
-		again, err = ensure(ctx, v, v.instances, asked, nameAge)
+		again, err = ensureCurrent(ctx, v, v.instances, asked, namedListMaxAge)
 		waited = waited || again
-		found = v.named(name)
+		found = v.knownInstancesNamed(name)
 	}
-	v.observe(api.ResourceInstance, resultOf(waited))
+	v.observeQuestion(api.ResourceInstance, cacheResult(waited))
 	if err != nil {
 		return nil, err
 	}
 	return found, nil
 }
 
-func (v *Inventory) named(name string) []api.Instance {
+func (v *Inventory) knownInstancesNamed(name string) []api.Instance {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.instances.having(name, func(*entry[api.Instance]) bool { return true })
+	return v.instances.listByKey(name, func(*entry[api.Instance]) bool { return true })
 }
 
 // LoadBalancersOf are the cluster's balancers whose tag names that Service. It
 // asks nothing of the cloud: what is not known, or may be out of date, is not
 // there. That has the balancers listed in the background, if Run runs.
 func (v *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
-	return v.knownBalancers(func() []api.LoadBalancer {
-		return v.balancers.having(serviceUID, v.upToDate)
+	return v.findKnownBalancers(func() []api.LoadBalancer {
+		return v.balancers.listByKey(serviceUID, v.isEntryCurrent)
 	})
 }
 
 // LoadBalancers are all balancers of the cluster that are known, as for
 // LoadBalancersOf.
 func (v *Inventory) LoadBalancers() []api.LoadBalancer {
-	return v.knownBalancers(func() []api.LoadBalancer { return v.balancers.all(v.upToDate) })
+	return v.findKnownBalancers(func() []api.LoadBalancer { return v.balancers.listAll(v.isEntryCurrent) })
 }
 
-func (v *Inventory) knownBalancers(find func() []api.LoadBalancer) []api.LoadBalancer {
+func (v *Inventory) findKnownBalancers(find func() []api.LoadBalancer) []api.LoadBalancer {
 	if v.opts.Off {
-		v.observe(api.ResourceLoadBalancer, Asked)
+		v.observeQuestion(api.ResourceLoadBalancer, Asked)
 		return nil
 	}
-	v.checkStream()
+	v.endStreamOfOldToken()
 	v.mu.Lock()
-	v.balancers.needed = true
-	if !v.current(v.balancers.listed) {
-		v.balancers.poke()
+	v.balancers.requested = true
+	if !v.isCurrent(v.balancers.listed) {
+		v.balancers.wakeKeeper()
 	}
 	found := find()
 	v.mu.Unlock()
 	if len(found) == 0 {
-		v.observe(api.ResourceLoadBalancer, Asked)
+		v.observeQuestion(api.ResourceLoadBalancer, Asked)
 	} else {
-		v.observe(api.ResourceLoadBalancer, Hit)
+		v.observeQuestion(api.ResourceLoadBalancer, Hit)
 	}
 	return found
 }
 
-func (v *Inventory) upToDate(e *entry[api.LoadBalancer]) bool { return v.current(e.seen) }
+func (v *Inventory) isEntryCurrent(e *entry[api.LoadBalancer]) bool {
+	return v.isCurrent(e.confirmedAt)
+}
 
 // Routes are all routes of the cluster, by ID.
 func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
 	if v.opts.Off {
-		v.observe(api.ResourceRoute, Asked)
+		v.observeQuestion(api.ResourceRoute, Asked)
 		return v.listRoutes(ctx)
 	}
-	waited, err := ensure(ctx, v, v.routes, v.now(), 0)
-	v.observe(api.ResourceRoute, resultOf(waited))
+	waited, err := ensureCurrent(ctx, v, v.routes, v.currentTick(), 0)
+	v.observeQuestion(api.ResourceRoute, cacheResult(waited))
 	if err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.routes.all(func(*entry[api.Route]) bool { return true }), nil
+	return v.routes.listAll(func(*entry[api.Route]) bool { return true }), nil
 }
 
 func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
@@ -241,26 +243,26 @@ func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
 // NoteLoadBalancer takes in what the cloud answered to a change, so that the
 // next question does not wait for the event. One that is older than what is
 // known changes nothing.
-func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { note(v, v.balancers, lb) }
+func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { noteResource(v, v.balancers, lb) }
 
 // NoteRoute is the same for a route.
-func (v *Inventory) NoteRoute(r api.Route) { note(v, v.routes, r) }
+func (v *Inventory) NoteRoute(r api.Route) { noteResource(v, v.routes, r) }
 
 // NoteInstance takes in what the cloud answered about one instance, which the
 // caller has seen to be our project's. One that a list lacked by mistake is not
 // missing any more.
-func (v *Inventory) NoteInstance(i api.Instance) { note(v, v.instances, i) }
+func (v *Inventory) NoteInstance(i api.Instance) { noteResource(v, v.instances, i) }
 
-func note[T any](v *Inventory, s *shelf[T], item T) {
+func noteResource[T any](v *Inventory, s *resourceStore[T], item T) {
 	if v.opts.Off {
 		return
 	}
 	f := s.facts(&item)
-	if !f.complete || !f.ours {
+	if !f.complete || !f.ofCluster {
 		return
 	}
 	v.mu.Lock()
-	if c, news := s.confirm(s.clone(item), f, v.next()); news {
+	if c, news := s.confirmItem(s.clone(item), f, v.nextMoment()); news {
 		v.changes.add(c)
 	}
 	v.mu.Unlock()
@@ -274,19 +276,19 @@ func (v *Inventory) clusterTags() []string {
 	return []string{v.opts.ClusterTag}
 }
 
-// ofCluster tells whether a balancer or a route is the cluster's.
-func (v *Inventory) ofCluster(tags api.Tags) bool {
+// hasClusterTag tells whether a balancer or a route is the cluster's.
+func (v *Inventory) hasClusterTag(tags api.Tags) bool {
 	key, value, _ := strings.Cut(v.opts.ClusterTag, "=")
 	return key == "" || tags[key] == value
 }
 
-func (v *Inventory) observe(kind api.ResourceKind, result string) {
+func (v *Inventory) observeQuestion(kind api.ResourceKind, result string) {
 	if v.opts.Observe != nil {
 		v.opts.Observe(string(kind), result)
 	}
 }
 
-func resultOf(waited bool) string {
+func cacheResult(waited bool) string {
 	if waited {
 		return Listed
 	}
@@ -295,7 +297,7 @@ func resultOf(waited bool) string {
 
 func factsOfInstance(i *api.Instance) facts {
 	return facts{
-		id: i.ID, project: i.Project, version: i.Version, key: i.Name, ours: true,
+		id: i.ID, project: i.Project, version: i.Version, key: i.Name, ofCluster: true,
 		complete: i.ID != "" && i.Name != "" && i.State != "", ended: i.State == api.InstanceTerminated,
 	}
 }
@@ -303,15 +305,15 @@ func factsOfInstance(i *api.Instance) facts {
 func (v *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 	return facts{
 		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[v.opts.ServiceTag],
-		ours: v.ofCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
+		ofCluster: v.hasClusterTag(lb.Tags), complete: lb.ID != "" && lb.State != "",
 	}
 }
 
 func (v *Inventory) factsOfRoute(r *api.Route) facts {
-	return facts{id: r.ID, project: r.Project, version: r.Version, ours: v.ofCluster(r.Tags), complete: r.ID != "" && r.State != ""}
+	return facts{id: r.ID, project: r.Project, version: r.Version, ofCluster: v.hasClusterTag(r.Tags), complete: r.ID != "" && r.State != ""}
 }
 
-// byID has answers come in the same order each time, the oldest first.
-func byID[T any](entries []*entry[T]) {
+// sortByID has answers come in the same order each time, the oldest first.
+func sortByID[T any](entries []*entry[T]) {
 	slices.SortFunc(entries, func(a, b *entry[T]) int { return cmp.Compare(a.facts.id, b.facts.id) })
 }

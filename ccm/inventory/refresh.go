@@ -14,48 +14,48 @@ const (
 	// listTimeout bounds a whole list, all pages and tries: those who wait for
 	// it may have no bound of their own.
 	listTimeout = time.Minute
-	// openPatience is how long a list waits for the stream to open: one that
+	// streamOpenTimeout is how long a list waits for the stream to open: one that
 	// began before must be made again.
-	openPatience = time.Second
+	streamOpenTimeout = time.Second
 )
 
-// now is the tick of a question.
-func (v *Inventory) now() uint64 {
+// currentTick is the tick of a question.
+func (v *Inventory) currentTick() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.tick
 }
 
-// next is the moment at which something is learned. mu is held.
-func (v *Inventory) next() moment {
+// nextMoment is the moment at which something is learned. mu is held.
+func (v *Inventory) nextMoment() moment {
 	v.tick++
 	return moment{v.tick, time.Now()}
 }
 
-// current tells whether what was learned at m still holds: since then every
+// isCurrent tells whether what was learned at m still holds: since then every
 // event has come, or it is not long ago. mu is held.
-func (v *Inventory) current(m moment) bool {
-	return m.tick > 0 && (v.stream != nil && v.stream.open && m.tick > v.stream.opened || time.Since(m.at) < v.opts.MaxAge)
+func (v *Inventory) isCurrent(m moment) bool {
+	return m.tick > 0 && (v.stream != nil && v.stream.open && m.tick > v.stream.openedTick || time.Since(m.at) < v.opts.MaxAge)
 }
 
-// ensure has the shelf current for a question asked at that tick and, unless 0,
+// ensureCurrent has the shelf current for a question asked at that tick and, unless 0,
 // listed within that time. It tells whether that took a list. A caller that goes
 // away takes the list from nobody.
-func ensure[T any](ctx context.Context, v *Inventory, s *shelf[T], asked uint64, within time.Duration) (waited bool, err error) {
+func ensureCurrent[T any](ctx context.Context, v *Inventory, s *resourceStore[T], asked uint64, within time.Duration) (waited bool, err error) {
 	enough := func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		s.needed = true
-		return s.listed.tick > asked || v.current(s.listed) && (within == 0 || time.Since(s.listed.at) < within)
+		s.requested = true
+		return s.listed.tick > asked || v.isCurrent(s.listed) && (within == 0 || time.Since(s.listed.at) < within)
 	}
-	for v.checkStream(); !enough(); {
+	for v.endStreamOfOldToken(); !enough(); {
 		waited = true
 		done := s.flight.DoChan("", func() (any, error) {
 			v.awaitStream()
 			if enough() { // Another's list was done in between.
 				return nil, nil
 			}
-			return nil, relist(v, s)
+			return nil, listAnew(v, s)
 		})
 		select {
 		case <-ctx.Done():
@@ -72,12 +72,12 @@ func ensure[T any](ctx context.Context, v *Inventory, s *shelf[T], asked uint64,
 // awaitStream waits until it is known whether the stream opens, if it may.
 func (v *Inventory) awaitStream() {
 	v.mu.Lock()
-	settled := v.settled
+	settled := v.streamDecided
 	v.mu.Unlock()
 	if settled == nil {
 		return
 	}
-	patience := time.NewTimer(openPatience)
+	patience := time.NewTimer(streamOpenTimeout)
 	defer patience.Stop()
 	select {
 	case <-settled:
@@ -85,47 +85,47 @@ func (v *Inventory) awaitStream() {
 	}
 }
 
-// relist makes a list and takes it in, or nothing of it.
-func relist[T any](v *Inventory, s *shelf[T]) error {
-	ctx, began, era, done := v.begin()
+// listAnew makes a list and takes it in, or nothing of it.
+func listAnew[T any](v *Inventory, s *resourceStore[T]) error {
+	ctx, began, era, done := v.beginList()
 	defer done()
-	token := v.token()
+	token := v.currentToken()
 	items, err := s.list(ctx)
 	if err == nil {
-		err = v.ours(ctx, token)
+		err = v.checkToken(ctx, token)
 	}
 	if err == nil {
-		err = trust(ctx, v, s, items...)
+		err = checkItems(ctx, v, s, items...)
 	}
 	if err != nil {
 		return fmt.Errorf("listing every %s: %w", s.kind, err)
 	}
 	v.mu.Lock()
-	if era == v.era {
-		v.changes.add(s.take(items, began)...)
+	if era == v.generation {
+		v.changes.add(s.applyList(items, began)...)
 	}
 	v.mu.Unlock()
 	v.changes.deliver()
 	return nil
 }
 
-// begin gives a list its life, which ends with Run if that runs.
-func (v *Inventory) begin() (ctx context.Context, began moment, era int, done func()) {
+// beginList gives a list its life, which ends with Run if that runs.
+func (v *Inventory) beginList() (ctx context.Context, began moment, era int, done func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	ctx, cancel := context.WithTimeout(v.listing, listTimeout)
-	if !v.followed {
-		return ctx, v.next(), v.era, cancel
+	ctx, cancel := context.WithTimeout(v.listContext, listTimeout)
+	if !v.isRunning {
+		return ctx, v.nextMoment(), v.generation, cancel
 	}
-	v.running.Add(1)
-	return ctx, v.next(), v.era, func() { cancel(); v.running.Done() }
+	v.runningLists.Add(1)
+	return ctx, v.nextMoment(), v.generation, func() { cancel(); v.runningLists.Done() }
 }
 
 var errIncomplete = errors.New("doubtful answer, taken for none: it lacks an ID, a name or a state")
 
-// trust is an error if any of the resources is not to be believed, and with it
+// checkItems is an error if any of the resources is not to be believed, and with it
 // all that came along.
-func trust[T any](ctx context.Context, v *Inventory, s *shelf[T], items ...T) error {
+func checkItems[T any](ctx context.Context, v *Inventory, s *resourceStore[T], items ...T) error {
 	for i := range items {
 		f := s.facts(&items[i])
 		if !f.complete {

@@ -27,11 +27,11 @@ var errTokenChanged = errors.New("the cloud token is not that with which the eve
 // stream is the cloud's events as one token sees them. The inventory's mu guards
 // what changes.
 type stream struct {
-	token  string // as Options.Token tells it apart
-	end    context.CancelCauseFunc
-	open   bool
-	opened uint64 // the tick at which it was opened last
-	failed bool   // an event was not taken in
+	token       string // as Options.Token tells it apart
+	cancel      context.CancelCauseFunc
+	open        bool
+	openedTick  uint64 // the tick at which it was opened last
+	eventFailed bool   // an event was not taken in
 }
 
 // Run follows the cloud's events until ctx ends. Without it, or while the stream
@@ -49,20 +49,20 @@ func (v *Inventory) Run(ctx context.Context) {
 		return
 	}
 	var keepers sync.WaitGroup
-	v.start(ctx)
+	v.startRun(ctx)
 	defer func() {
-		v.stop()
+		v.endRun()
 		keepers.Wait()
-		v.running.Wait()
+		v.runningLists.Wait()
 	}()
-	keepers.Go(func() { keep(ctx, v, v.instances) })
-	keepers.Go(func() { keep(ctx, v, v.balancers) })
-	keepers.Go(func() { keep(ctx, v, v.routes) })
-	keepers.Go(func() { v.mindToken(ctx) })
+	keepers.Go(func() { relistWhenNeeded(ctx, v, v.instances) })
+	keepers.Go(func() { relistWhenNeeded(ctx, v, v.balancers) })
+	keepers.Go(func() { relistWhenNeeded(ctx, v, v.routes) })
+	keepers.Go(func() { v.watchToken(ctx) })
 	pause, said := refusedPause, ""
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := v.follow(ctx)
+		err := v.followStream(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -74,7 +74,7 @@ func (v *Inventory) Run(ctx context.Context) {
 			klog.InfoS("The cloud's events cannot be followed; until they can be, what is needed is listed", "err", err)
 		}
 		if !client.HasCode(err, api.EventsExpired) {
-			sleep(ctx, pause)
+			sleepContext(ctx, pause)
 			pause = min(2*pause, maxRefusedPause)
 		}
 	}
@@ -89,81 +89,81 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-// follow follows the events with the token of now, until it is another or the
+// followStream follows the events with the token of now, until it is another or the
 // stream cannot be resumed.
-func (v *Inventory) follow(ctx context.Context) error {
+func (v *Inventory) followStream(ctx context.Context) error {
 	life, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	st := &stream{token: v.token(), end: end}
-	v.await(st)
+	st := &stream{token: v.currentToken(), cancel: end}
+	v.beginStream(st)
 	only := client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}
 	err := v.cloud.Follow(life, client.FromNewest, func(ev api.Event) error {
-		err := v.learn(ctx, ev)
-		st.failed = err != nil
+		err := v.applyEvent(ctx, ev)
+		st.eventFailed = err != nil
 		return err
-	}, func(err error) { v.turned(ctx, st, err) }, only)
+	}, func(err error) { v.handleStreamState(ctx, st, err) }, only)
 	if life.Err() != nil {
 		err = context.Cause(life)
 	}
-	v.close(st)
+	v.closeStream(st)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.lost = true
-	if st.failed || client.HasCode(err, api.EventsExpired) {
-		v.forget()
+	v.streamLost = true
+	if st.eventFailed || client.HasCode(err, api.EventsExpired) {
+		v.forgetAll()
 	}
 	return err
 }
 
-func (v *Inventory) start(ctx context.Context) {
+func (v *Inventory) startRun(ctx context.Context) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.listing, v.followed = ctx, true
+	v.listContext, v.isRunning = ctx, true
 }
 
-// await has lists wait until it is known whether the stream opens.
-func (v *Inventory) await(st *stream) {
+// beginStream has lists wait until it is known whether the stream opens.
+func (v *Inventory) beginStream(st *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.stream, v.settled = st, make(chan struct{})
+	v.stream, v.streamDecided = st, make(chan struct{})
 }
 
-func (v *Inventory) stop() {
+func (v *Inventory) endRun() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.settle()
-	v.listing, v.followed, v.settled, v.stream = idle(), false, nil, nil
+	v.markStreamDecided()
+	v.listContext, v.isRunning, v.streamDecided, v.stream = idleListContext(), false, nil, nil
 }
 
-// close has the stream count no more, whatever it still says.
-func (v *Inventory) close(st *stream) {
+// closeStream has the stream count no more, whatever it still says.
+func (v *Inventory) closeStream(st *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.stream == st {
-		v.settle()
+		v.markStreamDecided()
 		v.stream = nil
 	}
 }
 
-// settle says that it is known whether the stream opens. mu is held.
-func (v *Inventory) settle() {
-	if v.settled == nil {
+// markStreamDecided says that it is known whether the stream opens. mu is held.
+func (v *Inventory) markStreamDecided() {
+	if v.streamDecided == nil {
 		return
 	}
 	select {
-	case <-v.settled:
+	case <-v.streamDecided:
 	default:
-		close(v.settled)
+		close(v.streamDecided)
 	}
 }
 
-// turned is told when the stream opens and when it breaks. One that opens counts
+// handleStreamState is told when the stream opens and when it breaks. One that opens counts
 // if it is our project's.
-func (v *Inventory) turned(ctx context.Context, st *stream, err error) {
+func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error) {
 	if err == nil {
-		if doubt := v.ours(ctx, st.token); doubt != nil {
-			v.close(st)
-			st.end(doubt)
+		if doubt := v.checkToken(ctx, st.token); doubt != nil {
+			v.closeStream(st)
+			st.cancel(doubt)
 			return
 		}
 	}
@@ -175,13 +175,13 @@ func (v *Inventory) turned(ctx context.Context, st *stream, err error) {
 	was := st.open
 	st.open = err == nil
 	if st.open {
-		if v.lost {
-			v.forget()
+		if v.streamLost {
+			v.forgetAll()
 		}
-		st.opened = v.next().tick
-		v.pokeAll()
+		st.openedTick = v.nextMoment().tick
+		v.wakeAll()
 	}
-	v.settle()
+	v.markStreamDecided()
 	v.mu.Unlock()
 	switch {
 	case err == nil:
@@ -191,43 +191,43 @@ func (v *Inventory) turned(ctx context.Context, st *stream, err error) {
 	}
 }
 
-// forget is for when what is known cannot be compared with what is there. mu is
+// forgetAll is for when what is known cannot be compared with what is there. mu is
 // held.
-func (v *Inventory) forget() {
-	v.era++
-	v.lost = false
-	v.instances.forget()
-	v.balancers.forget()
-	v.routes.forget()
+func (v *Inventory) forgetAll() {
+	v.generation++
+	v.streamLost = false
+	v.instances.reset()
+	v.balancers.reset()
+	v.routes.reset()
 }
 
-func (v *Inventory) pokeAll() {
-	v.instances.poke()
-	v.balancers.poke()
-	v.routes.poke()
+func (v *Inventory) wakeAll() {
+	v.instances.wakeKeeper()
+	v.balancers.wakeKeeper()
+	v.routes.wakeKeeper()
 }
 
-// learn takes in an event. One of another project ends the stream: its token has
+// applyEvent takes in an event. One of another project ends the stream: its token has
 // become another's.
-func (v *Inventory) learn(ctx context.Context, ev api.Event) error {
+func (v *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
 	deleted := ev.Type == api.EventDeleted
 	switch {
 	case ev.Instance != nil:
-		return learn(ctx, v, v.instances, *ev.Instance, deleted)
+		return applyEventTo(ctx, v, v.instances, *ev.Instance, deleted)
 	case ev.LoadBalancer != nil:
-		return learn(ctx, v, v.balancers, *ev.LoadBalancer, deleted)
+		return applyEventTo(ctx, v, v.balancers, *ev.LoadBalancer, deleted)
 	case ev.Route != nil:
-		return learn(ctx, v, v.routes, *ev.Route, deleted)
+		return applyEventTo(ctx, v, v.routes, *ev.Route, deleted)
 	}
 	return nil
 }
 
-func learn[T any](ctx context.Context, v *Inventory, s *shelf[T], item T, deleted bool) error {
-	if err := trust(ctx, v, s, item); err != nil {
+func applyEventTo[T any](ctx context.Context, v *Inventory, s *resourceStore[T], item T, deleted bool) error {
+	if err := checkItems(ctx, v, s, item); err != nil {
 		return err
 	}
 	v.mu.Lock()
-	if c, news := s.learn(item, s.facts(&item), deleted, v.next()); news {
+	if c, news := s.applyEvent(item, s.facts(&item), deleted, v.nextMoment()); news {
 		v.changes.add(c)
 	}
 	v.mu.Unlock()
@@ -235,10 +235,10 @@ func learn[T any](ctx context.Context, v *Inventory, s *shelf[T], item T, delete
 	return nil
 }
 
-// keep lists what is needed without anybody's waiting for it: balancers that
+// relistWhenNeeded lists what is needed without anybody's waiting for it: balancers that
 // were asked for, everything after it was forgotten, and everything when the
 // last list is too long ago.
-func keep[T any](ctx context.Context, v *Inventory, s *shelf[T]) {
+func relistWhenNeeded[T any](ctx context.Context, v *Inventory, s *resourceStore[T]) {
 	for due := v.opts.Resync; ; {
 		timer := time.NewTimer(due)
 		select {
@@ -252,15 +252,15 @@ func keep[T any](ctx context.Context, v *Inventory, s *shelf[T]) {
 		}
 		due = v.opts.Resync
 		v.mu.Lock()
-		needed := s.needed
+		needed := s.requested
 		v.mu.Unlock()
 		if !needed {
 			continue
 		}
-		if _, err := ensure(ctx, v, s, v.now(), v.opts.Resync); err != nil && ctx.Err() == nil {
+		if _, err := ensureCurrent(ctx, v, s, v.currentTick(), v.opts.Resync); err != nil && ctx.Err() == nil {
 			klog.InfoS("The cloud's resources cannot be listed; trying again", "err", err)
-			sleep(ctx, v.opts.MaxAge)
-			s.poke()
+			sleepContext(ctx, v.opts.MaxAge)
+			s.wakeKeeper()
 			continue
 		}
 		v.mu.Lock()
@@ -269,7 +269,7 @@ func keep[T any](ctx context.Context, v *Inventory, s *shelf[T]) {
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+func sleepContext(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

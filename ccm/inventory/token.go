@@ -8,43 +8,43 @@ import (
 	"time"
 )
 
-func (v *Inventory) token() string {
+func (v *Inventory) currentToken() string {
 	if v.opts.Token == nil {
 		return ""
 	}
 	return v.opts.Token()
 }
 
-// ours is an error unless what was begun with that token shows our project. It
+// checkToken is an error unless what was begun with that token shows our project. It
 // is for what may show nothing at all: of a resource, Options.Owns can be asked.
-func (v *Inventory) ours(ctx context.Context, token string) error {
+func (v *Inventory) checkToken(ctx context.Context, token string) error {
 	if v.opts.Check != nil {
 		if err := v.opts.Check(ctx); err != nil {
 			return err
 		}
 	}
-	if v.token() != token {
+	if v.currentToken() != token {
 		return errTokenChanged
 	}
 	return nil
 }
 
-// checkStream ends a stream that was begun with another token than that of now.
+// endStreamOfOldToken ends a stream that was begun with another token than that of now.
 // It may be another project's, where nothing of ours ever changes.
-func (v *Inventory) checkStream() {
+func (v *Inventory) endStreamOfOldToken() {
 	v.mu.Lock()
 	st := v.stream
 	v.mu.Unlock()
-	if st == nil || v.token() == st.token {
+	if st == nil || v.currentToken() == st.token {
 		return
 	}
-	v.close(st)
-	st.end(errTokenChanged)
+	v.closeStream(st)
+	st.cancel(errTokenChanged)
 }
 
-// mindToken checks the stream when nobody asks, as often as lists would be made
+// watchToken checks the stream when nobody asks, as often as lists would be made
 // without one.
-func (v *Inventory) mindToken(ctx context.Context) {
+func (v *Inventory) watchToken(ctx context.Context) {
 	if v.opts.Token == nil {
 		return
 	}
@@ -55,7 +55,7 @@ func (v *Inventory) mindToken(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			v.checkStream()
+			v.endStreamOfOldToken()
 		}
 	}
 }
