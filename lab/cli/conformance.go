@@ -292,7 +292,7 @@ func (f *conformanceFlags) declare(all []conformance.Test) error {
 		if !slices.Contains(capabilities, c) {
 			errs = append(errs, usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")))
 		}
-		f.opts.Claims = append(f.opts.Claims, conformance.Feature(c))
+		f.opts.Claims = append(f.opts.Claims, conformance.Capability(c))
 	}
 	for _, u := range f.unsupported {
 		name, reason, _ := strings.Cut(u, "=")
@@ -305,9 +305,9 @@ func (f *conformanceFlags) declare(all []conformance.Test) error {
 			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
 		}
 		if f.opts.Unsupported == nil {
-			f.opts.Unsupported = map[conformance.Feature]string{}
+			f.opts.Unsupported = conformance.Unsupported{}
 		}
-		f.opts.Unsupported[conformance.Feature(name)] = reason
+		f.opts.Unsupported[name] = reason
 	}
 	return errors.Join(errs...)
 }
@@ -485,13 +485,13 @@ func score(s *conformance.Summary) string {
 
 // listed is a test in a list.
 type listed struct {
-	ID         string                `json:"id"`
-	Profile    conformance.Profile   `json:"profile"`
-	Level      conformance.Level     `json:"level"`
-	Capability conformance.Feature   `json:"capability,omitempty"`
-	Needs      []conformance.Feature `json:"needs,omitempty"`
-	Requires   string                `json:"requires"`
-	Source     string                `json:"source"`
+	ID         string                 `json:"id"`
+	Profile    conformance.Profile    `json:"profile"`
+	Level      conformance.Level      `json:"level"`
+	Capability conformance.Capability `json:"capability,omitempty"`
+	Needs      []conformance.Feature  `json:"needs,omitempty"`
+	Requires   string                 `json:"requires"`
+	Source     string                 `json:"source"`
 }
 
 func newConformanceList() *cobra.Command {

@@ -38,17 +38,17 @@ page. Each is a test of the conformance suite, played alone and told as it happe
 
 // listedIncident is an incident in a list.
 type listedIncident struct {
-	Name       string              `json:"name"`
-	Title      string              `json:"title"`
-	Test       string              `json:"test"`
-	Profile    conformance.Profile `json:"profile"`
-	Level      conformance.Level   `json:"level"`
-	Capability conformance.Feature `json:"capability,omitempty"`
-	Happened   string              `json:"happened"`
-	Danger     string              `json:"danger"`
-	Watch      string              `json:"watch"`
-	Right      string              `json:"right"`
-	Known      []string            `json:"known,omitempty"`
+	Name       string                 `json:"name"`
+	Title      string                 `json:"title"`
+	Test       string                 `json:"test"`
+	Profile    conformance.Profile    `json:"profile"`
+	Level      conformance.Level      `json:"level"`
+	Capability conformance.Capability `json:"capability,omitempty"`
+	Happened   string                 `json:"happened"`
+	Danger     string                 `json:"danger"`
+	Watch      string                 `json:"watch"`
+	Right      string                 `json:"right"`
+	Known      []string               `json:"known,omitempty"`
 }
 
 func newIncidentList() *cobra.Command {

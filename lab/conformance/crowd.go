@@ -68,13 +68,13 @@ func (t *T) NewCrowd(size int) *Crowd {
 		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
 		specs[i].Name = c.Names[i]
 	}
-	instances, err := t.Cloud.CreateInstances(t.ctx, specs)
+	instances, err := t.InstanceBatcher().CreateInstances(t.ctx, specs)
 	for step := range slices.Chunk(instances, crowdStep) {
 		ids := make([]string, len(step))
 		for i, instance := range step {
 			ids[i] = instance.ID
 		}
-		t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstances(ctx, ids) })
+		t.Cleanup(func(ctx context.Context) error { return t.InstanceBatcher().TerminateInstances(ctx, ids) })
 	}
 	t.Must(err, "creating %d instances", size)
 	return c

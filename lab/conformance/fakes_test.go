@@ -96,7 +96,7 @@ func core(id string, run func(*T)) Test {
 	return Test{ID: id, Requires: "It does " + id + ".", Source: "this test", Profile: Node, Level: Core, Run: run}
 }
 
-func extended(id string, c Feature, run func(*T)) Test {
+func extended(id string, c Capability, run func(*T)) Test {
 	t := core(id, run)
 	t.Level, t.Capability = Extended, c
 	return t

@@ -2,11 +2,13 @@ package conformance
 
 // What may differ from one cloud or CCM to another without either being wrong.
 
-// Feature names something that not every cloud, cluster or CCM has. What a test
-// needs and is not there skips the test, by name.
+import "strings"
+
+// Feature names something that not every cloud, or cluster, can do. A test that needs a feature
+// which is not there is skipped, by name.
 type Feature string
 
-// Features of a cloud and of the cluster in it.
+// Features of a cloud, and of the cluster in it, that no role shows: a driver declares them.
 const (
 	// FeatureMachines: an instance created with Machine joins the cluster.
 	FeatureMachines Feature = "machines"
@@ -29,6 +31,10 @@ const (
 	FeatureAffinity Feature = "affinity"
 	// FeatureHealthCheck: balancers ask targets over HTTP whether they serve.
 	FeatureHealthCheck Feature = "health-check"
+)
+
+// Features that follow from the roles that a driver implements (roles.go).
+const (
 	// FeatureRenameBalancer: a balancer's name can change.
 	FeatureRenameBalancer Feature = "rename-balancer"
 	// FeatureChangeBalancer: a balancer's listeners and targets can be changed by
@@ -59,68 +65,80 @@ const (
 	// FeatureOtherProject: the CCM can be given the credentials of another project,
 	// or account.
 	FeatureOtherProject Feature = "other-project"
-	// FeatureReplicas: several of the CCM can run beside each other. The suite sees
-	// to that where the CCM implements Replicated.
-	FeatureReplicas Feature = "replicas"
 )
 
-// FeatureOf is the feature that a cloud must have for a fault to be injected.
-func FeatureOf(k FaultKind) Feature { return Feature("fault-" + k) }
+// FeatureReplicas is the only feature of a CCM: several of it can run beside each other. It has it
+// by implementing Replicated.
+const FeatureReplicas Feature = "replicas"
 
-// Capabilities of a CCM beyond the core. A test of one is extended; it counts
-// for the verdict only if the CCM claims the capability.
+const faultFeaturePrefix = "fault-"
+
+// FaultFeature is the feature of a cloud into which a fault of this kind can be injected.
+func FaultFeature(k FaultKind) Feature { return Feature(faultFeaturePrefix + k) }
+
+func isFaultFeature(f Feature) bool { return strings.HasPrefix(string(f), faultFeaturePrefix) }
+
+// Capability names something that a CCM may do beyond the core. A test of one is extended; it
+// counts for the verdict only if the CCM claims the capability.
+type Capability string
+
+// The capabilities.
 const (
 	// CapabilityForeignNodes: a Node with another provider's ID is left alone.
-	CapabilityForeignNodes Feature = "foreign-nodes"
+	CapabilityForeignNodes Capability = "foreign-nodes"
 	// CapabilityProvidedIP: a kubelet's --node-ip that is no address of the
 	// instance keeps its Node uninitialised.
-	CapabilityProvidedIP Feature = "provided-ip"
+	CapabilityProvidedIP Capability = "provided-ip"
 	// CapabilityUDP: Services with UDP ports, alone and beside TCP.
-	CapabilityUDP Feature = "udp-services"
+	CapabilityUDP Capability = "udp-services"
 	// CapabilitySourceRanges: spec.loadBalancerSourceRanges.
-	CapabilitySourceRanges Feature = "service-source-ranges"
+	CapabilitySourceRanges Capability = "service-source-ranges"
 	// CapabilityAffinity: spec.sessionAffinity ClientIP.
-	CapabilityAffinity Feature = "service-affinity"
+	CapabilityAffinity Capability = "service-affinity"
 	// CapabilityLocalTraffic: spec.externalTrafficPolicy Local.
-	CapabilityLocalTraffic Feature = "local-traffic-policy"
+	CapabilityLocalTraffic Capability = "local-traffic-policy"
 	// CapabilityRename: balancers are recognised whatever their name.
-	CapabilityRename Feature = "renamed-balancers"
+	CapabilityRename Capability = "renamed-balancers"
 	// CapabilityRepair: what happens to a balancer behind the CCM's back is put
 	// right without anybody touching the Service.
-	CapabilityRepair Feature = "repair"
+	CapabilityRepair Capability = "repair"
 	// CapabilityDoubtfulInstances: no instance is given up for gone because a list
 	// lacks it.
-	CapabilityDoubtfulInstances Feature = "doubtful-instances"
+	CapabilityDoubtfulInstances Capability = "doubtful-instances"
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
-	CapabilityDoubtfulBalancers Feature = "doubtful-balancers"
+	CapabilityDoubtfulBalancers Capability = "doubtful-balancers"
 	// CapabilityPromptInitialization: a Node that has waited long is initialised as
 	// soon as there is its instance, and not when a back-off ends.
-	CapabilityPromptInitialization Feature = "prompt-initialization"
+	CapabilityPromptInitialization Capability = "prompt-initialization"
 	// CapabilityPromptRemoval: a Node goes when its instance has ended, whatever
 	// its kubelet said last.
-	CapabilityPromptRemoval Feature = "prompt-removal"
+	CapabilityPromptRemoval Capability = "prompt-removal"
 	// CapabilityMassDeletionGuard: a cloud that says of most instances at once
 	// that they do not exist is not believed.
-	CapabilityMassDeletionGuard Feature = "mass-deletion-guard"
+	CapabilityMassDeletionGuard Capability = "mass-deletion-guard"
 	// CapabilityLoadBalancerIP: spec.loadBalancerIP.
-	CapabilityLoadBalancerIP Feature = "load-balancer-ip"
+	CapabilityLoadBalancerIP Capability = "load-balancer-ip"
 	// CapabilityQuiet: nothing is written to the cloud when nothing changed.
-	CapabilityQuiet Feature = "quiet"
+	CapabilityQuiet Capability = "quiet"
 	// CapabilityCallBudget: what a Node and a Service cost in calls of the cloud's
 	// API stays within limits, however many Nodes there are.
-	CapabilityCallBudget Feature = "call-budget"
+	CapabilityCallBudget Capability = "call-budget"
 	// CapabilityExplains: an Event says why a Node or a Service waits.
-	CapabilityExplains Feature = "explains"
+	CapabilityExplains Capability = "explains"
 	// CapabilityPodRoutes: the cloud has a route to each Node's pods.
-	CapabilityPodRoutes Feature = "pod-routes"
+	CapabilityPodRoutes Capability = "pod-routes"
 	// CapabilityRenewedCredentials: credentials that are renewed where the CCM has
 	// them are used without a restart.
-	CapabilityRenewedCredentials Feature = "renewed-credentials"
+	CapabilityRenewedCredentials Capability = "renewed-credentials"
 	// CapabilityOwnProject: nothing is concluded from what the credentials of
 	// another project, or account, show.
-	CapabilityOwnProject Feature = "own-project"
+	CapabilityOwnProject Capability = "own-project"
 	// CapabilityHA: of several CCMs that run beside each other one acts, and another
 	// does when that one cannot.
-	CapabilityHA Feature = "high-availability"
+	CapabilityHA Capability = "high-availability"
 )
+
+// Unsupported says of features and capabilities, by name, why they are missing. Their tests are
+// skipped with that reason.
+type Unsupported map[string]string

@@ -47,7 +47,7 @@ func (t *T) Replica(number int) Replica {
 		}
 		return r.Stop(ctx)
 	})
-	return recordedReplica{r, t.trace, number}
+	return tracingReplica{r, t.trace, number}
 }
 
 func (t *T) failed() bool {

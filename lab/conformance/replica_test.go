@@ -75,7 +75,7 @@ func TestReplicasOfATest(t *testing.T) {
 			run: func(t *T) {
 				r := t.Replica(1)
 				t.Must(r.Start(t.Context()), "starting")
-				r.(recordedReplica).Replica.(*fakeReplicas).crash()
+				r.(tracingReplica).Replica.(*fakeReplicas).crash()
 			},
 			first: []string{"start", "stop"}, second: []string{"start", "stop"},
 			reasons: []string{"replica 1 of the CCM ended by itself"},

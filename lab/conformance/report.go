@@ -43,9 +43,9 @@ type Report struct {
 	Suite          Identity  `json:"suite"`
 	// Claims are the capabilities whose tests are required; Unsupported are
 	// features and capabilities declared missing, and why.
-	Claims      []Feature          `json:"claims,omitempty"`
-	Unsupported map[Feature]string `json:"unsupported,omitempty"`
-	Profiles    []ProfileReport    `json:"profiles"`
+	Claims      []Capability    `json:"claims,omitempty"`
+	Unsupported Unsupported     `json:"unsupported,omitempty"`
+	Profiles    []ProfileReport `json:"profiles"`
 	// Crashes are the ends that the CCM came to by itself.
 	Crashes []string     `json:"crashes,omitempty"`
 	Tests   []TestReport `json:"tests"`
@@ -98,10 +98,10 @@ type Statistics struct {
 
 // TestReport is one test's outcome.
 type TestReport struct {
-	ID         string  `json:"id"`
-	Profile    Profile `json:"profile"`
-	Level      Level   `json:"level"`
-	Capability Feature `json:"capability,omitempty"`
+	ID         string     `json:"id"`
+	Profile    Profile    `json:"profile"`
+	Level      Level      `json:"level"`
+	Capability Capability `json:"capability,omitempty"`
 	// Required is false for an extended test whose capability is not claimed.
 	Required bool    `json:"required"`
 	Requires string  `json:"requires"`

@@ -152,7 +152,7 @@ func (t *T) DeleteService(svc *corev1.Service) {
 
 // BalancersOf are the balancers that the cloud has for the Service.
 func (s *Suite) BalancersOf(ctx context.Context, svc *corev1.Service) ([]Balancer, error) {
-	all, err := s.Cloud.Balancers(ctx)
+	all, err := s.Cloud.ListBalancers(ctx)
 	return slices.DeleteFunc(all, func(b Balancer) bool { return b.Service != svc.UID }), err
 }
 

@@ -86,10 +86,9 @@ type Implementation struct {
 	// it; 3 when 0.
 	Attempts int
 	// Claims are capabilities that the CCM has: their tests are required.
-	Claims []Feature
-	// Unsupported are capabilities or features that it does not have, and why;
-	// their tests are skipped.
-	Unsupported map[Feature]string
+	Claims []Capability
+	// Unsupported are capabilities and features that it does not have.
+	Unsupported Unsupported
 }
 
 const (
@@ -148,7 +147,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Focus != nil {
 		r.report.Focus = o.Focus.String()
 	}
-	journal, _ := As[Journal](o.Implementation.Cloud)
+	journal, _ := As[CallJournal](o.Implementation.Cloud)
 	logs, _ := o.Implementation.CCM.(Logs)
 	r.recorder = record.Start(kube, journal, logs, r.suite.run)
 	r.recorder.OnStep = o.Step
@@ -295,15 +294,15 @@ func early(ctx context.Context) error {
 
 // skip says why a test cannot be run.
 func (r *run) skip(t Test) string {
-	for _, f := range append(r.asked(t), t.Needs...) {
-		if why, declared := r.Implementation.Unsupported[f]; declared && f != "" {
-			return fmt.Sprintf("%s is declared unsupported: %s", f, why)
+	for _, name := range append(namesOf(capabilitiesOf(t)), namesOf(t.Needs)...) {
+		if why, declared := r.Implementation.Unsupported[name]; declared && name != "" {
+			return fmt.Sprintf("%s is declared unsupported: %s", name, why)
 		}
 	}
 	if r.RequiredOnly && !r.required(t) {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
-	have := r.suite.Cloud.Features()
+	have := FeaturesOf(r.suite.Cloud)
 	if _, ok := r.Implementation.CCM.(Replicated); ok {
 		have = append(have, FeatureReplicas)
 	}
@@ -316,19 +315,27 @@ func (r *run) skip(t Test) string {
 }
 
 func (r *run) required(t Test) bool {
-	return t.Level == Core || !slices.ContainsFunc(r.asked(t), func(f Feature) bool { return !slices.Contains(r.Implementation.Claims, f) })
+	return t.Level == Core || !slices.ContainsFunc(capabilitiesOf(t), func(c Capability) bool { return !slices.Contains(r.Implementation.Claims, c) })
 }
 
-// asked are the capabilities that a test is about: who has no routes explains
-// nothing about them either.
-func (r *run) asked(t Test) []Feature {
+// capabilitiesOf lists the capabilities that a test is about. A CCM without routes explains nothing
+// about them either: tests of the profile Route are about pod-routes, too.
+func capabilitiesOf(t Test) []Capability {
 	switch {
 	case t.Capability == "":
 		return nil
 	case t.Profile == Routing && t.Capability != CapabilityPodRoutes:
-		return []Feature{CapabilityPodRoutes, t.Capability}
+		return []Capability{CapabilityPodRoutes, t.Capability}
 	}
-	return []Feature{t.Capability}
+	return []Capability{t.Capability}
+}
+
+func namesOf[N ~string](all []N) []string {
+	names := make([]string, len(all))
+	for i, name := range all {
+		names[i] = string(name)
+	}
+	return names
 }
 
 // drain runs all tests of a kind that wait, so many at once as may. alive ends
@@ -386,7 +393,7 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	defer cancel()
 	began := time.Now()
 	trace := r.recorder.Begin(test.ID, test.Alone, began)
-	t := &T{Suite: r.suite.traced(trace), test: test, ctx: limited, trace: trace}
+	t := &T{Suite: r.suite.withTrace(trace), test: test, ctx: limited, trace: trace}
 	reasons, notes, spent := t.outcome()
 	trace.End(len(reasons) > 0)
 	if len(reasons) > 0 {

@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 	var seen []string
 	report, err := Run(t.Context(), Options{
 		Cluster: apiServer(t), ClusterName: "embedded",
-		Implementation: Implementation{Name: "ours", Version: "v1", Cloud: featuresOnly{features: []Feature{FeatureUDP}}, CCM: ccm, Claims: []Feature{CapabilityUDP}},
+		Implementation: Implementation{Name: "ours", Version: "v1", Cloud: featuresOnly{features: []Feature{FeatureUDP}}, CCM: ccm, Claims: []Capability{CapabilityUDP}},
 		Tests: []Test{
 			alone(core("last", passes)),
 			core("passes", func(t *T) { t.Logf("by the way"); assert.Equal(t, 1, 1) }),
@@ -230,12 +230,12 @@ func TestSkips(t *testing.T) {
 	o := Options{
 		Implementation: Implementation{
 			CCM: ccm, Cloud: featuresOnly{features: []Feature{FeatureUDP, FeatureTargets}},
-			Claims:      []Feature{CapabilityUDP},
-			Unsupported: map[Feature]string{CapabilityAffinity: "the cloud hashes", FeatureTargets: "they are secret"},
+			Claims:      []Capability{CapabilityUDP},
+			Unsupported: Unsupported{string(CapabilityAffinity): "the cloud hashes", string(FeatureTargets): "they are secret"},
 		},
 		Tests: []Test{
 			needs(core("has-it", passes), FeatureUDP),
-			needs(core("lacks-it", passes), FeatureUDP, FeatureOf(FaultTimeout)),
+			needs(core("lacks-it", passes), FeatureUDP, FaultFeature(FaultTimeout)),
 			needs(core("declared", passes), FeatureTargets),
 			extended("declared-too", CapabilityAffinity, passes),
 			needs(extended("claimed-but", CapabilityUDP, passes), FeatureStrangers),

@@ -44,7 +44,7 @@ type Test struct {
 	Profile  Profile
 	Level    Level
 	// Capability is the CCM's that an extended test is about.
-	Capability Feature
+	Capability Capability
 	// Needs are the cloud's features without which it cannot be run.
 	Needs []Feature
 	// Source is where the requirement comes from: an interface's comment, a

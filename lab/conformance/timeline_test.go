@@ -48,7 +48,7 @@ func (c *journaled) called(operation, resource, answer string) {
 
 func (c *journaled) Features() []Feature { return nil }
 
-func (c *journaled) Balancers(context.Context) ([]Balancer, error) { return c.balancers, nil }
+func (c *journaled) ListBalancers(context.Context) ([]Balancer, error) { return c.balancers, nil }
 
 func (c *journaled) CreateInstance(_ context.Context, spec InstanceSpec) (Instance, error) {
 	time.Sleep(time.Second)
@@ -57,7 +57,9 @@ func (c *journaled) CreateInstance(_ context.Context, spec InstanceSpec) (Instan
 
 func (c *journaled) TerminateInstance(context.Context, string) error { return errors.New("no") }
 
-func (c *journaled) Inject(context.Context, Fault) (Injection, error) { return injected{}, nil }
+func (c *journaled) FaultKinds() []FaultKind { return nil }
+
+func (c *journaled) InjectFault(context.Context, Fault) (Injection, error) { return injected{}, nil }
 
 type injected struct{ Injection }
 
@@ -117,7 +119,7 @@ func (b *bench) test(id string, alone bool) *T {
 	test := core(id, nil)
 	test.Alone = alone
 	trace := b.run.recorder.Begin(id, alone, time.Now())
-	return &T{Suite: b.run.suite.traced(trace), test: test, ctx: b.Context(), trace: trace}
+	return &T{Suite: b.run.suite.withTrace(trace), test: test, ctx: b.Context(), trace: trace}
 }
 
 func (b *bench) says(format string, args ...any) {
@@ -158,7 +160,7 @@ func TestTimeline(t *testing.T) {
 		_, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		fault, err := one.Cloud.Inject(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
+		fault, err := one.FaultInjector().InjectFault(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.NoError(t, fault.Lift(ctx))
@@ -224,7 +226,7 @@ func TestTimelinesBeside(t *testing.T) {
 		b.says("plain words\nabout two-abcd-2/s\nabout one-abcd-1/s and two-abcd-2/s\nabout one-abcd-17/s\n")
 		time.Sleep(2 * time.Second)
 		b.cloud.balancers = []Balancer{{ID: "lb-2", Service: "uid-two"}, {ID: "lb-3", Service: "nobody's"}}
-		_, err = one.Cloud.Balancers(ctx)
+		_, err = one.Cloud.ListBalancers(ctx)
 		require.NoError(t, err)
 		one.trace.End(false)
 		two.trace.End(false)
@@ -303,10 +305,10 @@ func TestStepsOfATest(t *testing.T) {
 
 func TestDriverBehindTheRecorder(t *testing.T) {
 	cloud := &journaled{}
-	var given Cloud = recorded{Cloud: cloud}
-	_, ok := given.(Journal)
+	var given Cloud = tracingCloud{Cloud: cloud}
+	_, ok := given.(CallJournal)
 	assert.False(t, ok)
-	found, ok := As[Journal](given)
+	found, ok := As[CallJournal](given)
 	assert.True(t, ok)
 	assert.Same(t, cloud, found)
 	_, ok = As[CCM](given)

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -155,7 +156,11 @@ func (s *Suite) AskCounted(ctx context.Context, b Balancer, port int32, pods []c
 
 // Counted is how many connections the balancer says it has accepted on a port.
 func (s *Suite) Counted(ctx context.Context, b Balancer, port int32) (int64, error) {
-	counted, err := s.Cloud.Connections(ctx, b.ID)
+	counter, ok := As[ConnectionCounter](s.Cloud)
+	if !ok {
+		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, errors.ErrUnsupported)
+	}
+	counted, err := counter.CountConnections(ctx, b.ID)
 	if err != nil {
 		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, err)
 	}

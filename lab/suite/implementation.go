@@ -35,7 +35,7 @@ const (
 var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 
 // OwnClaims are the capabilities of the lab's own CCM.
-var OwnClaims = []conformance.Feature{
+var OwnClaims = []conformance.Capability{
 	conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityExplains,
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
@@ -120,7 +120,7 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
 	if command.ClusterCIDR == "" {
-		under.Unsupported = map[conformance.Feature]string{conformance.FeatureRoutes: "the range of the cluster's pods is not known here"}
+		under.Unsupported = conformance.Unsupported{string(conformance.FeatureRoutes): "the range of the cluster's pods is not known here"}
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)
@@ -135,9 +135,12 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
 	theirs := l.State.Cluster == lab.External
-	under.Cloud = &onfakecloud.Cloud{
-		API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, TokenFile: cloud.TokenFile(cluster.CallerCCM), Gate: gate,
-		Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+	under.Cloud = &onfakecloud.CloudWithToken{
+		Cloud: &onfakecloud.Cloud{
+			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate,
+			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+		},
+		TokenFile: cloud.TokenFile(cluster.CallerCCM),
 	}
 	return under, gate.Close, nil
 }

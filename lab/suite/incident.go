@@ -41,27 +41,27 @@ type IncidentOptions struct {
 
 // Account is what became of an incident.
 type Account struct {
-	Incident   string               `json:"incident"`
-	Title      string               `json:"title"`
-	Test       string               `json:"test"`
-	Profile    conformance.Profile  `json:"profile"`
-	Level      conformance.Level    `json:"level"`
-	Capability conformance.Feature  `json:"capability,omitempty"`
-	CCM        conformance.Identity `json:"ccm"`
-	Cluster    conformance.Identity `json:"cluster"`
-	Happened   string               `json:"happened"`
-	Watch      string               `json:"watch"`
-	Requires   string               `json:"requires"`
-	Source     string               `json:"source"`
-	Behaved    bool                 `json:"behaved"`
-	Seconds    float64              `json:"seconds"`
-	Reasons    []string             `json:"reasons,omitempty"`
-	Did        Deeds                `json:"did"`
-	Right      string               `json:"right"`
-	Danger     string               `json:"danger"`
-	Known      []string             `json:"known,omitempty"`
-	Timeline   []timeline.Entry     `json:"timeline"`
-	Log        []string             `json:"log,omitempty"` // the CCM's last lines, if it did not behave
+	Incident   string                 `json:"incident"`
+	Title      string                 `json:"title"`
+	Test       string                 `json:"test"`
+	Profile    conformance.Profile    `json:"profile"`
+	Level      conformance.Level      `json:"level"`
+	Capability conformance.Capability `json:"capability,omitempty"`
+	CCM        conformance.Identity   `json:"ccm"`
+	Cluster    conformance.Identity   `json:"cluster"`
+	Happened   string                 `json:"happened"`
+	Watch      string                 `json:"watch"`
+	Requires   string                 `json:"requires"`
+	Source     string                 `json:"source"`
+	Behaved    bool                   `json:"behaved"`
+	Seconds    float64                `json:"seconds"`
+	Reasons    []string               `json:"reasons,omitempty"`
+	Did        Deeds                  `json:"did"`
+	Right      string                 `json:"right"`
+	Danger     string                 `json:"danger"`
+	Known      []string               `json:"known,omitempty"`
+	Timeline   []timeline.Entry       `json:"timeline"`
+	Log        []string               `json:"log,omitempty"` // the CCM's last lines, if it did not behave
 }
 
 // Deeds are what the CCM was seen to do.

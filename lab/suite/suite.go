@@ -45,8 +45,8 @@ type Options struct {
 	Program *program.CCM
 	// CCMPath is another build of the lab's own CCM, run in its place.
 	CCMPath     string
-	Claims      []conformance.Feature
-	Unsupported map[conformance.Feature]string
+	Claims      []conformance.Capability
+	Unsupported conformance.Unsupported
 	Profiles    []conformance.Profile
 	Focus       *regexp.Regexp
 	// RequiredOnly skips tests of capabilities that are not claimed.
@@ -217,7 +217,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	under.Claims = append(under.Claims, o.Claims...)
 	under.Attempts = cmp.Or(o.Attempts, under.Attempts)
 	if under.Unsupported == nil {
-		under.Unsupported = map[conformance.Feature]string{}
+		under.Unsupported = conformance.Unsupported{}
 	}
 	maps.Copy(under.Unsupported, o.Unsupported)
 	healthy, err := healthCheck(l)

@@ -60,7 +60,7 @@ func (t Trial) options(still *silence) Options {
 	for _, id := range t.Tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
 	}
-	var claims []conformance.Feature // What is asked for by name is required, be it extended.
+	var claims []conformance.Capability // What is asked for by name is required, be it extended.
 	for _, test := range profiles.All() {
 		if test.Capability != "" && slices.Contains(t.Tests, test.ID) {
 			claims = append(claims, test.Capability)

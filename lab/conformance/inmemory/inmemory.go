@@ -34,26 +34,25 @@ func New(cluster *rest.Config) conformance.Implementation {
 	return conformance.Implementation{
 		Name: "inmemory", Cloud: c, Attempts: 1, // No call ever gets lost.
 		CCM:    &ccm{cloud: c, cluster: cluster, connect: func(c *rest.Config) (kubernetes.Interface, error) { return kubernetes.NewForConfig(c) }},
-		Claims: []conformance.Feature{conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityUDP},
-		Unsupported: map[conformance.Feature]string{
-			conformance.CapabilityRepair:   "upstream's service controller looks again only when a Service or a Node changes",
-			conformance.CapabilityExplains: "upstream's node controller writes no Event about a Node that waits",
+		Claims: []conformance.Capability{conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityUDP},
+		Unsupported: conformance.Unsupported{
+			string(conformance.CapabilityRepair):   "upstream's service controller looks again only when a Service or a Node changes",
+			string(conformance.CapabilityExplains): "upstream's node controller writes no Event about a Node that waits",
 
-			conformance.CapabilityHA: "there is one, in this process, and it needs no Lease",
+			string(conformance.CapabilityHA): "there is one, in this process, and it needs no Lease",
 
-			conformance.CapabilityPromptInitialization: "upstream's node controller tries again when its back-off ends",
-			conformance.CapabilityPromptRemoval:        "upstream's node lifecycle controller looks at Nodes that are not Ready",
+			string(conformance.CapabilityPromptInitialization): "upstream's node controller tries again when its back-off ends",
+			string(conformance.CapabilityPromptRemoval):        "upstream's node lifecycle controller looks at Nodes that are not Ready",
 		},
 	}
 }
 
 // The driver: a conformance.Cloud.
 type cloud struct {
-	conformance.Unsupported // what Features does not name
-	mu                      sync.Mutex
-	hosts                   int // given addresses so far
-	instances               map[string]instance
-	balancers               map[string]conformance.Balancer
+	mu        sync.Mutex
+	hosts     int // given addresses so far
+	instances map[string]instance
+	balancers map[string]conformance.Balancer
 }
 
 type instance struct {
@@ -85,24 +84,6 @@ func (c *cloud) CreateInstance(_ context.Context, spec conformance.InstanceSpec)
 	return i, nil
 }
 
-func (c *cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) (made []conformance.Instance, err error) {
-	for _, spec := range specs {
-		i, err := c.CreateInstance(ctx, spec)
-		if err != nil {
-			return made, err
-		}
-		made = append(made, i)
-	}
-	return made, nil
-}
-
-func (c *cloud) TerminateInstances(ctx context.Context, ids []string) (err error) {
-	for _, id := range ids {
-		err = errors.Join(err, c.TerminateInstance(ctx, id))
-	}
-	return err
-}
-
 func (c *cloud) StartInstance(_ context.Context, id string) error     { return c.become(id, running) }
 func (c *cloud) StopInstance(_ context.Context, id string) error      { return c.become(id, stopped) }
 func (c *cloud) TerminateInstance(_ context.Context, id string) error { return c.become(id, ended) }
@@ -117,12 +98,12 @@ func (c *cloud) become(id, state string) error {
 	return nil
 }
 
-func (c *cloud) Balancers(context.Context) ([]conformance.Balancer, error) {
+func (c *cloud) ListBalancers(context.Context) ([]conformance.Balancer, error) {
 	defer c.lock()()
 	return slices.Collect(maps.Values(c.balancers)), nil
 }
 
-func (c *cloud) Balancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
+func (c *cloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
 	defer c.lock()()
 	b, found := c.balancers[id]
 	return b, found, nil

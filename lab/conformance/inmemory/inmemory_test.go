@@ -180,7 +180,7 @@ func TestServicesAcrossARestart(t *testing.T) {
 	eventually(t, func() bool {
 		svc, err := services.Get(ctx, "web", metav1.GetOptions{})
 		require.NoError(t, err)
-		all, err := c.Balancers(ctx)
+		all, err := c.ListBalancers(ctx)
 		require.NoError(t, err)
 		in := svc.Status.LoadBalancer.Ingress
 		return len(all) == 1 && len(in) == 1 && in[0].IP == all[0].Address
@@ -195,7 +195,7 @@ func TestServicesAcrossARestart(t *testing.T) {
 	require.NoError(t, err)
 	start(t, m)
 	eventually(t, func() bool {
-		all, err := c.Balancers(ctx)
+		all, err := c.ListBalancers(ctx)
 		require.NoError(t, err)
 		return len(all) == 0
 	})

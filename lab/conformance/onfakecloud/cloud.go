@@ -18,7 +18,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Tags that the CCM of fakecloud puts on what it makes: its documented contract.
 // Cloud is one project of a fakecloud, with one cluster in it.
 type Cloud struct {
 	// API calls the cloud in the suite's name, with the right to make faults.
@@ -26,43 +25,45 @@ type Cloud struct {
 	// Cluster is the cluster's name in tags; Token is the name of the CCM's
 	// token.
 	Cluster, Token string
-	// TokenFile is where the CCM has that token; "" where the suite cannot change
-	// it.
-	TokenFile string
 	// Gate is the CCM's way to the cloud.
 	Gate *Gate
 	// Machines and Traffic say what the cluster around it can do.
 	Machines, Traffic bool
 
-	external sync.Map // the IDs of reserved addresses, by that of the instance
+	externalAddresses sync.Map // the IDs of reserved addresses, by that of the instance
 }
 
-var _ conformance.Cloud = (*Cloud)(nil)
+var _ interface {
+	conformance.Cloud
+	conformance.InstanceBatcher
+	conformance.BalancerRenamer
+	conformance.BalancerChanger
+	conformance.ForeignBalancerCreator
+	conformance.AddressReserver
+	conformance.ConnectionCounter
+	conformance.RouteTable
+	conformance.RouteDiverter
+	conformance.ForeignRouteCreator
+	conformance.RouteLimiter
+	conformance.FaultInjector
+	conformance.CallCounter
+	conformance.CallJournal
+	conformance.ZoneOutageInjector
+} = (*Cloud)(nil)
 
 // Features implements conformance.Cloud.
 func (c *Cloud) Features() []conformance.Feature {
-	have := []conformance.Feature{
-		conformance.FeatureZones, conformance.FeatureInstanceTypes,
-		conformance.FeatureTargets, conformance.FeatureUDP, conformance.FeatureSourceRanges, conformance.FeatureAffinity,
-		conformance.FeatureHealthCheck, conformance.FeatureRenameBalancer, conformance.FeatureStrangers,
-		conformance.FeatureChangeBalancer, conformance.FeatureReservedAddresses,
-		conformance.FeatureRoutes, conformance.FeatureDivertRoutes, conformance.FeatureStrangerRoutes, conformance.FeatureRouteQuota,
-		conformance.FeatureCalls, conformance.FeatureOf(conformance.FaultNotFound), conformance.FeatureZoneOutage,
-	}
-	for _, k := range append(slices.Clone(conformance.FaultKinds),
-		conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost) {
-		have = append(have, conformance.FeatureOf(k))
-	}
-	if c.TokenFile != "" {
-		have = append(have, conformance.FeatureExpiry, conformance.FeatureOtherProject)
+	features := []conformance.Feature{
+		conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureTargets, conformance.FeatureUDP,
+		conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureHealthCheck,
 	}
 	if c.Machines {
-		have = append(have, conformance.FeatureMachines)
+		features = append(features, conformance.FeatureMachines)
 	}
 	if c.Traffic {
-		have = append(have, conformance.FeatureTraffic)
+		features = append(features, conformance.FeatureTraffic)
 	}
-	return have
+	return features
 }
 
 // CreateInstance implements conformance.Cloud. One that is no machine is the
@@ -146,7 +147,7 @@ func (c *Cloud) expose(ctx context.Context, instance string) (*api.Instance, err
 	if err != nil {
 		return nil, err
 	}
-	c.external.Store(instance, made.ID)
+	c.externalAddresses.Store(instance, made.ID)
 	if _, err := c.API.AttachAddress(ctx, made.ID, instance); err != nil {
 		return nil, err
 	}
@@ -155,7 +156,7 @@ func (c *Cloud) expose(ctx context.Context, instance string) (*api.Instance, err
 
 // conceal releases the address of an instance that has ended, if it had one.
 func (c *Cloud) conceal(ctx context.Context, instance string) error {
-	id, exposed := c.external.LoadAndDelete(instance)
+	id, exposed := c.externalAddresses.LoadAndDelete(instance)
 	if !exposed {
 		return nil
 	}
@@ -175,8 +176,8 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 	})
 }
 
-// Balancers implements conformance.Cloud.
-func (c *Cloud) Balancers(ctx context.Context) ([]conformance.Balancer, error) {
+// ListBalancers implements conformance.Cloud.
+func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
 	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster, contract.TagServiceUID}})
 	if err != nil {
 		return nil, err
@@ -188,8 +189,8 @@ func (c *Cloud) Balancers(ctx context.Context) ([]conformance.Balancer, error) {
 	return out, nil
 }
 
-// Balancer implements conformance.Cloud.
-func (c *Cloud) Balancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+// GetBalancer implements conformance.Cloud.
+func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
 	lb, err := c.API.GetLoadBalancer(ctx, id)
 	if client.IsNotFound(err) {
 		return conformance.Balancer{}, false, nil
@@ -233,13 +234,13 @@ func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 	})
 }
 
-// RenameBalancer implements conformance.Cloud.
+// RenameBalancer implements conformance.BalancerRenamer.
 func (c *Cloud) RenameBalancer(ctx context.Context, id, name string) error {
 	_, err := c.API.UpdateLoadBalancer(ctx, id, api.LoadBalancerUpdate{Name: &name})
 	return err
 }
 
-// ChangeBalancer implements conformance.Cloud.
+// ChangeBalancer implements conformance.BalancerChanger.
 func (c *Cloud) ChangeBalancer(ctx context.Context, id string, listeners []conformance.Listener, targets []string) error {
 	update := api.LoadBalancerUpdate{Listeners: &api.Listeners{}, Targets: &api.Targets{}}
 	for _, l := range listeners {
@@ -254,7 +255,7 @@ func (c *Cloud) ChangeBalancer(ctx context.Context, id string, listeners []confo
 	return err
 }
 
-// ReserveAddress implements conformance.Cloud.
+// ReserveAddress implements conformance.AddressReserver.
 func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error) {
 	made, err := c.API.ReserveAddress(ctx, api.ReservedAddressCreate{})
 	if err != nil {
@@ -268,9 +269,9 @@ func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release fun
 	}, nil
 }
 
-// CreateStranger implements conformance.Cloud. It belongs to another cluster
+// CreateForeignBalancer implements conformance.ForeignBalancerCreator. It belongs to another cluster
 // and to a Service there, as a neighbour's in the same project would.
-func (c *Cloud) CreateStranger(ctx context.Context, name string) (conformance.Balancer, error) {
+func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
 	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
 		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000"},
@@ -281,15 +282,15 @@ func (c *Cloud) CreateStranger(ctx context.Context, name string) (conformance.Ba
 	var b conformance.Balancer
 	return b, poll(ctx, func() (bool, error) {
 		var err error
-		b, _, err = c.Balancer(ctx, lb.ID)
+		b, _, err = c.GetBalancer(ctx, lb.ID)
 		return b.Active, err
 	})
 }
 
 const strangersPort = 32123
 
-// Connections implements conformance.Cloud.
-func (c *Cloud) Connections(ctx context.Context, id string) (map[int32]int64, error) {
+// CountConnections implements conformance.ConnectionCounter.
+func (c *Cloud) CountConnections(ctx context.Context, id string) (map[int32]int64, error) {
 	stats, err := c.API.LoadBalancerStats(ctx, id)
 	if err != nil {
 		return nil, err
@@ -301,8 +302,8 @@ func (c *Cloud) Connections(ctx context.Context, id string) (map[int32]int64, er
 	return counted, nil
 }
 
-// Calls implements conformance.Cloud.
-func (c *Cloud) Calls(ctx context.Context) (conformance.Calls, error) {
+// CountCalls implements conformance.CallCounter.
+func (c *Cloud) CountCalls(ctx context.Context) (conformance.Calls, error) {
 	counted, err := c.API.SumAudit(ctx, client.AuditFilter{Token: c.Token}, api.AuditByOperation)
 	return sumOf(counted), err
 }

@@ -19,13 +19,24 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// ExpireCredentials implements conformance.Cloud.
-func (c *Cloud) ExpireCredentials(ctx context.Context) (conformance.Expiry, error) {
+// CloudWithToken is a Cloud whose CCM has its token in a file that the suite may change.
+type CloudWithToken struct {
+	*Cloud
+	TokenFile string
+}
+
+var _ interface {
+	conformance.CredentialExpirer
+	conformance.CredentialSwapper
+} = (*CloudWithToken)(nil)
+
+// ExpireCredentials implements conformance.CredentialExpirer.
+func (c *CloudWithToken) ExpireCredentials(ctx context.Context) (conformance.Expiry, error) {
 	own, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CCM's token: %w", err)
 	}
-	refused, err := c.Inject(ctx, conformance.Fault{Kind: conformance.FaultUnauthorized})
+	refused, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultUnauthorized})
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +46,7 @@ func (c *Cloud) ExpireCredentials(ctx context.Context) (conformance.Expiry, erro
 // expiry refuses the CCM's token, whatever is in its file meanwhile.
 type expiry struct {
 	conformance.Injection
-	c       *Cloud
+	c       *CloudWithToken
 	own     []byte
 	project string
 	renewed string // the name of the token in the file; "" until there is one
@@ -66,8 +77,8 @@ func (e *expiry) Lift(ctx context.Context) error {
 	return nil
 }
 
-// SwapCredentials implements conformance.Cloud.
-func (c *Cloud) SwapCredentials(ctx context.Context) (conformance.Injection, error) {
+// SwapCredentials implements conformance.CredentialSwapper.
+func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injection, error) {
 	own, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CCM's token: %w", err)
@@ -100,7 +111,7 @@ func (c *Cloud) SwapCredentials(ctx context.Context) (conformance.Injection, err
 // swap is another project, and its token in the file of the CCM's.
 type swap struct {
 	conformance.Injection // counts; nil until it can
-	c                     *Cloud
+	c                     *CloudWithToken
 	own                   []byte
 	project               string
 }

@@ -47,8 +47,15 @@ var lists = map[conformance.Thing]string{
 	conformance.Routes:    "listRoutes",
 }
 
-// Inject implements conformance.Cloud.
-func (c *Cloud) Inject(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+// FaultKinds implements conformance.FaultInjector.
+func (c *Cloud) FaultKinds() []conformance.FaultKind {
+	return append(slices.Clone(conformance.FaultKinds),
+		conformance.FaultNotFound, conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale,
+		conformance.FaultSlow, conformance.FaultLost)
+}
+
+// InjectFault implements conformance.FaultInjector.
+func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
 	if f.Kind == conformance.FaultRefused {
 		return c.Gate.Refuse()
 	}
@@ -84,7 +91,7 @@ func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []stri
 // lose makes a cloud that has lost its data: lists have nothing in them, which
 // is not counted, and what is asked for by its ID is not found.
 func (c *Cloud) lose(ctx context.Context, f conformance.Fault, rule api.FaultCreate) (conformance.Injection, error) {
-	empty, err := c.Inject(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
+	empty, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
 	if err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-var _ conformance.Journal = (*Cloud)(nil)
+var _ conformance.CallJournal = (*Cloud)(nil)
 
-// CallsSince implements conformance.Journal.
+// CallsSince implements conformance.CallJournal.
 func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.Call, error) {
 	newest, err := c.API.ListAuditUntil(ctx, client.AuditFilter{Token: c.Token}, func(a api.AuditEntry) bool { return a.Time.Before(since) })
 	if err != nil {

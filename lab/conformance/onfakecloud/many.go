@@ -15,7 +15,7 @@ import (
 // atOnce is how many calls are under way.
 const atOnce = 16
 
-// CreateInstances implements conformance.Cloud.
+// CreateInstances implements conformance.InstanceBatcher.
 func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) ([]conformance.Instance, error) {
 	ids := make([]string, len(specs))
 	err := conformance.Each(ctx, atOnce, len(specs), func(ctx context.Context, i int) error {
@@ -57,7 +57,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 	return made, err
 }
 
-// TerminateInstances implements conformance.Cloud.
+// TerminateInstances implements conformance.InstanceBatcher.
 func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 	err := conformance.Each(ctx, atOnce, len(ids), func(ctx context.Context, i int) error {
 		_, err := c.API.TerminateInstance(ctx, ids[i])

@@ -13,9 +13,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Routes implements conformance.Cloud. By the cluster alone: with what a CCM marks the
+// ListRoutes implements conformance.RouteTable. By the cluster alone: with what a CCM marks the
 // Node of a route is its own matter.
-func (c *Cloud) Routes(ctx context.Context) ([]conformance.Route, error) {
+func (c *Cloud) ListRoutes(ctx context.Context) ([]conformance.Route, error) {
 	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster}})
 	if err != nil {
 		return nil, err
@@ -31,8 +31,8 @@ func routeOf(r *api.Route) conformance.Route {
 	return conformance.Route{ID: r.ID, Destination: r.Destination, InstanceID: r.InstanceID}
 }
 
-// Route implements conformance.Cloud.
-func (c *Cloud) Route(ctx context.Context, id string) (conformance.Route, bool, error) {
+// GetRoute implements conformance.RouteTable.
+func (c *Cloud) GetRoute(ctx context.Context, id string) (conformance.Route, bool, error) {
 	r, err := c.API.GetRoute(ctx, id)
 	if client.IsNotFound(err) {
 		return conformance.Route{}, false, nil
@@ -43,7 +43,7 @@ func (c *Cloud) Route(ctx context.Context, id string) (conformance.Route, bool, 
 	return routeOf(r), true, nil
 }
 
-// DeleteRoute implements conformance.Cloud.
+// DeleteRoute implements conformance.RouteTable.
 func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
 	if err := c.API.DeleteRoute(ctx, id); err != nil && !client.IsNotFound(err) {
 		return err
@@ -51,7 +51,7 @@ func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
 	return nil
 }
 
-// DivertRoute implements conformance.Cloud. Where a route leads cannot be changed
+// DivertRoute implements conformance.RouteDiverter. Where a route leads cannot be changed
 // here: another takes its place, with its name and tags. A CCM that is faster puts
 // its own there, which then is the one to go.
 func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
@@ -61,7 +61,7 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 	}
 	want := api.RouteCreate{Name: was.Name, Destination: was.Destination, InstanceID: instanceID, Tags: &was.Tags}
 	return poll(ctx, func() (bool, error) {
-		there, err := c.Routes(ctx)
+		there, err := c.ListRoutes(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -80,9 +80,9 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 	})
 }
 
-// CreateStrangerRoute implements conformance.Cloud. It belongs to a Node of another
+// CreateForeignRoute implements conformance.ForeignRouteCreator. It belongs to a Node of another
 // cluster, as a neighbour's in the same project would.
-func (c *Cloud) CreateStrangerRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
+func (c *Cloud) CreateForeignRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
 		Destination: destination, InstanceID: instanceID, Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
 		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagNode: "stranger"},
@@ -93,7 +93,7 @@ func (c *Cloud) CreateStrangerRoute(ctx context.Context, destination, instanceID
 	return routeOf(made), nil
 }
 
-// LimitRoutes implements conformance.Cloud.
+// LimitRoutes implements conformance.RouteLimiter.
 func (c *Cloud) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
 	project, err := c.API.Project(ctx)
 	if err != nil {

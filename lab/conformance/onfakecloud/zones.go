@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Zones implements conformance.Cloud.
-func (c *Cloud) Zones(ctx context.Context) ([]string, error) {
+// ListZones implements conformance.ZoneOutageInjector.
+func (c *Cloud) ListZones(ctx context.Context) ([]string, error) {
 	all, err := c.API.ListZones(ctx)
 	var names []string
 	for _, z := range all {
@@ -22,8 +22,8 @@ func (c *Cloud) Zones(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// LoseZone implements conformance.Cloud.
-func (c *Cloud) LoseZone(ctx context.Context, zone string) (conformance.Injection, error) {
+// InjectZoneOutage implements conformance.ZoneOutageInjector.
+func (c *Cloud) InjectZoneOutage(ctx context.Context, zone string) (conformance.Injection, error) {
 	there, err := c.idsIn(ctx, zone, api.InstanceRunning, api.InstancePending)
 	if err != nil {
 		return nil, err

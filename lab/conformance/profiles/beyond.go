@@ -77,7 +77,7 @@ var massDeletionTests = []conformance.Test{
 		ID:       "lifecycle-mass-deletion",
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
 		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultNotFound)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
 		Source: instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
 		Bound:  3 * time.Minute,
 		Turn:   conformance.Late,
@@ -180,7 +180,7 @@ func massDeletion(t *conformance.T) {
 		t.AwaitInitialized(w.Name)
 	}
 	restart := stopCCM(t) // One that has just started has nothing to remember: it must ask.
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
 	asked := hits(t, fault, massNodes)

@@ -51,14 +51,14 @@ var haTests = []conformance.Test{
 		ID:       "ha-leader-killed-creating-balancer",
 		Requires: "When the CCM that acts is killed before it hears that its balancer was made, the Service has exactly one balancer in the end, and none when it is deleted.",
 		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FeatureOf(conformance.FaultLost)},
+		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultLost)},
 		Source: fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Run:    haLeaderKilledCreatingBalancer,
 	}, {
 		ID:       "ha-leader-frozen",
 		Requires: "A CCM that was frozen in the middle of its work until another took over undoes nothing when it goes on, and does nothing more once it must know: it ends, or waits for the Lease.",
 		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FeatureOf(conformance.FaultTimeout)},
+		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultTimeout)},
 		Source: fromLostLease + "; " + fromElection + ": RenewDeadline",
 		Bound:  3 * time.Minute,
 		Run:    haLeaderFrozen,
@@ -188,7 +188,7 @@ func haLeaderStopped(t *conformance.T) {
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {
 	leader, _ := pair(t)
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "having the cloud's answers get lost")
 	t.Cleanup(fault.Lift)
 	svc := t.NewService()
@@ -279,7 +279,7 @@ func durationOf(t *conformance.T, l lease) time.Duration {
 // frozenWhileCreating is a Service for which the CCM is about to make a balancer when
 // it is frozen.
 func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "having the cloud not answer")
 	t.Cleanup(fault.Lift)
 	about := hits(t, fault, 1)

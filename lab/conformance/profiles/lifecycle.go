@@ -179,7 +179,7 @@ var doubts = map[conformance.FaultKind]string{
 func doubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, kind := range conformance.FaultKinds {
-		level, capability := conformance.Core, conformance.Feature("")
+		level, capability := conformance.Core, conformance.Capability("")
 		if kind == conformance.FaultEmptyList { // The cloud's word, though a false one.
 			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
 		}
@@ -187,7 +187,7 @@ func doubtTests() []conformance.Test {
 			ID:       "lifecycle-doubt-" + string(kind),
 			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
 			Profile:  conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
-			Needs:  []conformance.Feature{conformance.FeatureOf(kind)},
+			Needs:  []conformance.Feature{conformance.FaultFeature(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
 			Bound:  incidentBound,
 			Run:    func(t *conformance.T) { doubt(t, kind) },
@@ -220,7 +220,7 @@ func chanceIn(kind conformance.FaultKind, attempts int) chance {
 
 func doubt(t *conformance.T, kind conformance.FaultKind) {
 	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()

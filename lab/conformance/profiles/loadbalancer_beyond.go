@@ -86,7 +86,7 @@ var balancerBeyondTests = []conformance.Test{
 // divert has the balancer listen on a port that is not the Service's, and on
 // none that is, and leaves its targets alone.
 func divert(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.Cloud.ChangeBalancer(t.Context(), b.ID, []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets),
+	t.Must(t.BalancerChanger().ChangeBalancer(t.Context(), b.ID, []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets),
 		"changing the listeners of balancer %s", b.ID)
 }
 
@@ -118,7 +118,7 @@ func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
 	require.Contains(t, b.Targets, instance.ID)
-	t.Must(t.Cloud.ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
+	t.Must(t.BalancerChanger().ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
 	t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
 }
 
@@ -201,7 +201,7 @@ func warned(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 }
 
 func lbLoadBalancerIP(t *conformance.T) {
-	address, release, err := t.Cloud.ReserveAddress(t.Context())
+	address, release, err := t.AddressReserver().ReserveAddress(t.Context())
 	t.Must(err, "reserving an address")
 	t.Cleanup(release)
 	var balancers []string

@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-var whileUnavailable = []conformance.Feature{conformance.FeatureOf(conformance.FaultUnavailable)}
+var whileUnavailable = []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)}
 
 var balancerTroubleTests = []conformance.Test{
 	{
@@ -126,7 +126,7 @@ func lbDeletedWithCCMDown(t *conformance.T) {
 	restart := stopCCM(t)
 	t.DeleteService(svc)
 	t.Must(hasFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
-	_, there, err := t.Cloud.Balancer(t.Context(), b.ID)
+	_, there, err := t.Cloud.GetBalancer(t.Context(), b.ID)
 	t.Must(err, "looking at balancer %s", b.ID)
 	require.True(t, there, "the balancer is gone, and there is no CCM")
 	restart()
@@ -151,7 +151,7 @@ func lbDeleteRetried(t *conformance.T) {
 	tried := triedAgain(t, svc, fault)
 	t.DeleteService(svc)
 	t.HoldsUntil("the Service and its balancer stay", func(ctx context.Context) error {
-		_, there, err := t.Cloud.Balancer(ctx, b.ID)
+		_, there, err := t.Cloud.GetBalancer(ctx, b.ID)
 		if err == nil && !there {
 			err = errors.New("the balancer is gone, and the cloud was not available")
 		}
@@ -172,7 +172,7 @@ func lbSaysWhy(t *conformance.T) {
 // balancersUnavailable has the cloud answer 503 when the CCM asks about
 // balancers.
 func balancersUnavailable(t *conformance.T) conformance.Injection {
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "making the cloud unavailable")
 	t.Cleanup(fault.Lift)
 	return fault
@@ -236,7 +236,7 @@ func lbStrangerOfSameName(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
 	rename(t, b)
-	stranger, err := t.Cloud.CreateStranger(t.Context(), b.Name)
+	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), b.Name)
 	t.Must(err, "creating a balancer named %s", b.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 
@@ -244,7 +244,7 @@ func lbStrangerOfSameName(t *conformance.T) {
 	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
 	t.DeleteService(svc)
 	t.AwaitGone(svc)
-	now, there, err := t.Cloud.Balancer(t.Context(), stranger.ID)
+	now, there, err := t.Cloud.GetBalancer(t.Context(), stranger.ID)
 	t.Must(err, "looking at balancer %s", stranger.ID)
 	require.True(t, there, "the stranger's balancer is gone")
 	assert.Equal(t, identity(stranger), identity(now))
@@ -252,7 +252,7 @@ func lbStrangerOfSameName(t *conformance.T) {
 
 // rename gives the balancer a name that no CCM gives.
 func rename(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.Cloud.RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
+	t.Must(t.BalancerRenamer().RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
 }
 
 func lbQuiet(t *conformance.T) {
@@ -264,7 +264,7 @@ func lbQuiet(t *conformance.T) {
 	var wrote error // at its last look, if it did
 	annotate(t, svc, "0")
 	t.Await("the CCM to look twice and write nothing", func(ctx context.Context) error {
-		now, err := t.Cloud.Calls(ctx)
+		now, err := t.CallCounter().CountCalls(ctx)
 		if err != nil {
 			return err
 		}
@@ -317,7 +317,7 @@ func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
 }
 
 func calls(t *conformance.T) conformance.Calls {
-	c, err := t.Cloud.Calls(t.Context())
+	c, err := t.CallCounter().CountCalls(t.Context())
 	t.Must(err, "counting the CCM's calls")
 	return c
 }
@@ -341,7 +341,7 @@ func balancerDoubtTests() []conformance.Test {
 			ID: "lb-doubt-" + string(answer.kind), Profile: conformance.LoadBalancer,
 			Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
 			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what + " leaves nothing behind: both it and its balancer are gone in the end.",
-			Needs:    []conformance.Feature{conformance.FeatureOf(answer.kind)},
+			Needs:    []conformance.Feature{conformance.FaultFeature(answer.kind)},
 			Alone:    true,
 			Bound:    answer.bound,
 			Run:      func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
@@ -359,7 +359,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	b := t.AwaitBalancer(svc)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	asked := either(either(hits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })

@@ -24,7 +24,7 @@ import (
 // met are the features that the cloud must have for these faults.
 func met(kinds ...conformance.FaultKind) (needs []conformance.Feature) {
 	for _, k := range kinds {
-		needs = append(needs, conformance.FeatureOf(k))
+		needs = append(needs, conformance.FaultFeature(k))
 	}
 	return needs
 }
@@ -187,7 +187,7 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 
 // inject has the cloud misbehave about balancers until the test's end.
 func inject(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	return fault
@@ -273,7 +273,7 @@ func strangerWasFirst(t *conformance.T) {
 	// The second one has the same name and, while it wants no balancer yet, a UID:
 	// that is all of which a CCM makes a balancer's name.
 	svc := t.NewService(func(s *corev1.Service) { s.Name, s.Spec.Type = before.Name, corev1.ServiceTypeClusterIP })
-	stranger, err := t.Cloud.CreateStranger(t.Context(), nameFor(svc, name, before))
+	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), nameFor(svc, name, before))
 	t.Must(err, "creating another cluster's balancer")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	alone := func(ctx context.Context) error { return leftToItsOwner(ctx, t, svc, stranger) }
@@ -321,7 +321,7 @@ func replacePrefix(s, was, is string) string {
 // leftToItsOwner is an error if the stranger's balancer is not as it was, or the
 // Service says that it has its address.
 func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer) error {
-	now, there, err := t.Cloud.Balancer(ctx, stranger.ID)
+	now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
 	switch {
 	case err != nil:
 		return err

@@ -129,7 +129,7 @@ var resilienceClusterTests = []conformance.Test{
 
 func expiredCredentials(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	expiry, err := t.Cloud.ExpireCredentials(t.Context())
+	expiry, err := t.CredentialExpirer().ExpireCredentials(t.Context())
 	t.Must(err, "having the CCM's credentials expire")
 	startsAnew(t)
 	t.Cleanup(expiry.Lift)
@@ -140,7 +140,7 @@ func expiredCredentials(t *conformance.T) {
 
 func tokenSwapped(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	swap, err := t.Cloud.SwapCredentials(t.Context())
+	swap, err := t.CredentialSwapper().SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
 	startsAnew(t)
 	t.Cleanup(swap.Lift)
@@ -300,7 +300,7 @@ func zoneOutage(t *conformance.T) {
 	all := slices.Concat(hit, spared)
 	b := t.AwaitBalancer(svc, leadsToAll(all))
 
-	outage, err := t.Cloud.LoseZone(t.Context(), lost)
+	outage, err := t.ZoneOutageInjector().InjectZoneOutage(t.Context(), lost)
 	t.Must(err, "losing zone %s", lost)
 	t.Cleanup(outage.Lift)
 	holds := allHold(hit.there, spared.kept, noCrash(t), stays(t, b, spared))
@@ -320,7 +320,7 @@ func zoneOutage(t *conformance.T) {
 		w.Ready()
 	}
 	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept afterwards", holds, "all to be as it was", func(ctx context.Context) error {
-		now, _, err := t.Cloud.Balancer(ctx, b.ID)
+		now, _, err := t.Cloud.GetBalancer(ctx, b.ID)
 		if err == nil {
 			err = leadsToAll(all)(now)
 		}
@@ -349,7 +349,7 @@ func readyNodes(t *conformance.T) (names []string) {
 // twoZones are one to lose, in which as few of the cluster's own machines are as
 // may be, and one to keep.
 func twoZones(t *conformance.T) (lost, other string) {
-	zones, err := t.Cloud.Zones(t.Context())
+	zones, err := t.ZoneOutageInjector().ListZones(t.Context())
 	t.Must(err, "listing zones")
 	if len(zones) < 2 {
 		t.Fatalf("the cloud has zones %v, and one is to be lost and one to be kept", zones)
@@ -379,7 +379,7 @@ func leadsToAll(f fleet) func(conformance.Balancer) error {
 // stays is an error once the balancer is gone, or one of them is no target of it.
 func stays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
 	return func(ctx context.Context) error {
-		now, there, err := t.Cloud.Balancer(ctx, b.ID)
+		now, there, err := t.Cloud.GetBalancer(ctx, b.ID)
 		switch {
 		case err != nil:
 			return err

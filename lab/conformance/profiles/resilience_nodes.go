@@ -17,7 +17,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-empty-instance-list",
 		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
 		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultEmptyList)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)},
 		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
 		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
@@ -43,7 +43,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-throttled-refresh",
 		Requires: "A CCM that has just started and whose every call about instances is answered with 429 deletes no Node; one that joined meanwhile is initialised when that is over.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultThrottled)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultThrottled)},
 		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
 		Run:    throttledRefresh,
@@ -68,7 +68,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-missing-page",
 		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
 		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultPartialList)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)},
 		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
 		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
@@ -92,7 +92,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-missing-field",
 		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down, and the CCM does not end by itself; its work goes on afterwards.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultMissingField)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)},
 		Source: instanceExists + "; " + instanceShutdown + ": what is not known is an error",
 		Bound:  incidentBound,
 		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultMissingField) },
@@ -116,7 +116,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-stale-reads",
 		Requires: "A Node whose instance is newer than what the cloud's reads show is not deleted, nor is one whose instance runs; what changed meanwhile is acted on when reads are up to date again.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultStale)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStale)},
 		Source: instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
 		Bound:  incidentBound,
 		Run:    staleReads,
@@ -142,7 +142,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-slow-api",
 		Requires: "While every answer about instances takes half a minute, no Node is deleted and the CCM does not end by itself; a Node that joined meanwhile is initialised when answers are quick again.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureOf(conformance.FaultSlow)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultSlow)},
 		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Bound:  incidentBound,
 		Run:    slowAPI,
@@ -281,7 +281,7 @@ func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 
 // onInstances injects a fault into calls about instances.
 func onInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	return fault

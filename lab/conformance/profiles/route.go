@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"slices"
 	"sync"
 	"time"
 
@@ -151,10 +150,10 @@ func newRouted(t *conformance.T) routed {
 }
 
 func removeRoutes(ctx context.Context, t *conformance.T, instance conformance.Instance) error {
-	routes, err := t.Cloud.Routes(ctx)
+	routes, err := t.RouteTable().ListRoutes(ctx)
 	for _, r := range routes {
 		if r.InstanceID == instance.ID {
-			err = errors.Join(err, t.Cloud.DeleteRoute(ctx, r.ID))
+			err = errors.Join(err, t.RouteTable().DeleteRoute(ctx, r.ID))
 		}
 	}
 	return err
@@ -181,7 +180,7 @@ func rangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefi
 
 // routesFor are the cluster's routes for a range.
 func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conformance.Route, error) {
-	all, err := t.Cloud.Routes(ctx)
+	all, err := t.RouteTable().ListRoutes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -366,14 +365,14 @@ func routeOfNewInstance(t *conformance.T) {
 
 func routeDeletedOutOfBand(t *conformance.T) {
 	r := newRouted(t)
-	t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
+	t.Must(t.RouteTable().DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
 	newRanged(t) // A CCM that looks only when Nodes change looks now.
 	r.await()
 }
 
 func routeDiverted(t *conformance.T) {
 	r, other := newRouted(t), newRouted(t)
-	t.Must(t.Cloud.DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
+	t.Must(t.RouteDiverter().DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
 	newRanged(t)
 	r.await()
 	t.Must(other.reached(t.Context()), "the Node that it led to for a while")
@@ -387,14 +386,14 @@ func routeOfStranger(t *conformance.T) {
 	t.Await("the route to go with the Node", former.unreached)
 	var strangers []conformance.Route
 	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} { // The latter is for documentation.
-		r, err := t.Cloud.CreateStrangerRoute(t.Context(), destination, former.instance.ID)
+		r, err := t.ForeignRouteCreator().CreateForeignRoute(t.Context(), destination, former.instance.ID)
 		t.Must(err, "making somebody else's route for %s", destination)
-		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
+		t.Cleanup(func(ctx context.Context) error { return t.RouteTable().DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
 	}
 	otherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
 		for _, want := range strangers {
-			now, there, err := t.Cloud.Route(ctx, want.ID)
+			now, there, err := t.RouteTable().GetRoute(ctx, want.ID)
 			if err == nil && !there {
 				err = fmt.Errorf("the one for %s is gone", want.Destination)
 			}
@@ -440,7 +439,7 @@ func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 
 // refused is a Node whose route the cloud refuses until that is lifted.
 func refused(t *conformance.T) (r routed, lift func()) {
-	undo, err := t.Cloud.LimitRoutes(t.Context())
+	undo, err := t.RouteLimiter().LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
 	t.Cleanup(undo)
 	return newRanged(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
@@ -499,7 +498,7 @@ func routeDoubtTests() []conformance.Test {
 			ID:       "route-doubt-" + d.id,
 			Requires: "The routes of Nodes are neither deleted nor made twice while " + d.what + ", not even by a CCM that has just started, nor afterwards.",
 			Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
-			Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureOf(d.kind)},
+			Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FaultFeature(d.kind)},
 			Source: d.source,
 			Bound:  3 * time.Minute,
 			Run:    func(t *conformance.T) { routeDoubt(t, d.kind, d.on) },
@@ -516,7 +515,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
-		fault, err := t.Cloud.Inject(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
+		fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
 		t.Must(err, "injecting %s", kind)
 		t.Cleanup(fault.Lift)
 		faults[thing] = fault
@@ -538,12 +537,12 @@ func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.I
 		return hits(t, fault, t.Attempts+1)
 	}
 	asked := hits(t, faults[conformance.Instances], 4*(t.Attempts+1))
-	if !slices.Contains(t.Cloud.Features(), conformance.FeatureCalls) {
+	if _, counted := conformance.As[conformance.CallCounter](t.Cloud); !counted {
 		return asked
 	}
 	before := calls(t).Of[conformance.Routes].Reads
 	return allHold(asked, func(ctx context.Context) error {
-		now, err := t.Cloud.Calls(ctx)
+		now, err := t.CallCounter().CountCalls(ctx)
 		if reads := now.Of[conformance.Routes].Reads - before; err == nil && reads < 2 {
 			err = fmt.Errorf("it has asked for routes, times: %d", reads)
 		}

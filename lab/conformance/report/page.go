@@ -105,7 +105,7 @@ func newPage(r *conformance.Report) page {
 	p.Policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", hash(pageCSS), hash(pageJS))
 	p.Verdict = r.Verdict()
 	for _, f := range slices.Sorted(maps.Keys(r.Unsupported)) {
-		p.Missing = append(p.Missing, missing{string(f), r.Unsupported[f]})
+		p.Missing = append(p.Missing, missing{f, r.Unsupported[f]})
 	}
 	most := rowsEach(r)
 	for _, t := range r.Tests {

@@ -36,7 +36,7 @@ func sampleTimeline(n int) *record.Timeline {
 
 func TestPage(t *testing.T) {
 	r := sampleReport()
-	r.Claims, r.Unsupported = []conformance.Feature{conformance.CapabilityUDP}, map[conformance.Feature]string{conformance.FeatureRoutes: "there are <none>"}
+	r.Claims, r.Unsupported = []conformance.Capability{conformance.CapabilityUDP}, conformance.Unsupported{string(conformance.FeatureRoutes): "there are <none>"}
 	r.Tests[0].Source = "KEP-2699, https://example.com/a?b=c&d=e, and javascript:alert(1)"
 	line := sampleTimeline(12)
 	line.Entries[1].Took, line.Entries[1].Times, line.Entries[1].Last = 1250*time.Millisecond, 7, line.Began.Add(9*time.Second)
@@ -76,7 +76,7 @@ func TestPageIsSafe(t *testing.T) {
 	r.Timelines = map[string]*record.Timeline{"node-bad": line}
 	r.Implementation = conformance.Identity{Name: hostile, Version: hostile}
 	r.Cluster, r.Suite, r.Focus, r.Unfinished = r.Implementation, r.Implementation, hostile, hostile
-	r.Crashes, r.Claims, r.Unsupported = []string{hostile}, []conformance.Feature{hostile}, map[conformance.Feature]string{hostile: hostile}
+	r.Crashes, r.Claims, r.Unsupported = []string{hostile}, []conformance.Capability{hostile}, conformance.Unsupported{hostile: hostile}
 	for i := range r.Tests {
 		test := &r.Tests[i]
 		test.Requires, test.Source, test.Reasons, test.Notes = hostile, hostile+" https://a/"+hostile, []string{hostile}, []string{hostile}

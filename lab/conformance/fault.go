@@ -1,0 +1,59 @@
+package conformance
+
+// Ways in which a cloud can be made to misbehave.
+
+import "context"
+
+// Fault is one way to misbehave.
+type Fault struct {
+	Kind FaultKind
+	// On narrows it to calls about these things; all calls when empty.
+	On []Thing
+}
+
+// FaultKind is what a call gets instead of its answer.
+type FaultKind string
+
+// Doubtful answers: none of them says that an instance does not exist.
+const (
+	FaultUnauthorized    FaultKind = "401"        // the credentials are not accepted
+	FaultForbidden       FaultKind = "403"        // the credentials do not suffice
+	FaultForeignNotFound FaultKind = "404"        // not found, but in another project or account than ours
+	FaultThrottled       FaultKind = "429"        // too many calls
+	FaultServerError     FaultKind = "500"        // the cloud failed
+	FaultUnavailable     FaultKind = "503"        // the cloud is not there for the moment
+	FaultTimeout         FaultKind = "timeout"    // the call is taken and never answered
+	FaultReset           FaultKind = "reset"      // the connection breaks
+	FaultRefused         FaultKind = "refused"    // nobody listens
+	FaultGarbage         FaultKind = "garbage"    // success, with a body that makes no sense
+	FaultEmptyList       FaultKind = "empty-list" // success, with lists that have nothing in them
+)
+
+// FaultNotFound is no doubtful answer but a wrong one, of a cloud that has lost
+// its data: lists with nothing in them, and that what is asked for by its ID does
+// not exist, in our own project or account. On must say about which things.
+const FaultNotFound FaultKind = "not-found"
+
+// Answers that are true in part, or come late. None of them is in FaultKinds: what
+// each is to prove is a matter of the test that uses it.
+const (
+	FaultPartialList  FaultKind = "partial-list"  // success, with lists from which all but the first is missing
+	FaultMissingField FaultKind = "missing-field" // success, without the fields that say what state a thing is in
+	FaultStale        FaultKind = "stale"         // what is read is as it was when it was first asked for under the fault
+	FaultSlow         FaultKind = "slow"          // the answer takes half a minute
+	FaultLost         FaultKind = "lost"          // what changes something is carried out, and never answered
+)
+
+// FaultKinds are all doubtful answers.
+var FaultKinds = []FaultKind{
+	FaultUnauthorized, FaultForbidden, FaultForeignNotFound, FaultThrottled, FaultServerError, FaultUnavailable,
+	FaultTimeout, FaultReset, FaultRefused, FaultGarbage, FaultEmptyList,
+}
+
+// Injection is a fault that is in force.
+type Injection interface {
+	// Hits is how many calls it has met so far.
+	Hits(ctx context.Context) (int, error)
+	// Lift ends it. A second call does nothing.
+	Lift(ctx context.Context) error
+}

@@ -1,0 +1,23 @@
+package onfakecloud
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// What fakecloud can do follows from the driver's roles, but for what only its data show.
+func TestFeatures(t *testing.T) {
+	always := []conformance.Feature{
+		"zones", "instance-types", "targets", "udp", "source-ranges", "affinity", "health-check", "rename-balancer",
+		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes", "route-quota",
+		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
+		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
+		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost",
+	}
+	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
+	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)
+	assert.ElementsMatch(t, all, conformance.FeaturesOf(&CloudWithToken{Cloud: &Cloud{Machines: true, Traffic: true}}))
+}

@@ -1,0 +1,301 @@
+package conformance
+
+// Roles of a cloud beyond what every driver does. A driver has a role by implementing it, and the
+// feature that tests need follows from that.
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/record"
+)
+
+// InstanceBatcher makes many instances at little cost: the profile Budget has up to a thousand.
+// Without it they are made and terminated by Cloud's own methods, several at a time. No feature
+// follows from it.
+type InstanceBatcher interface {
+	// CreateInstances returns instances in the order of specs when all run. What was made before an
+	// error is returned with it.
+	CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error)
+	// TerminateInstances ends them for good. One that has ended already is no error.
+	TerminateInstances(ctx context.Context, ids []string) error
+}
+
+// BalancerRenamer shows FeatureRenameBalancer.
+type BalancerRenamer interface {
+	// RenameBalancer gives a balancer another name behind the CCM's back.
+	RenameBalancer(ctx context.Context, id, name string) error
+}
+
+// BalancerChanger shows FeatureChangeBalancer.
+type BalancerChanger interface {
+	// ChangeBalancer gives a balancer these listeners and targets, instances' IDs,
+	// behind the CCM's back.
+	ChangeBalancer(ctx context.Context, id string, listeners []Listener, targets []string) error
+}
+
+// ForeignBalancerCreator shows FeatureStrangers.
+type ForeignBalancerCreator interface {
+	// CreateForeignBalancer makes a balancer of this name that is no Service's of the cluster.
+	CreateForeignBalancer(ctx context.Context, name string) (Balancer, error)
+}
+
+// AddressReserver shows FeatureReservedAddresses.
+type AddressReserver interface {
+	// ReserveAddress keeps an address that a balancer can be asked to have, and
+	// returns what gives it back.
+	ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error)
+}
+
+// ConnectionCounter is needed for FeatureTraffic, which a driver declares where pods run, too.
+type ConnectionCounter interface {
+	// CountConnections counts what a balancer has accepted so far, on each of its
+	// ports: TCP connections or UDP flows.
+	CountConnections(ctx context.Context, id string) (map[int32]int64, error)
+}
+
+// RouteTable shows FeatureRoutes.
+type RouteTable interface {
+	// ListRoutes lists those that the cloud holds for this cluster.
+	ListRoutes(ctx context.Context) ([]Route, error)
+	// GetRoute finds one of any owner; false when it is gone.
+	GetRoute(ctx context.Context, id string) (Route, bool, error)
+	// DeleteRoute deletes one of any owner behind the CCM's back, and returns when
+	// it is gone. One that is gone already is no error.
+	DeleteRoute(ctx context.Context, id string) error
+}
+
+// RouteDiverter shows FeatureDivertRoutes.
+type RouteDiverter interface {
+	// DivertRoute has a route of the cluster lead to another instance, behind the
+	// CCM's back. It may become another route by that.
+	DivertRoute(ctx context.Context, id, instanceID string) error
+}
+
+// ForeignRouteCreator shows FeatureStrangerRoutes.
+type ForeignRouteCreator interface {
+	// CreateForeignRoute makes a route that is somebody else's, though it leads to
+	// an instance of the cluster.
+	CreateForeignRoute(ctx context.Context, destination, instanceID string) (Route, error)
+}
+
+// RouteLimiter shows FeatureRouteQuota.
+type RouteLimiter interface {
+	// LimitRoutes has the cloud refuse to make routes, as one does whose quota is
+	// used up, until that is lifted.
+	LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error)
+}
+
+// FaultInjector shows FaultFeature of each of its kinds.
+type FaultInjector interface {
+	// FaultKinds are those that can be injected.
+	FaultKinds() []FaultKind
+	// InjectFault makes the cloud misbehave towards the CCM, and towards nobody
+	// else, until the injection is lifted.
+	InjectFault(ctx context.Context, f Fault) (Injection, error)
+}
+
+// CallCounter shows FeatureCalls.
+type CallCounter interface {
+	// CountCalls counts the calls that the CCM has made so far.
+	CountCalls(ctx context.Context) (Calls, error)
+}
+
+// CallJournal knows which calls the CCM makes: they go into the tests' timelines, and into no
+// verdict. No feature follows from it.
+type CallJournal = record.Journal
+
+// Call is one call of the cloud's API, as a CallJournal has it.
+type Call = record.Call
+
+// ZoneOutageInjector shows FeatureZoneOutage.
+type ZoneOutageInjector interface {
+	// ListZones lists those that an instance can be asked to be in, several of them.
+	ListZones(ctx context.Context) ([]string, error)
+	// InjectZoneOutage has all instances of a zone fail at once. It returns when they
+	// have; Lift, when they run again.
+	InjectZoneOutage(ctx context.Context, zone string) (Injection, error)
+}
+
+// CredentialExpirer shows FeatureExpiry.
+type CredentialExpirer interface {
+	// ExpireCredentials has the cloud refuse the credentials that the CCM has, on
+	// every call.
+	ExpireCredentials(ctx context.Context) (Expiry, error)
+}
+
+// CredentialSwapper shows FeatureOtherProject.
+type CredentialSwapper interface {
+	// SwapCredentials puts good credentials of another project, or account, in
+	// which there is nothing, where the CCM has its own. Hits are the calls about
+	// instances that are made with them.
+	SwapCredentials(ctx context.Context) (Injection, error)
+}
+
+// Expiry is credentials that are not accepted any more. Hits are calls that were
+// refused. Lift gives the CCM back what it had before, and has it accepted again.
+type Expiry interface {
+	Injection
+	// Renew puts new credentials where the CCM has its own. Those from before stay
+	// refused.
+	Renew(ctx context.Context) error
+}
+
+// roleFeatures are the features that follow from a role alone.
+var roleFeatures = []struct {
+	feature Feature
+	hasRole func(Cloud) bool
+}{
+	{FeatureRenameBalancer, hasRole[BalancerRenamer]},
+	{FeatureChangeBalancer, hasRole[BalancerChanger]},
+	{FeatureStrangers, hasRole[ForeignBalancerCreator]},
+	{FeatureReservedAddresses, hasRole[AddressReserver]},
+	{FeatureRoutes, hasRole[RouteTable]},
+	{FeatureDivertRoutes, hasRole[RouteDiverter]},
+	{FeatureStrangerRoutes, hasRole[ForeignRouteCreator]},
+	{FeatureRouteQuota, hasRole[RouteLimiter]},
+	{FeatureCalls, hasRole[CallCounter]},
+	{FeatureZoneOutage, hasRole[ZoneOutageInjector]},
+	{FeatureExpiry, hasRole[CredentialExpirer]},
+	{FeatureOtherProject, hasRole[CredentialSwapper]},
+}
+
+func hasRole[R any](c Cloud) bool {
+	_, ok := As[R](c)
+	return ok
+}
+
+// As finds a role of a cloud. A driver has it by implementing it. Whoever wraps a driver returns it
+// from a method Unwrap() Cloud: the wrapper then has the roles that the driver has, and no others.
+func As[R any](c Cloud) (R, bool) {
+	for {
+		if traced, ok := c.(tracingCloud); ok {
+			role, ok := As[R](traced.Cloud)
+			if ok {
+				traced.traceRole(&role)
+			}
+			return role, ok
+		}
+		if role, ok := c.(R); ok {
+			return role, true
+		}
+		wrapper, ok := c.(interface{ Unwrap() Cloud })
+		if !ok {
+			var none R
+			return none, false
+		}
+		c = wrapper.Unwrap()
+	}
+}
+
+// FeaturesOf lists what a cloud can do: what its driver declares, and what follows from its roles.
+// A feature whose role is missing does not count, declared or not.
+func FeaturesOf(c Cloud) []Feature {
+	features := slices.DeleteFunc(slices.Clone(c.Features()), func(f Feature) bool {
+		return f == FeatureTraffic && !hasRole[ConnectionCounter](c) || followsFromRole(f)
+	})
+	for _, role := range roleFeatures {
+		if role.hasRole(c) {
+			features = append(features, role.feature)
+		}
+	}
+	if faults, ok := As[FaultInjector](c); ok {
+		for _, kind := range faults.FaultKinds() {
+			features = append(features, FaultFeature(kind))
+		}
+	}
+	return features
+}
+
+func followsFromRole(f Feature) bool {
+	for _, role := range roleFeatures {
+		if role.feature == f {
+			return true
+		}
+	}
+	return isFaultFeature(f)
+}
+
+// role finds a role that a test uses. A test that needs the feature is run only where there is the
+// role; one that does not fails.
+func role[R any](t *T) R {
+	r, ok := As[R](t.Cloud)
+	if !ok {
+		t.Fatalf("the cloud's driver is no %T, and the test does not need the feature", (*R)(nil))
+	}
+	return r
+}
+
+// BalancerRenamer is that role of the cloud.
+func (t *T) BalancerRenamer() BalancerRenamer { return role[BalancerRenamer](t) }
+
+// BalancerChanger is that role of the cloud.
+func (t *T) BalancerChanger() BalancerChanger { return role[BalancerChanger](t) }
+
+// ForeignBalancerCreator is that role of the cloud.
+func (t *T) ForeignBalancerCreator() ForeignBalancerCreator { return role[ForeignBalancerCreator](t) }
+
+// AddressReserver is that role of the cloud.
+func (t *T) AddressReserver() AddressReserver { return role[AddressReserver](t) }
+
+// RouteTable is that role of the cloud.
+func (t *T) RouteTable() RouteTable { return role[RouteTable](t) }
+
+// RouteDiverter is that role of the cloud.
+func (t *T) RouteDiverter() RouteDiverter { return role[RouteDiverter](t) }
+
+// ForeignRouteCreator is that role of the cloud.
+func (t *T) ForeignRouteCreator() ForeignRouteCreator { return role[ForeignRouteCreator](t) }
+
+// RouteLimiter is that role of the cloud.
+func (t *T) RouteLimiter() RouteLimiter { return role[RouteLimiter](t) }
+
+// FaultInjector is that role of the cloud.
+func (t *T) FaultInjector() FaultInjector { return role[FaultInjector](t) }
+
+// CallCounter is that role of the cloud.
+func (t *T) CallCounter() CallCounter { return role[CallCounter](t) }
+
+// ZoneOutageInjector is that role of the cloud.
+func (t *T) ZoneOutageInjector() ZoneOutageInjector { return role[ZoneOutageInjector](t) }
+
+// CredentialExpirer is that role of the cloud.
+func (t *T) CredentialExpirer() CredentialExpirer { return role[CredentialExpirer](t) }
+
+// CredentialSwapper is that role of the cloud.
+func (t *T) CredentialSwapper() CredentialSwapper { return role[CredentialSwapper](t) }
+
+// InstanceBatcher makes and terminates many instances, by the cloud's role or one by one.
+func (t *T) InstanceBatcher() InstanceBatcher {
+	if batcher, ok := As[InstanceBatcher](t.Cloud); ok {
+		return batcher
+	}
+	return singleInstances{t.Cloud}
+}
+
+// singleInstances stands in for an InstanceBatcher.
+type singleInstances struct{ Cloud }
+
+// instancesAtOnce is how many instances are made or terminated side by side.
+const instancesAtOnce = 16
+
+// CreateInstances implements InstanceBatcher.
+func (c singleInstances) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
+	instances := make([]Instance, len(specs))
+	err := Each(ctx, instancesAtOnce, len(specs), func(ctx context.Context, i int) (err error) {
+		instances[i], err = c.CreateInstance(ctx, specs[i])
+		return err
+	})
+	return slices.DeleteFunc(instances, func(i Instance) bool { return i.ID == "" }), err
+}
+
+// TerminateInstances implements InstanceBatcher. It goes on when one cannot be terminated.
+func (c singleInstances) TerminateInstances(ctx context.Context, ids []string) error {
+	errs := make([]error, len(ids))
+	err := Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
+		errs[i] = c.TerminateInstance(ctx, ids[i])
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
