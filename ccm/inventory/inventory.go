@@ -1,12 +1,14 @@
-// Package inventory is what the CCM remembers of the cloud, so that N nodes
-// cost a list and a stream of events, and not N calls. It may say "yes, and it
-// looks so"; that something is not in it proves nothing, and whoever would act
-// on an absence asks the cloud itself.
+// Package inventory is what the CCM remembers of the cloud, so that N nodes cost a list and
+// a stream of events, and not N calls. It can say that a resource exists, and how it looks.
+// That a resource is not in it proves nothing: who would act on an absence asks the cloud
+// itself. It knows nothing of Nodes and Services but the tags that it is given.
 //
-// Each kind of resource is listed when it is first needed, once for all who ask
-// at the time, and then kept up to date by the cloud's events. What is known has
-// a version, and an older one never takes its place, be it in a late event or
-// in a stale list.
+// Each kind of resource is listed when it is first needed, once for all who ask at the time,
+// and then kept up to date by the cloud's events. What is known has a version, and an older
+// one never takes its place, be it in a late event or in a stale list.
+//
+// Begin with Inventory and its questions, here; stream.go follows the events, refresh.go
+// makes lists, store.go decides what is believed, and changes.go reports it.
 package inventory
 
 import (
@@ -28,7 +30,13 @@ type Cloud interface {
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
 	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
-	Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter) error
+	Follow(
+		ctx context.Context,
+		after int64,
+		fn func(api.Event) error,
+		onBreak func(error),
+		only ...client.EventFilter,
+	) error
 }
 
 // Defaults of Options.
@@ -37,13 +45,14 @@ const (
 	DefaultResync = 10 * time.Minute
 )
 
-// What a question cost, as Options.Observe is told.
+// What a question cost, for Options.Observe.
 const (
-	// Hit was answered from what is known.
+	// Hit is a question that was answered from what is known.
 	Hit = "hit"
-	// Listed had to wait for a list, its own or another's.
+	// Listed is a question that had to wait for a list, its own or another's.
 	Listed = "listed"
-	// Asked is for the cloud to answer: nothing is known, or nothing remembered.
+	// Asked is a question that the cloud must answer: the inventory does not know, or is
+	// off.
 	Asked = "asked"
 )
 
@@ -53,30 +62,31 @@ type Options struct {
 	ClusterTag string
 	// ServiceTag is the key of the tag that names a balancer's Service by UID.
 	ServiceTag string
-	// Off has every question asked of the cloud.
+	// Off has every question answered by the cloud itself.
 	Off bool
-	// MaxAge is for how long after it began a list is current without an event
-	// stream; DefaultMaxAge when zero.
+	// MaxAge is for how long after it began a list is current without an event stream;
+	// DefaultMaxAge when zero.
 	MaxAge time.Duration
-	// Resync is how often everything is listed anew although the event stream
-	// lives; DefaultResync when zero.
+	// Resync is how often everything is listed anew although the event stream is open;
+	// DefaultResync when zero.
 	Resync time.Duration
-	// Owns tells whether a project, by ID, is ours. What shows anything of
-	// another's is not believed. Nil believes all.
+	// Owns tells whether a project, by ID, is ours. An answer that shows anything of another
+	// project is not believed. If Owns is nil, every answer is.
 	Owns func(ctx context.Context, projectID string) (bool, error)
-	// Check is an error unless the token in use is our project's. It is asked of
-	// every list, as one without items names no project, and of every stream that
-	// opens. Nil believes all.
+	// Check is an error unless the token in use is our project's. It is called for every
+	// list, since a list without items names no project, and for every stream that opens. If
+	// it is nil, all are believed.
 	Check func(ctx context.Context) error
-	// Token tells tokens apart: what it returns changes when the token in use
-	// does, and with it ends the event stream. Nil is for one that never changes.
+	// Token tells tokens apart: what it returns changes when the token in use does, which
+	// ends the event stream. Nil is for a token that never changes.
 	Token func() string
-	// Observe, when not nil, is told of each question: the kind of resource, as
-	// the cloud's events name it, and Hit, Listed or Asked.
+	// Observe, when not nil, is called for each question with the kind of resource, as the
+	// cloud's events name it, and Hit, Listed or Asked.
 	Observe func(resource, result string)
 }
 
-// Inventory is safe for concurrent use.
+// Inventory remembers the instances, load balancers and routes of one project. It is safe
+// for concurrent use.
 type Inventory struct {
 	cloud Cloud
 	opts  Options
@@ -88,17 +98,17 @@ type Inventory struct {
 	mu sync.Mutex
 	// tick orders what is learned, lists that begin and streams that open.
 	tick uint64
-	// generation grows when all is forgotten: what was asked before is not for after.
+	// generation grows when all is forgotten: a list that began before is then dropped.
 	generation int
 	// stream is what is followed now; nil when nothing is.
 	stream *stream
-	// streamLost is when a stream ended, and what is known is from before: if the next
-	// one opens, its events are not of that.
+	// streamLost is true when a stream ended and what is known is from before that: the
+	// events of the next stream do not continue it.
 	streamLost bool
-	// streamDecided is closed when it is known whether the stream opens; nil when
-	// nothing is followed.
+	// streamDecided is closed when it is known whether the stream opens; nil when nothing is
+	// followed.
 	streamDecided chan struct{}
-	// listContext is the life of lists; running counts those that end with Run.
+	// listContext is the context of lists; runningLists are those that end with Run.
 	listContext  context.Context
 	isRunning    bool
 	runningLists sync.WaitGroup
@@ -120,7 +130,7 @@ func New(cloud Cloud, opts Options) *Inventory {
 	return v
 }
 
-// idleListContext is the life of lists while Run does not run.
+// idleListContext is the context of lists while Run does not run.
 func idleListContext() context.Context { return calls.For(context.Background(), calls.Inventory) }
 
 // Instance is the instance with that ID; nil if the inventory has none.
@@ -147,12 +157,12 @@ func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, err
 	return &found, nil
 }
 
-// namedListMaxAge is how old a list may be that does not have a name: the events tell of
-// a new instance, but one that the list lacked by mistake is in no event.
+// namedListMaxAge is how old a list may be in which a name is not found. The events report a
+// new instance, but an instance that the list lacked by mistake is in no event.
 const namedListMaxAge = time.Second
 
-// InstancesNamed are all instances of that name that the cloud still shows,
-// ended ones included, by ID.
+// InstancesNamed are all instances of that name that the cloud still shows, ended ones
+// included, in the order of their IDs.
 func (v *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
 	if v.opts.Off {
 		v.observeQuestion(api.ResourceInstance, Asked)
@@ -180,9 +190,9 @@ func (v *Inventory) knownInstancesNamed(name string) []api.Instance {
 	return v.instances.listByKey(name, func(*entry[api.Instance]) bool { return true })
 }
 
-// LoadBalancersOf are the cluster's balancers whose tag names that Service. It
-// asks nothing of the cloud: what is not known, or may be out of date, is not
-// there. That has the balancers listed in the background, if Run runs.
+// LoadBalancersOf are the cluster's balancers whose tag names that Service. It makes no call
+// of the cloud: balancers that are not known, or whose state may be out of date, are left
+// out. In that case they are listed in the background, if Run runs.
 func (v *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
 	return v.findKnownBalancers(func() []api.LoadBalancer {
 		return v.balancers.listByKey(serviceUID, v.isEntryCurrent)
@@ -220,7 +230,7 @@ func (v *Inventory) isEntryCurrent(e *entry[api.LoadBalancer]) bool {
 	return v.isCurrent(e.confirmedAt)
 }
 
-// Routes are all routes of the cluster, by ID.
+// Routes are all routes of the cluster, in the order of their IDs.
 func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
 	if v.opts.Off {
 		v.observeQuestion(api.ResourceRoute, Asked)
@@ -240,17 +250,15 @@ func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
 	return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: v.clusterTags()})
 }
 
-// NoteLoadBalancer takes in what the cloud answered to a change, so that the
-// next question does not wait for the event. One that is older than what is
-// known changes nothing.
+// NoteLoadBalancer records a balancer that the cloud answered with, so that the next
+// question does not wait for the event. A version older than the known one changes nothing.
 func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { noteResource(v, v.balancers, lb) }
 
-// NoteRoute is the same for a route.
+// NoteRoute is NoteLoadBalancer for a route.
 func (v *Inventory) NoteRoute(r api.Route) { noteResource(v, v.routes, r) }
 
-// NoteInstance takes in what the cloud answered about one instance, which the
-// caller has seen to be our project's. One that a list lacked by mistake is not
-// missing any more.
+// NoteInstance is NoteLoadBalancer for an instance, which the caller has found to be our
+// project's. An instance that a list lacked by mistake is not missing any more.
 func (v *Inventory) NoteInstance(i api.Instance) { noteResource(v, v.instances, i) }
 
 func noteResource[T any](v *Inventory, s *resourceStore[T], item T) {
@@ -310,10 +318,13 @@ func (v *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 }
 
 func (v *Inventory) factsOfRoute(r *api.Route) facts {
-	return facts{id: r.ID, project: r.Project, version: r.Version, ofCluster: v.hasClusterTag(r.Tags), complete: r.ID != "" && r.State != ""}
+	return facts{
+		id: r.ID, project: r.Project, version: r.Version,
+		ofCluster: v.hasClusterTag(r.Tags), complete: r.ID != "" && r.State != "",
+	}
 }
 
-// sortByID has answers come in the same order each time, the oldest first.
+// sortByID has answers come in the same order each time. IDs sort by age, oldest first.
 func sortByID[T any](entries []*entry[T]) {
 	slices.SortFunc(entries, func(a, b *entry[T]) int { return cmp.Compare(a.facts.id, b.facts.id) })
 }

@@ -1,8 +1,5 @@
 package inventory
 
-// When what is known is current, and how it becomes so: one list for all who
-// wait for it.
-
 import (
 	"context"
 	"errors"
@@ -11,42 +8,49 @@ import (
 )
 
 const (
-	// listTimeout bounds a whole list, all pages and tries: those who wait for
-	// it may have no bound of their own.
+	// listTimeout bounds a whole list, all pages and tries: the callers that wait for it
+	// may have no bound of their own.
 	listTimeout = time.Minute
-	// streamOpenTimeout is how long a list waits for the stream to open: one that
-	// began before must be made again.
+	// streamOpenTimeout is how long a list waits for the stream to open: a list that began
+	// before must be made again.
 	streamOpenTimeout = time.Second
 )
 
-// currentTick is the tick of a question.
+// currentTick is the tick at which a question is asked.
 func (v *Inventory) currentTick() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.tick
 }
 
-// nextMoment is the moment at which something is learned. mu is held.
+// nextMoment is the moment of something that is learned now. mu is held.
 func (v *Inventory) nextMoment() moment {
 	v.tick++
 	return moment{v.tick, time.Now()}
 }
 
-// isCurrent tells whether what was learned at m still holds: since then every
-// event has come, or it is not long ago. mu is held.
+// isCurrent tells whether what was learned at m still holds: every event since then was
+// received, or m is less than Options.MaxAge ago. mu is held.
 func (v *Inventory) isCurrent(m moment) bool {
-	return m.tick > 0 && (v.stream != nil && v.stream.open && m.tick > v.stream.openedTick || time.Since(m.at) < v.opts.MaxAge)
+	if m.tick == 0 {
+		return false
+	}
+	followedSince := v.stream != nil && v.stream.open && m.tick > v.stream.openedTick
+	return followedSince || time.Since(m.at) < v.opts.MaxAge
 }
 
-// ensureCurrent has the shelf current for a question asked at that tick and, unless 0,
-// listed within that time. It tells whether that took a list. A caller that goes
-// away takes the list from nobody.
-func ensureCurrent[T any](ctx context.Context, v *Inventory, s *resourceStore[T], asked uint64, within time.Duration) (waited bool, err error) {
+// ensureCurrent returns when the store is current for a question asked at that tick and,
+// unless maxAge is 0, was listed within maxAge. It tells whether it waited for a list. All
+// callers that wait at a time share one list; one whose ctx ends does not end it for the
+// others.
+func ensureCurrent[T any](
+	ctx context.Context, v *Inventory, s *resourceStore[T], asked uint64, maxAge time.Duration,
+) (waited bool, err error) {
 	enough := func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		s.requested = true
-		return s.listed.tick > asked || v.isCurrent(s.listed) && (within == 0 || time.Since(s.listed.at) < within)
+		return s.listed.tick > asked || v.isCurrent(s.listed) && (maxAge == 0 || time.Since(s.listed.at) < maxAge)
 	}
 	for v.endStreamOfOldToken(); !enough(); {
 		waited = true
@@ -69,25 +73,26 @@ func ensureCurrent[T any](ctx context.Context, v *Inventory, s *resourceStore[T]
 	return waited, nil
 }
 
-// awaitStream waits until it is known whether the stream opens, if it may.
+// awaitStream waits until it is decided whether the stream opens, if there is one.
 func (v *Inventory) awaitStream() {
 	v.mu.Lock()
-	settled := v.streamDecided
+	decided := v.streamDecided
 	v.mu.Unlock()
-	if settled == nil {
+	if decided == nil {
 		return
 	}
-	patience := time.NewTimer(streamOpenTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(streamOpenTimeout)
+	defer timeout.Stop()
 	select {
-	case <-settled:
-	case <-patience.C:
+	case <-decided:
+	case <-timeout.C:
 	}
 }
 
-// listAnew makes a list and takes it in, or nothing of it.
+// listAnew lists the store's resources and applies the list: all of it, or nothing if any
+// of it is doubtful.
 func listAnew[T any](v *Inventory, s *resourceStore[T]) error {
-	ctx, began, era, done := v.beginList()
+	ctx, began, generation, done := v.beginList()
 	defer done()
 	token := v.currentToken()
 	items, err := s.list(ctx)
@@ -101,7 +106,7 @@ func listAnew[T any](v *Inventory, s *resourceStore[T]) error {
 		return fmt.Errorf("listing every %s: %w", s.kind, err)
 	}
 	v.mu.Lock()
-	if era == v.generation {
+	if generation == v.generation {
 		v.changes.add(s.applyList(items, began)...)
 	}
 	v.mu.Unlock()
@@ -109,8 +114,9 @@ func listAnew[T any](v *Inventory, s *resourceStore[T]) error {
 	return nil
 }
 
-// beginList gives a list its life, which ends with Run if that runs.
-func (v *Inventory) beginList() (ctx context.Context, began moment, era int, done func()) {
+// beginList is the context of a list, which ends with Run if that runs, when the list
+// began, and the generation that it is for. done must be called when the list is made.
+func (v *Inventory) beginList() (ctx context.Context, began moment, generation int, done func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	ctx, cancel := context.WithTimeout(v.listContext, listTimeout)
@@ -123,8 +129,8 @@ func (v *Inventory) beginList() (ctx context.Context, began moment, era int, don
 
 var errIncomplete = errors.New("doubtful answer, taken for none: it lacks an ID, a name or a state")
 
-// checkItems is an error if any of the resources is not to be believed, and with it
-// all that came along.
+// checkItems is an error if any of the items is incomplete or of another project: then the
+// whole answer is not believed.
 func checkItems[T any](ctx context.Context, v *Inventory, s *resourceStore[T], items ...T) error {
 	for i := range items {
 		f := s.facts(&items[i])
@@ -139,7 +145,8 @@ func checkItems[T any](ctx context.Context, v *Inventory, s *resourceStore[T], i
 			return err
 		}
 		if !owned {
-			return fmt.Errorf("doubtful answer, taken for none: %s %s belongs to project %q, which is not ours", s.kind, f.id, f.project)
+			return fmt.Errorf("doubtful answer, taken for none: %s %s belongs to project %q, which is not ours",
+				s.kind, f.id, f.project)
 		}
 	}
 	return nil

@@ -1,8 +1,5 @@
 package inventory
 
-// What is known of one kind of resource, and which of two contradicting reports
-// is believed.
-
 import (
 	"context"
 	"maps"
@@ -14,18 +11,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// tombstoneAge is for how long it is remembered that a resource was deleted, or
-// missing: a list that is staler than that may show it again as it once was.
+// tombstoneAge is for how long it is remembered that a resource was deleted, or is missing.
+// Only a list that is staler than that could show it again as it once was.
 const tombstoneAge = time.Hour
 
-// facts are what counts of a resource of any kind.
+// facts are what the inventory needs to know of a resource of any kind.
 type facts struct {
 	id, project string
 	version     int64
 	key         string // what it is found by beside its ID; may be empty
-	ofCluster   bool   // the cluster's
-	complete    bool   // has what no resource is without
-	ended       bool   // exists no more, although the cloud still shows it
+	ofCluster   bool   // it carries the cluster's tag, or needs none
+	complete    bool   // it has the fields that no resource is without
+	ended       bool   // it exists no more, although the cloud still shows it
 }
 
 // moment is when something was learned. Ticks order moments; times may be equal.
@@ -34,14 +31,16 @@ type moment struct {
 	at   time.Time
 }
 
+// entry is one resource as it is known.
 type entry[T any] struct {
 	item        T // never changed in place
 	facts       facts
-	confirmedAt moment // when it was known last to be so
-	missing     bool
+	confirmedAt moment // when the cloud last showed it so
+	missing     bool   // see Missing
 }
 
-// resourceStore holds one kind of resource. The inventory's mu guards what changes.
+// resourceStore holds one kind of resource, and decides which of two contradicting reports
+// is believed. The inventory's mu guards the fields that change.
 type resourceStore[T any] struct {
 	kind  api.ResourceKind
 	list  func(context.Context) ([]T, error)
@@ -51,24 +50,33 @@ type resourceStore[T any] struct {
 	entries   map[string]*entry[T]            // by ID
 	byKey     map[string]map[string]*entry[T] // by key and ID
 	deletedAt map[string]time.Time            // by ID: when it was learned to be deleted
-	listed    moment                          // when the newest good list began; zero when there is none
-	requested bool                            // somebody has asked
+	listed    moment                          // when the newest good list began; zero if there is none
+	requested bool                            // somebody has asked for this kind
 
-	flight singleflight.Group
-	wake   chan struct{}
+	flight singleflight.Group // of lists
+	wake   chan struct{}      // of relistWhenNeeded
 }
 
-func newResourceStore[T any](kind api.ResourceKind, list func(context.Context) ([]T, error), of func(*T) facts, clone func(T) T) *resourceStore[T] {
-	s := &resourceStore[T]{kind: kind, list: list, facts: of, clone: clone, wake: make(chan struct{}, 1)}
+func newResourceStore[T any](
+	kind api.ResourceKind,
+	list func(context.Context) ([]T, error),
+	factsOf func(*T) facts,
+	clone func(T) T,
+) *resourceStore[T] {
+	s := &resourceStore[T]{kind: kind, list: list, facts: factsOf, clone: clone, wake: make(chan struct{}, 1)}
 	s.reset()
 	return s
 }
 
+// reset forgets all resources, and that they were listed.
 func (s *resourceStore[T]) reset() {
-	s.entries, s.byKey, s.deletedAt, s.listed = map[string]*entry[T]{}, map[string]map[string]*entry[T]{}, map[string]time.Time{}, moment{}
+	s.entries = map[string]*entry[T]{}
+	s.byKey = map[string]map[string]*entry[T]{}
+	s.deletedAt = map[string]time.Time{}
+	s.listed = moment{}
 }
 
-// wakeKeeper has the keeper look whether there is something to list.
+// wakeKeeper has relistWhenNeeded look whether there is something to list.
 func (s *resourceStore[T]) wakeKeeper() {
 	select {
 	case s.wake <- struct{}{}:
@@ -76,9 +84,9 @@ func (s *resourceStore[T]) wakeKeeper() {
 	}
 }
 
-// confirmItem takes in what the cloud says is there, and gives what the subscribers
-// are told of it, if it is news.
-func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (Change, bool) {
+// confirmItem records that the cloud showed the item at m. The change is for the
+// subscribers if it is news.
+func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (change Change, news bool) {
 	if _, gone := s.deletedAt[f.id]; gone {
 		return Change{}, false
 	}
@@ -87,7 +95,7 @@ func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (Change, bool)
 	case e == nil || f.version > e.facts.version:
 		s.putEntry(item, f, m)
 		return s.newChange(changeKindOf(f), item), true
-	case !e.facts.ofCluster: // This is from before it lost the cluster's tag.
+	case !e.facts.ofCluster: // The item is from before it lost the cluster's tag.
 		return Change{}, false
 	case m.tick > e.confirmedAt.tick:
 		e.confirmedAt = m
@@ -99,9 +107,8 @@ func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (Change, bool)
 	return s.newChange(Updated, e.item), !e.facts.ended
 }
 
-// applyEvent takes in an event, and gives what the subscribers are told of it, if it
-// is news.
-func (s *resourceStore[T]) applyEvent(item T, f facts, deleted bool, m moment) (Change, bool) {
+// applyEvent records an event of the item. The change is for the subscribers if it is news.
+func (s *resourceStore[T]) applyEvent(item T, f facts, deleted bool, m moment) (change Change, news bool) {
 	e := s.entries[f.id]
 	_, gone := s.deletedAt[f.id]
 	switch {
@@ -117,8 +124,8 @@ func (s *resourceStore[T]) applyEvent(item T, f facts, deleted bool, m moment) (
 	return s.newChange(changeKindOf(f), item), true
 }
 
-// applyList takes in a whole list. With the first there is nothing to compare it
-// with, and subscribers are told only that it was made.
+// applyList records a whole list, and returns the changes for the subscribers. There is
+// nothing to compare the first list with, so the only change is that it was made.
 func (s *resourceStore[T]) applyList(items []T, began moment) []Change {
 	first := s.listed.tick == 0
 	s.listed = began
@@ -140,7 +147,7 @@ func (s *resourceStore[T]) applyList(items []T, began moment) []Change {
 			continue
 		}
 		e.missing = true
-		if !e.facts.ended { // That it is gone has been said.
+		if !e.facts.ended { // Otherwise it was reported as Deleted already.
 			changes = append(changes, s.newChange(Missing, e.item))
 		}
 	}
@@ -151,12 +158,12 @@ func (s *resourceStore[T]) applyList(items []T, began moment) []Change {
 	return changes
 }
 
-// dropExpired drops what has been lost for so long that nothing stale shows it.
+// dropExpired drops what has been deleted or missing for longer than tombstoneAge.
 func (s *resourceStore[T]) dropExpired(now time.Time) {
-	lost := func(at time.Time) bool { return now.Sub(at) > tombstoneAge }
-	maps.DeleteFunc(s.deletedAt, func(_ string, at time.Time) bool { return lost(at) })
+	expired := func(at time.Time) bool { return now.Sub(at) > tombstoneAge }
+	maps.DeleteFunc(s.deletedAt, func(_ string, at time.Time) bool { return expired(at) })
 	for _, e := range s.entries {
-		if e.missing && lost(e.confirmedAt.at) {
+		if e.missing && expired(e.confirmedAt.at) {
 			s.dropEntry(e)
 		}
 	}
@@ -193,12 +200,13 @@ func (s *resourceStore[T]) markDeleted(id string, at time.Time) {
 	s.deletedAt[id] = at
 }
 
-// listByKey are copies of those with a key that are not missing, by ID.
+// listByKey are copies of the resources with that key that are not missing and that also
+// agrees to, in the order of their IDs.
 func (s *resourceStore[T]) listByKey(key string, also func(*entry[T]) bool) []T {
 	return s.copyItems(s.byKey[key], also)
 }
 
-// listAll are copies of all that are not missing, by ID.
+// listAll is listByKey for any key.
 func (s *resourceStore[T]) listAll(also func(*entry[T]) bool) []T {
 	return s.copyItems(s.entries, also)
 }

@@ -1,7 +1,5 @@
 package inventory
 
-// How the cloud's events keep up to date what was listed.
-
 import (
 	"context"
 	"errors"
@@ -15,8 +13,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// How long to wait with a stream that the cloud refused: at first, and when it
-// goes on refusing.
+// Pauses after the cloud refused the event stream: the first, and the longest when it goes
+// on refusing.
 const (
 	refusedPause    = time.Second
 	maxRefusedPause = 30 * time.Second
@@ -24,25 +22,25 @@ const (
 
 var errTokenChanged = errors.New("the cloud token is not that with which the event stream was begun")
 
-// stream is the cloud's events as one token sees them. The inventory's mu guards
-// what changes.
+// stream is the cloud's events as one token sees them. The inventory's mu guards the fields
+// that change.
 type stream struct {
 	token       string // as Options.Token tells it apart
 	cancel      context.CancelCauseFunc
 	open        bool
 	openedTick  uint64 // the tick at which it was opened last
-	eventFailed bool   // an event was not taken in
+	eventFailed bool   // the last event was refused by applyEvent
 }
 
-// Run follows the cloud's events until ctx ends. Without it, or while the stream
-// is broken, what is too old is listed again when somebody asks.
+// Run follows the cloud's events until ctx ends. Without it, or while the stream is broken,
+// what is too old is listed again when somebody asks.
 //
-// The stream begins with what comes now, and the lists are made when it is open:
-// what changes between the two is in the events. A stream that breaks is resumed
-// where it was. When that cannot be, because the events are not kept or the
-// cloud's data is another's, nothing that was known can be compared with what is
-// there now: it is forgotten, and listed anew. Where the cloud only refuses the
-// stream, lists are all there is, and they are compared as ever until it opens.
+// The stream begins with the events from now on, and lists are made once it is open:
+// whatever changes between the two is in the events. A stream that breaks is resumed where
+// it was. If it cannot be resumed, because the cloud no longer keeps those events or has
+// other data now, what was known cannot be compared with what exists: it is forgotten and
+// listed anew. While the cloud only refuses the stream, the inventory lives on lists, and
+// compares each with the one before.
 func (v *Inventory) Run(ctx context.Context) {
 	if v.opts.Off {
 		<-ctx.Done()
@@ -80,7 +78,7 @@ func (v *Inventory) Run(ctx context.Context) {
 	}
 }
 
-// causeOf tells refusals apart, which have a request ID each.
+// causeOf is the same for refusals of one kind, although each has its own request ID.
 func causeOf(err error) string {
 	var refused *client.Error
 	if errors.As(err, &refused) {
@@ -89,21 +87,25 @@ func causeOf(err error) string {
 	return err.Error()
 }
 
-// followStream follows the events with the token of now, until it is another or the
+// followStream follows the events with the current token, until the token changes or the
 // stream cannot be resumed.
 func (v *Inventory) followStream(ctx context.Context) error {
-	life, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	st := &stream{token: v.currentToken(), cancel: end}
+	streamCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	st := &stream{token: v.currentToken(), cancel: cancel}
 	v.beginStream(st)
-	only := client.EventFilter{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}
-	err := v.cloud.Follow(life, client.FromNewest, func(ev api.Event) error {
+	onEvent := func(ev api.Event) error {
 		err := v.applyEvent(ctx, ev)
 		st.eventFailed = err != nil
 		return err
-	}, func(err error) { v.handleStreamState(ctx, st, err) }, only)
-	if life.Err() != nil {
-		err = context.Cause(life)
+	}
+	onStateChange := func(err error) { v.handleStreamState(ctx, st, err) }
+	only := client.EventFilter{Resources: []api.ResourceKind{
+		api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute,
+	}}
+	err := v.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange, only)
+	if streamCtx.Err() != nil {
+		err = context.Cause(streamCtx)
 	}
 	v.closeStream(st)
 	v.mu.Lock()
@@ -121,7 +123,7 @@ func (v *Inventory) startRun(ctx context.Context) {
 	v.listContext, v.isRunning = ctx, true
 }
 
-// beginStream has lists wait until it is known whether the stream opens.
+// beginStream makes st the stream. Lists wait until it is decided whether it opens.
 func (v *Inventory) beginStream(st *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -135,7 +137,7 @@ func (v *Inventory) endRun() {
 	v.listContext, v.isRunning, v.streamDecided, v.stream = idleListContext(), false, nil, nil
 }
 
-// closeStream has the stream count no more, whatever it still says.
+// closeStream has st ignored from now on, whatever it still reports.
 func (v *Inventory) closeStream(st *stream) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -145,7 +147,7 @@ func (v *Inventory) closeStream(st *stream) {
 	}
 }
 
-// markStreamDecided says that it is known whether the stream opens. mu is held.
+// markStreamDecided lets lists go on: it is known whether the stream opens. mu is held.
 func (v *Inventory) markStreamDecided() {
 	if v.streamDecided == nil {
 		return
@@ -157,8 +159,8 @@ func (v *Inventory) markStreamDecided() {
 	}
 }
 
-// handleStreamState is told when the stream opens and when it breaks. One that opens counts
-// if it is our project's.
+// handleStreamState is called when the stream opens, with nil, and when it breaks. A stream
+// that opens counts only if it is our project's.
 func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error) {
 	if err == nil {
 		if doubt := v.checkToken(ctx, st.token); doubt != nil {
@@ -172,7 +174,7 @@ func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 		v.mu.Unlock()
 		return
 	}
-	was := st.open
+	wasOpen := st.open
 	st.open = err == nil
 	if st.open {
 		if v.streamLost {
@@ -186,13 +188,12 @@ func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 	switch {
 	case err == nil:
 		klog.V(2).InfoS("The cloud's event stream is open")
-	case was:
+	case wasOpen:
 		klog.InfoS("The cloud's event stream broke; until it is open again, what is needed is listed", "err", err)
 	}
 }
 
-// forgetAll is for when what is known cannot be compared with what is there. mu is
-// held.
+// forgetAll drops what is known when it cannot be compared with what exists. mu is held.
 func (v *Inventory) forgetAll() {
 	v.generation++
 	v.streamLost = false
@@ -207,8 +208,8 @@ func (v *Inventory) wakeAll() {
 	v.routes.wakeKeeper()
 }
 
-// applyEvent takes in an event. One of another project ends the stream: its token has
-// become another's.
+// applyEvent updates what is known by an event. An event of another project is an error,
+// which ends the stream: its token has become that project's.
 func (v *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
 	deleted := ev.Type == api.EventDeleted
 	switch {
@@ -235,9 +236,9 @@ func applyEventTo[T any](ctx context.Context, v *Inventory, s *resourceStore[T],
 	return nil
 }
 
-// relistWhenNeeded lists what is needed without anybody's waiting for it: balancers that
-// were asked for, everything after it was forgotten, and everything when the
-// last list is too long ago.
+// relistWhenNeeded lists in the background, until ctx ends: balancers that were asked for,
+// and every kind that is in use after it was forgotten or when its last list is older than
+// Options.Resync.
 func relistWhenNeeded[T any](ctx context.Context, v *Inventory, s *resourceStore[T]) {
 	for due := v.opts.Resync; ; {
 		timer := time.NewTimer(due)

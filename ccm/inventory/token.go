@@ -1,13 +1,14 @@
 package inventory
 
-// Whose cloud is seen: the token may be swapped under a running process, and
-// then what is answered, or streamed, may be another project's.
+// The token may be swapped under a running process. Then what the cloud answers, or streams,
+// may be another project's.
 
 import (
 	"context"
 	"time"
 )
 
+// currentToken is what Options.Token says of the token in use.
 func (v *Inventory) currentToken() string {
 	if v.opts.Token == nil {
 		return ""
@@ -15,8 +16,8 @@ func (v *Inventory) currentToken() string {
 	return v.opts.Token()
 }
 
-// checkToken is an error unless what was begun with that token shows our project. It
-// is for what may show nothing at all: of a resource, Options.Owns can be asked.
+// checkToken is an error unless what was begun with that token shows our project. It is for
+// lists and streams, which may be empty; a resource names its project, for Options.Owns.
 func (v *Inventory) checkToken(ctx context.Context, token string) error {
 	if v.opts.Check != nil {
 		if err := v.opts.Check(ctx); err != nil {
@@ -29,8 +30,8 @@ func (v *Inventory) checkToken(ctx context.Context, token string) error {
 	return nil
 }
 
-// endStreamOfOldToken ends a stream that was begun with another token than that of now.
-// It may be another project's, where nothing of ours ever changes.
+// endStreamOfOldToken ends the stream if it was begun with another token than the current
+// one: that may be another project's, where nothing of ours ever changes.
 func (v *Inventory) endStreamOfOldToken() {
 	v.mu.Lock()
 	st := v.stream
@@ -42,8 +43,8 @@ func (v *Inventory) endStreamOfOldToken() {
 	st.cancel(errTokenChanged)
 }
 
-// watchToken checks the stream when nobody asks, as often as lists would be made
-// without one.
+// watchToken ends the stream of an old token also when nobody asks. It looks as often as
+// lists would be made without a stream.
 func (v *Inventory) watchToken(ctx context.Context) {
 	if v.opts.Token == nil {
 		return
