@@ -4,11 +4,30 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
+
+// StartCCM has the CCM run from now on, and returns when it serves.
+func (l *Lab) StartCCM(ctx context.Context) error {
+	if err := l.checkUsesCCM(); err != nil {
+		return err
+	}
+	running, err := l.Host.Running()
+	if err != nil {
+		return err
+	}
+	if running[ComponentAgent] == nil {
+		return fmt.Errorf("lab %q is not whole; `lab up --name %s` completes it", l.State.Name, l.State.Name)
+	}
+	return l.Cluster.StartCCM(ctx)
+}
 
 // UseCCM makes a program on this machine the lab's CCM from now on, in place of the
 // lab's own; nil makes the lab's own the CCM again. A CCM that runs is replaced.
@@ -36,7 +55,7 @@ func (l *Lab) ReplaceableCCM() (cluster.CCMCommand, error) {
 	if !replaceable || !local {
 		return cluster.CCMCommand{}, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine; change its Deployment", l.State.Cluster)
 	}
-	return process.CCMCommand(), l.wantsCCM()
+	return process.CCMCommand(), l.checkUsesCCM()
 }
 
 // OwnCCM tells whether the lab's own CCM is the one that runs if any does.
@@ -50,3 +69,32 @@ func (l *Lab) OwnCCM() (bool, error) {
 
 // CCMWanted tells whether the lab keeps a CCM running: not so after `lab ccm stop`.
 func (l *Lab) CCMWanted() bool { return local.Site{Lab: l.State}.CCMWanted() }
+
+// CCMCommand is the command line of the lab's CCM, in words, for somebody who runs
+// another beside it.
+func (l *Lab) CCMCommand() ([]string, error) {
+	if err := l.checkUsesCCM(); err != nil {
+		return nil, err
+	}
+	local, ok := l.Cluster.(cluster.LocalCCM)
+	if !ok || l.Cluster.Traits().InContainers {
+		return nil, fmt.Errorf("the CCM of lab %q runs in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line", l.State.Name)
+	}
+	c := local.CCMCommand()
+	if _, err := os.Stat(c.CloudConfig); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the CCM of lab %q was never started, and has no configuration yet; `lab ccm start --name %[1]s` makes one", l.State.Name)
+	}
+	return l.Host.CommandLine(process.Spec{Component: ComponentManualCCM, Path: c.Path, Args: c.Args}), nil
+}
+
+// checkUsesCCM is an error in a cluster that does not wait for a CCM. One would
+// initialise no Node there, since it does so only where the taint is
+// (k8s.io/cloud-provider, controllers/node), and the kubelets would overwrite the
+// addresses that it sets.
+func (l *Lab) checkUsesCCM() error {
+	if !l.Cluster.Traits().NoCloudProvider {
+		return nil
+	}
+	return fmt.Errorf("lab %[1]q is a cluster without an external cloud provider: its kubelets run without --cloud-provider=external, so its nodes have no taint and a CCM would initialise none of them; "+
+		"`lab up --name OTHER` brings one up beside it that waits for a CCM, and `lab compare %[1]s OTHER` shows the difference", l.State.Name)
+}

@@ -52,6 +52,18 @@ var Lab []byte
 //go:embed embedded/rbac.yaml
 var Embedded []byte
 
+// The names in Demo: of its Deployment and of its Service, which also are its pods' label.
+const (
+	DemoNamespace = "default"
+	DemoName      = "web"
+	DemoSelector  = "app=" + DemoName
+)
+
+// IsDemoService tells whether a Service is the demo's.
+func IsDemoService(namespace, name string) bool {
+	return namespace == DemoNamespace && name == DemoName
+}
+
 // Demo is a Deployment and a Service of type LoadBalancer, with all that they need.
 //
 //go:embed demo/demo.yaml

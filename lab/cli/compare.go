@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/compare"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -47,7 +47,7 @@ It exits with 0 whether anything differs or not.`,
 			if args[0] == args[1] {
 				return usagef("%s and %s are one lab; give two", args[0], args[1])
 			}
-			c, err := lab.Compare(cmd.Context(), args[0], args[1])
+			c, err := compare.Labs(cmd.Context(), args[0], args[1])
 			if err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ const (
 	colorAside   = "2"
 )
 
-func printComparison(w io.Writer, c *lab.Comparison, color bool) error {
+func printComparison(w io.Writer, c *compare.Comparison, color bool) error {
 	var b strings.Builder
 	line := func(code, mark, title string, values [2]string) {
 		for _, l := range sideBySide(mark, title, values) {
@@ -116,8 +116,8 @@ func printComparison(w io.Writer, c *lab.Comparison, color bool) error {
 	return err
 }
 
-func printReasons(b *strings.Builder, rows []lab.Row, color bool) {
-	differ := slices.DeleteFunc(slices.Clone(rows), func(r lab.Row) bool { return !r.Differs })
+func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
+	differ := slices.DeleteFunc(slices.Clone(rows), func(r compare.Row) bool { return !r.Differs })
 	if len(differ) == 0 {
 		b.WriteString("Nothing differs that is compared here.\n")
 		return

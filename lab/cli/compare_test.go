@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/compare"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-func comparison(rows ...lab.Row) *lab.Comparison {
-	return &lab.Comparison{Labs: [2]*lab.Facts{{Name: "plain"}, {Name: "a-name-as-long-as-any-lab-may-ever-have-01"}}, Rows: rows}
+func comparison(rows ...compare.Row) *compare.Comparison {
+	return &compare.Comparison{Labs: [2]*compare.Facts{{Name: "plain"}, {Name: "a-name-as-long-as-any-lab-may-ever-have-01"}}, Rows: rows}
 }
 
 var (
-	taintsRow = lab.Row{
+	taintsRow = compare.Row{
 		Section: "nodes", What: "taints", Differs: true, Values: [2]string{"none", "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 3 of 3"},
 		Why: []string{"plain: a kubelet sets no such taint.", "full: " + strings.Repeat("a long reason ", 20)}, Source: "k8s.io/" + strings.Repeat("long/path", 20),
 	}
-	readyRow = lab.Row{Section: "nodes", What: "Ready", Values: [2]string{"3 of 3 Ready", "3 of 3 Ready"}}
+	readyRow = compare.Row{Section: "nodes", What: "Ready", Values: [2]string{"3 of 3 Ready", "3 of 3 Ready"}}
 )
 
 func TestComparisonOnPaper(t *testing.T) {

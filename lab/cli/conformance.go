@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -155,7 +155,7 @@ func ownLab(cmd *cobra.Command, o *options, what string) string {
 // addCCM adds the flags that say what is tested, and on which lab.
 func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.opts.Cluster, "cluster", lab.Embedded, "kind of cluster: "+strings.Join(lab.Kinds, ", "))
+	fl.StringVar(&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "))
 	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
 	fl.StringVar(&f.opts.Implementation, "implementation", suite.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(suite.Implementations, ", "))
 	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
@@ -170,7 +170,7 @@ func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
 	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
 	_ = fl.MarkHidden("ccm-build") // For mutants.
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
 	capabilities, features := known(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
@@ -260,23 +260,24 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 func (f *conformanceFlags) where() (errs []error) {
 	o := &f.opts
 	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	kind := cluster.KindNamed(o.Cluster)
 	switch {
-	case !slices.Contains(lab.Kinds, o.Cluster):
-		wrong("--cluster %q: want one of %s", o.Cluster, strings.Join(lab.Kinds, ", "))
-	case o.Cluster == lab.External && o.Kubeconfig == "":
-		wrong("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", lab.External)
-	case o.Cluster == lab.External && o.Labs > 1:
-		wrong("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, lab.External)
-	case o.Cluster == lab.External && o.Keep:
-		wrong("--keep: nothing stays in a cluster of --cluster %s", lab.External)
-	case o.Cluster != lab.External && (o.Kubeconfig != "" || o.Traffic):
-		wrong("--kubeconfig and --traffic are for --cluster %s", lab.External)
+	case o.Cluster == "" || kind == nil:
+		wrong("--cluster %q: want one of %s", o.Cluster, strings.Join(cluster.KindNames(), ", "))
+	case kind.TakesKubeconfig && o.Kubeconfig == "":
+		wrong("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", kind.Name)
+	case kind.TakesKubeconfig && o.Labs > 1:
+		wrong("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, kind.Name)
+	case kind.TakesKubeconfig && o.Keep:
+		wrong("--keep: nothing stays in a cluster of --cluster %s", kind.Name)
+	case !kind.TakesKubeconfig && (o.Kubeconfig != "" || o.Traffic):
+		wrong("--kubeconfig and --traffic are for --cluster %s", cluster.KindExternal)
 	case o.Traffic && o.WithoutMachines:
 		wrong("--traffic and --without-machines: want one of them")
 	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
 		wrong("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
-	case o.Workload != "" && o.Cluster == lab.Embedded:
-		wrong("--workload: nothing of an image runs on --cluster %s", lab.Embedded)
+	case o.Workload != "" && kind.Hollow:
+		wrong("--workload: nothing of an image runs on --cluster %s", kind.Name)
 	}
 	if o.Labs < 0 {
 		wrong("--labs %d: want 1 or more, or 0 for the default", o.Labs)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/suite"
@@ -38,7 +38,7 @@ var conformanceTable = []conformance.Test{
 }
 
 func newFlags(change func(*conformanceFlags)) *conformanceFlags {
-	f := &conformanceFlags{selection: &selection{}, opts: suite.Options{Name: "lab", Cluster: lab.Embedded, Implementation: suite.ImplementationFakecloud}}
+	f := &conformanceFlags{selection: &selection{}, opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
 	change(f)
 	return f
 }
@@ -106,17 +106,21 @@ func TestConformanceMistakes(t *testing.T) {
 		"claimed and not there": {func(f *conformanceFlags) {
 			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
 		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
-		"no cluster": {func(f *conformanceFlags) { f.opts.Cluster = lab.External }, nil, []string{"--cluster external needs --kubeconfig FILE"}},
-		"two CCMs in one cluster": {func(f *conformanceFlags) { f.opts.Cluster, f.opts.Kubeconfig, f.opts.Labs = lab.External, "x", 2 }, nil,
+		"no cluster": {func(f *conformanceFlags) { f.opts.Cluster = cluster.KindExternal }, nil, []string{"--cluster external needs --kubeconfig FILE"}},
+		"two CCMs in one cluster": {func(f *conformanceFlags) {
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Labs = cluster.KindExternal, "x", 2
+		}, nil,
 			[]string{"--labs 2: a cluster of --cluster external can have one CCM"}},
-		"somebody's cluster kept": {func(f *conformanceFlags) { f.opts.Cluster, f.opts.Kubeconfig, f.opts.Keep = lab.External, "x", true }, nil,
+		"somebody's cluster kept": {func(f *conformanceFlags) {
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Keep = cluster.KindExternal, "x", true
+		}, nil,
 			[]string{"--keep: nothing stays"}},
 		"a cluster of nobody's": {func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil, []string{"--kubeconfig and --traffic are for --cluster external"}},
 		"traffic to nowhere": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = lab.External, "x", true, suite.ImplementationInMemory
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = cluster.KindExternal, "x", true, suite.ImplementationInMemory
 		}, nil, []string{"--traffic: the cloud of --implementation in-memory forwards none"}},
 		"traffic to no machine": {func(f *conformanceFlags) {
-			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = lab.External, "x", true, true
+			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = cluster.KindExternal, "x", true, true
 		}, nil, []string{"--traffic and --without-machines"}},
 		"an image that nobody runs": {func(f *conformanceFlags) { f.opts.Workload = "x" }, nil, []string{"--workload: nothing of an image runs on --cluster embedded"}},
 		"fewer than one lab":        {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
@@ -155,8 +159,8 @@ func TestConformanceLabs(t *testing.T) {
 		"as asked":         {func(o *suite.Options) { o.Labs = 2 }, 40, three[:2]},
 		"kept":             {func(o *suite.Options) { o.Keep = true }, 40, three[:1]},
 		"kept as asked":    {func(o *suite.Options) { o.Keep, o.Labs = true, 3 }, 40, three},
-		"in containers":    {func(o *suite.Options) { o.Cluster = lab.Kind }, 40, three[:1]},
-		"somebody's":       {func(o *suite.Options) { o.Cluster = lab.External }, 40, three[:1]},
+		"in containers":    {func(o *suite.Options) { o.Cluster = cluster.KindKind }, 40, three[:1]},
+		"somebody's":       {func(o *suite.Options) { o.Cluster = cluster.KindExternal }, 40, three[:1]},
 		"done in a moment": {func(o *suite.Options) { o.Implementation = suite.ImplementationInMemory }, 40, three[:1]},
 	} {
 		o := newFlags(func(*conformanceFlags) {}).opts

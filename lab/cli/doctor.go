@@ -9,13 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/doctor"
 )
 
 func newDoctor(o *options) *cobra.Command {
-	cluster := lab.Embedded
+	kind := cluster.DefaultKind
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, with a fix for each finding",
@@ -30,10 +29,10 @@ being needed, such as the tools that build, is never more than "info".`,
   lab doctor --cluster kind         # kind needs a container engine
   lab doctor -o json | jq -r '.[] | select(.level == "fix") | .fix'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(lab.Kinds, cluster) {
-				return usagef("--cluster %q: want one of %s%s", cluster, strings.Join(lab.Kinds, ", "), didYouMean(cluster, lab.Kinds))
+			if !slices.Contains(cluster.KindNames(), kind) {
+				return usagef("--cluster %q: want one of %s%s", kind, strings.Join(cluster.KindNames(), ", "), didYouMean(kind, cluster.KindNames()))
 			}
-			findings := doctor.Examine(cmd.Context(), doctor.This(cluster))
+			findings := doctor.Examine(cmd.Context(), doctor.This(kind))
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				if err := printAs(cmd.OutOrStdout(), format, findings); err != nil {
 					return err
@@ -47,8 +46,8 @@ being needed, such as the tools that build, is never more than "info".`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", cluster, "kind of cluster that the machine is to be fit for: "+strings.Join(lab.Kinds, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&kind, "cluster", kind, "kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	addOutput(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -69,7 +68,7 @@ func printFindings(w io.Writer, findings []doctor.Finding, quiet bool) {
 
 // binDir is where the project's own programs are.
 func binDir() string {
-	bin, err := local.FindBinaries("", "")
+	bin, err := cluster.FindBinaries("", "")
 	if err != nil {
 		return ""
 	}

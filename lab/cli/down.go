@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -76,9 +77,9 @@ func downAll(ctx context.Context, steps *ui.Steps, keepState bool) error {
 // downOne says what it has done. What is left of a lab without a folder has no
 // state to keep.
 func downOne(ctx context.Context, f lab.Found, keepState bool) (string, error) {
-	down := func(ctx context.Context) (int, error) { return lab.DownDir(ctx, f.Dir) }
+	down := func(ctx context.Context) (int, error) { return lifecycle.DownDir(ctx, f.Dir) }
 	if keepState && !f.Leftover {
-		down = func(ctx context.Context) (int, error) { return lab.Pause(ctx, f.Name) }
+		down = func(ctx context.Context) (int, error) { return lifecycle.Pause(ctx, f.Name) }
 	}
 	ended, err := down(ctx)
 	switch {

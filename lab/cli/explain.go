@@ -56,7 +56,7 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			if what.name == "" {
 				return printExplainable(cmd, l, what.kind)
 			}
-			x, err := l.Explain(cmd.Context(), what.kind, what.namespace, what.name)
+			x, err := explain.OfLab(cmd.Context(), l, what.kind, what.namespace, what.name)
 			if err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func parseExplain(args []string, namespace string) (explained, error) {
 
 // explainable are arguments of explain, as they are completed and listed.
 func explainable(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) {
-	names, err := l.Explainable(cmd.Context(), kind)
+	names, err := explain.Names(cmd.Context(), l, kind)
 	for i, name := range names {
 		names[i] = kind + "/" + strings.TrimPrefix(name, "default/")
 	}

@@ -12,9 +12,11 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/publish"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
 // foreground are the flags of a lab that lives as long as its command, which is
@@ -51,7 +53,7 @@ func (f *foreground) listen(ctx context.Context) (*publish.Listeners, error) {
 
 // run stays until ctx ends, which ends the lab, too, or the lab goes down by
 // another command.
-func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, published *publish.Listeners) error {
+func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, outcome lifecycle.Outcome, published *publish.Listeners) error {
 	kube, err := l.Cluster.Observer()
 	if err != nil {
 		return err
@@ -65,8 +67,8 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
 	// The closing screen has shown what was before.
-	watched := lab.WatchOptions{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
-	following := l.Watch(ctx, watched, printer(cmd.OutOrStdout()), func(text string) {
+	watched := watch.Options{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
+	following := watch.Watch(ctx, l, watched, printer(cmd.OutOrStdout()), func(text string) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 	})
 	stop()
@@ -76,23 +78,23 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, pu
 	if ctx.Err() == nil {
 		return following
 	}
-	return end(context.WithoutCancel(ctx), l)
+	return end(context.WithoutCancel(ctx), l, outcome)
 }
 
 // end takes down what this command has made. A lab that was there before is
 // somebody's: what it knows stays.
-func end(ctx context.Context, l *lab.Lab) error {
+func end(ctx context.Context, l *lab.Lab, outcome lifecycle.Outcome) error {
 	name := l.State.Name
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }
 	_, pausable := l.Cluster.(cluster.Pausable)
 	var err error
 	switch {
-	case l.Outcome.Result == lab.Created:
+	case outcome.Result == lifecycle.Created:
 		say("Taking the lab down.")
-		_, err = lab.Down(ctx, name)
+		_, err = lifecycle.Down(ctx, name)
 	case pausable:
 		say("Stopping the lab; it was there before, so its state is kept: `lab up --name %[1]s` comes back to it, `lab down --name %[1]s` deletes it.", name)
-		_, err = lab.Pause(ctx, name)
+		_, err = lifecycle.Pause(ctx, name)
 	default:
 		say("The lab goes on running: it was there before, and its state is in its containers; `lab down --name %s` deletes it.", name)
 	}

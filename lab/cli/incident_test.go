@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -98,7 +98,7 @@ func TestIncidentNamesAreCompleted(t *testing.T) {
 
 func TestIncidentFindsItsTest(t *testing.T) {
 	for _, test := range suite.Incidents() {
-		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: lab.Embedded, Implementation: suite.ImplementationFakecloud}}
+		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
 		found, err := f.incident(test.Incident.Name, nil)
 		require.NoError(t, err)
 		assert.Equal(t, test.ID, found.ID)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/lessons/site"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -177,7 +177,7 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	var list []listedLesson
 	for _, l := range all {
 		listed := listedLesson{
-			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes, Cluster: cmp.Or(l.Cluster, lab.Embedded),
+			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes, Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded),
 			Tasks: len(l.Tasks), Current: p.Current == l.ID,
 		}
 		if lp := p.Lessons[l.ID]; lp != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 func newList(_ *options) *cobra.Command {
@@ -22,7 +22,7 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 		Example: `  lab list
   lab list -o json | jq -r '.[] | select(.state == "running") | .name'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			labs, err := lab.List(cmd.Context())
+			labs, err := status.List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -36,7 +36,7 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 	return cmd
 }
 
-func printLabs(w io.Writer, labs []lab.Listed, now time.Time) error {
+func printLabs(w io.Writer, labs []status.Listed, now time.Time) error {
 	if len(labs) == 0 {
 		_, err := fmt.Fprintln(w, "There is no lab; `lab up` makes one.")
 		return err

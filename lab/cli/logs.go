@@ -17,6 +17,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
 // relistInterval is how soon a log that is new is followed, too.
@@ -173,7 +174,7 @@ func (p *logPrinter) followAll(ctx context.Context, lines *lines, logs []cluster
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if how := p.lab.AwaitEnd(ctx); how != "" {
+		if how := watch.AwaitEnd(ctx, p.lab); how != "" {
 			p.say(how)
 		}
 		cancel()

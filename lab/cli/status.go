@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 func newStatus(o *options) *cobra.Command {
@@ -27,7 +28,7 @@ func newStatus(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := l.Status(cmd.Context())
+			st, err := status.Of(cmd.Context(), l)
 			if err != nil {
 				return err
 			}
@@ -46,7 +47,7 @@ func newStatus(o *options) *cobra.Command {
 	return cmd
 }
 
-func printStatus(w io.Writer, st *lab.Status) error {
+func printStatus(w io.Writer, st *status.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
 	p("lab %s (%s) is %s", st.Name, st.Cluster, st.State)
@@ -91,7 +92,7 @@ func newAgent() *cobra.Command {
 			if dir == "" {
 				return usagef("--dir is missing; `lab up` starts this for you")
 			}
-			return lab.RunAgent(cmd.Context(), dir, claim, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			return lifecycle.RunAgent(cmd.Context(), dir, claim, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")

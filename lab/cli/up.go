@@ -16,17 +16,19 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/manifests"
 )
 
 const maxNodes = 100
 
 func newUp(o *options) *cobra.Command {
 	var (
-		opts lab.Options
+		opts lifecycle.Options
 		stay *foreground
 	)
 	cmd := &cobra.Command{
@@ -69,39 +71,40 @@ There are three kinds of cluster:
 					steps.Say("%s", note)
 				}
 			}
-			l, err := lab.Up(cmd.Context(), opts, steps)
+			l, outcome, err := lifecycle.Up(cmd.Context(), opts, steps)
 			if err != nil {
 				return err
 			}
-			st, err := l.Status(cmd.Context())
+			st, err := status.Of(cmd.Context(), l)
 			if err != nil {
 				return err
 			}
 			switch {
 			case format != "table":
-				err = printAs(cmd.OutOrStdout(), format, upResult{st, l.Outcome})
+				err = printAs(cmd.OutOrStdout(), format, upResult{st, outcome})
 			case !o.quiet:
-				err = closing(cmd, l, st, opts)
+				err = closing(cmd, l, st, outcome, opts)
 			}
 			if err == nil && stay.stay {
-				err = stay.run(cmd.Context(), cmd, l, published)
+				err = stay.run(cmd.Context(), cmd, l, outcome, published)
 			}
 			return err
 		},
 	}
 	stay = addForeground(cmd)
-	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(lab.Kinds, ", ")+" (default "+lab.Embedded+", or as before)")
+	kind := cluster.KindNamed(cluster.KindKind)
+	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(cluster.KindNames(), ", ")+" (default "+cluster.KindEmbedded+", or as before)")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, "number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)")
-	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.BuiltImage, kind.StockImage))
+	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.NodeImages[0], kind.NodeImages[1]))
 	cmd.Flags().StringVar(&opts.PodNetwork, "pod-network", "", "kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)")
 	cmd.Flags().StringVar(&opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig file")
 	cmd.Flags().StringVar(&opts.CloudProvider, "cloud-provider", "", "embedded: external, or none for a cluster that waits for no CCM and has no use for one (default external, or as before)")
 	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
-	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lab.DefaultProfile))
+	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lifecycle.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().DurationVar(&opts.StepTimeout, "step-timeout", 0, "how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)")
 	addOutput(cmd, "table", "json", "yaml")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(lab.Kinds, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp))
@@ -113,19 +116,19 @@ There are three kinds of cluster:
 const alternativeBound = 2 * time.Second
 
 // alternative tells of the cluster that was not asked for, where it could be.
-func alternative(ctx context.Context, o lab.Options) string {
+func alternative(ctx context.Context, o lifecycle.Options) string {
 	ctx, cancel := context.WithTimeout(ctx, alternativeBound)
 	defer cancel()
 	if _, err := state.Open(o.Name); o.Cluster != "" || !errors.Is(err, state.ErrNone) {
 		return ""
 	}
-	if why, err := kind.Available(ctx); err == nil {
+	if why, err := cluster.KindNamed(cluster.KindKind).Available(ctx); err == nil {
 		return fmt.Sprintf("   An embedded cluster; %s, so --cluster kind is there too, with real kubelets.", why)
 	}
 	return ""
 }
 
-func checkUp(o lab.Options, nodesGiven bool) error {
+func checkUp(o lifecycle.Options, nodesGiven bool) error {
 	var errs []error
 	if _, err := state.Dir(o.Name); err != nil {
 		errs = append(errs, usageError{err})
@@ -142,23 +145,27 @@ func checkUp(o lab.Options, nodesGiven bool) error {
 		}
 	}
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})
-	oneOf("cluster", o.Cluster, lab.Kinds)
-	oneOf("pod-network", o.PodNetwork, kind.PodNetworks)
+	oneOf("cluster", o.Cluster, cluster.KindNames())
+	oneOf("pod-network", o.PodNetwork, cluster.KindNamed(cluster.KindKind).PodNetworks)
 	oneOf("cloud-provider", o.CloudProvider, cluster.Providers)
-	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && o.Cluster != lab.Embedded {
+	kind := cluster.KindNamed(o.Cluster)
+	if kind == nil { // Which has been said; it takes nothing.
+		kind = &cluster.Kind{}
+	}
+	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
 		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
 	}
 	// Without --cluster, a lab that is there may be of any kind: it will say
 	// what it cannot take.
 	if _, err := state.Open(o.Name); o.Cluster != "" || errors.Is(err, state.ErrNone) {
-		if o.Cluster != lab.Kind && (o.NodeImage != "" || o.PodNetwork != "") {
+		if len(kind.NodeImages) == 0 && (o.NodeImage != "" || o.PodNetwork != "") {
 			errs = append(errs, usagef("--node-image and --pod-network are for --cluster kind"))
 		}
-		if o.Cluster != lab.External && o.Kubeconfig != "" {
+		if !kind.TakesKubeconfig && o.Kubeconfig != "" {
 			errs = append(errs, usagef("--kubeconfig is for --cluster external"))
 		}
 	}
-	if o.Cluster == lab.External && nodesGiven {
+	if kind.TakesKubeconfig && nodesGiven {
 		errs = append(errs, usagef("--nodes: an external cluster has the nodes it has"))
 	}
 	return errors.Join(errs...)
@@ -166,12 +173,12 @@ func checkUp(o lab.Options, nodesGiven bool) error {
 
 // upResult is what `up -o json` prints: the lab's status, and what was done.
 type upResult struct {
-	*lab.Status
-	Up lab.Outcome `json:"up"`
+	*status.Status
+	Up lifecycle.Outcome `json:"up"`
 }
 
 // closing is the last screen: what happened in this run, and what to do now.
-func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) error {
+func closing(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycle.Outcome, o lifecycle.Options) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	entries, err := l.Timeline().Read()
@@ -183,12 +190,12 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 	if o.Name != "lab" {
 		nameFlag = " --name " + o.Name
 	}
-	switch l.Outcome.Result {
-	case lab.Unchanged:
+	switch outcome.Result {
+	case lifecycle.Unchanged:
 		p("\nNothing was missing.\n")
-	case lab.Completed:
-		entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return e.Time.Before(l.Outcome.Began) })
-		p("\nCompleted: %s.", strings.Join(l.Outcome.Did, "; "))
+	case lifecycle.Completed:
+		entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return e.Time.Before(outcome.Began) })
+		p("\nCompleted: %s.", strings.Join(outcome.Did, "; "))
 		fallthrough
 	default:
 		if entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return !worthClosing(e) }); len(entries) > 0 {
@@ -204,7 +211,7 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 	switch {
 	case l.Cluster.Traits().NoCloudProvider:
 		closingWithoutProvider(p, self, o.Name)
-	case o.WithoutCCM && slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.Tainted }):
+	case o.WithoutCCM && slices.ContainsFunc(st.Nodes, func(n status.Node) bool { return n.Tainted }):
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	case o.WithoutCCM:
 		p("  The CCM       %s ccm start%s", self, nameFlag)
@@ -218,13 +225,13 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *lab.Status, o lab.Options) erro
 }
 
 // tryable are a few Services that should answer, the demo first.
-func tryable(services []lab.Service) []lab.Service {
+func tryable(services []status.Service) []status.Service {
 	const few = 3
-	var all []lab.Service
+	var all []status.Service
 	for _, s := range services {
 		switch {
 		case s.Address == "" || s.ReadyEndpoints != nil && *s.ReadyEndpoints == 0:
-		case lab.IsDemo(s.Namespace, s.Name):
+		case manifests.IsDemoService(s.Namespace, s.Name):
 			all = slices.Insert(all, 0, s)
 		default:
 			all = append(all, s)

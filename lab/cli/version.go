@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
 // versions say what runs in a lab of this machine. Programs that are not there
@@ -50,7 +50,7 @@ func newVersion(_ *options) *cobra.Command {
 
 func versionsHere(ctx context.Context) versions {
 	v := versions{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	bin, err := local.FindBinaries("", "")
+	bin, err := cluster.FindBinaries("", "")
 	if err != nil {
 		return v
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
+	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
 // worthClosing tells whether the closing screen of `lab up` shows an entry: what
@@ -90,7 +90,7 @@ func newWatch(o *options) *cobra.Command {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				show = func(e timeline.Entry) error { return enc.Encode(e) }
 			}
-			err = l.Watch(cmd.Context(), lab.WatchOptions{Filter: filter, Follow: f.follow}, show, func(text string) {
+			err = watch.Watch(cmd.Context(), l, watch.Options{Filter: filter, Follow: f.follow}, show, func(text string) {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 			})
 			if errors.Is(err, context.Canceled) {

@@ -78,6 +78,12 @@ type Traits struct {
 	DemoPort int
 	// Summary says in a few words what the control plane is.
 	Summary string
+	// HollowNodes tells that the nodes are processes of this machine that simulate
+	// containers: a machine that runs has its Node, and a pod is Ready, within seconds.
+	HollowNodes bool
+	// InContainers tells that the components are containers, and the CCM among them is
+	// a Deployment in the cluster, rather than processes of this machine.
+	InContainers bool
 	// NoCloudProvider is a cluster without an external cloud provider: its nodes
 	// wait for no CCM, and it has none.
 	NoCloudProvider bool
@@ -232,6 +238,14 @@ type Replaceable interface {
 	// UseCCM has that program be the CCM from its next start on; nil is the lab's
 	// own again.
 	UseCCM(p *Program) error
+}
+
+// Supervised is a cluster that can tell which of the processes that it was started with
+// have ended.
+type Supervised interface {
+	// Ended is an error that names those of the cloud's and the control plane's processes
+	// that do not run, with the end of their logs.
+	Ended() error
 }
 
 // Flagged is a cluster whose components' command lines can be read.

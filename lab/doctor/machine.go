@@ -16,9 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
-	"github.com/ccmlab/ccmlab/lab/cluster/kind"
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	_ "github.com/ccmlab/ccmlab/lab/cluster/kinds" // So that they are registered.
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -76,9 +75,9 @@ type Lab struct {
 }
 
 // This is the machine that this program runs on.
-func This(cluster string) *Machine {
+func This(clusterKind string) *Machine {
 	m := &Machine{
-		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Cluster: cluster,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Cluster: clusterKind,
 		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile, Find: exec.LookPath,
 		Space:    func(dir string) (uint64, error) { return process.Space(nearestExisting(dir)) },
 		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
@@ -88,8 +87,8 @@ func This(cluster string) *Machine {
 	}
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
-	if bin, err := local.FindBinaries("", ""); err == nil {
-		m.Bin, m.Kube, m.Missing = bin.Dir, bin.Kube, bin.Missing(embedded.OwnPrograms, embedded.NeededPrograms(1))
+	if bin, err := cluster.FindBinaries("", ""); err == nil {
+		m.Bin, m.Kube, m.Missing = bin.Dir, bin.Kube, bin.Missing(cluster.KindNamed(cluster.KindEmbedded).Programs(1))
 	}
 	if self, err := os.Executable(); err == nil {
 		if info, err := os.Stat(self); err == nil {
@@ -98,11 +97,11 @@ func This(cluster string) *Machine {
 	}
 	m.Labs = func() ([]Lab, error) { return listLabs(m.Home) }
 	m.Engine = func(ctx context.Context) (string, error) {
-		k, err := kind.Choose(ctx, "", "", m.Bin)
-		if err != nil {
+		var chosen state.Lab
+		if err := cluster.KindNamed(cluster.KindKind).Choose(ctx, &chosen, cluster.Settings{}, cluster.Binaries{Dir: m.Bin}); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%s runs; nodes would be %s", k.Engine, k.Image), nil
+		return fmt.Sprintf("%s runs; nodes would be %s", chosen.Kind.Engine, chosen.Kind.Image), nil
 	}
 	return m
 }

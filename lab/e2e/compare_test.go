@@ -18,7 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/compare"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // secondLab is another lab in the same folder of labs.
@@ -112,7 +113,7 @@ func staysWithout(f, full *fixture) {
 }
 
 func comparesWith(f, full *fixture) {
-	var c lab.Comparison
+	var c compare.Comparison
 	out, err := f.command("lab", "compare", f.name, full.name, "-o", "json").Output()
 	require.NoError(f.t, err)
 	require.NoError(f.t, json.Unmarshal(out, &c))
@@ -179,7 +180,7 @@ func (f *fixture) bootID(node string) string {
 // awaitSize awaits a Node that is Ready, and of this size.
 func (f *fixture) awaitSize(name, cpus, memory, allocatable string) {
 	f.t.Helper()
-	f.eventually(name+" to be Ready", func(st lab.Status) bool {
+	f.eventually(name+" to be Ready", func(st status.Status) bool {
 		n := nodeNamed(st, name)
 		return n != nil && n.Ready
 	})
@@ -211,7 +212,7 @@ trap '"$0" down >&2' EXIT
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	require.NoError(t, err, said.String())
-	var st lab.Status
+	var st status.Status
 	require.NoError(t, json.Unmarshal(out, &st))
 	require.Len(t, st.Nodes, 1)
 	assert.True(t, st.Nodes[0].Ready)

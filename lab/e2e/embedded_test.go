@@ -26,9 +26,9 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -142,8 +142,8 @@ func changedManagers(t *testing.T, before, after *corev1.Node) []string {
 }
 
 func (f *fixture) nodesMatchInstances(t *testing.T) {
-	f.eventually("every node to have its address", func(st lab.Status) bool {
-		return !slices.ContainsFunc(st.Nodes, func(n lab.Node) bool { return n.Tainted || len(n.Addresses) == 0 })
+	f.eventually("every node to have its address", func(st status.Status) bool {
+		return !slices.ContainsFunc(st.Nodes, func(n status.Node) bool { return n.Tainted || len(n.Addresses) == 0 })
 	})
 	instances, err := f.api().ListInstances(t.Context(), client.InstanceFilter{})
 	require.NoError(t, err)
@@ -186,7 +186,7 @@ func (f *fixture) balancerSpreads(t *testing.T) {
 	assert.Equal(t, int64(requests), f.connections(st)-before, "the balancer itself carried them")
 }
 
-func (f *fixture) connections(st lab.Status) int64 {
+func (f *fixture) connections(st status.Status) int64 {
 	f.t.Helper()
 	stats, err := f.api().LoadBalancerStats(f.t.Context(), st.Services[0].BalancerID)
 	require.NoError(f.t, err)
@@ -214,14 +214,14 @@ func (f *fixture) timelineTells(t *testing.T) {
 // instancesAreMachines goes through a machine's life by the cloud's CLI alone.
 func (f *fixture) instancesAreMachines(t *testing.T) {
 	f.cloud("instances", "create", "node-4")
-	f.eventually("node-4 to be Ready and initialised", func(st lab.Status) bool {
+	f.eventually("node-4 to be Ready and initialised", func(st status.Status) bool {
 		n := nodeNamed(st, "node-4")
 		return n != nil && n.Ready && !n.Tainted && n.Zone != ""
 	})
 	f.eventuallyTargets(4)
 
 	f.cloud("instances", "stop", "node-4")
-	f.eventually("node-4 to be NotReady with the shutdown taint", func(st lab.Status) bool {
+	f.eventually("node-4 to be NotReady with the shutdown taint", func(st status.Status) bool {
 		n := nodeNamed(st, "node-4")
 		return n != nil && !n.Ready && slices.Contains(n.Taints, "node.cloudprovider.kubernetes.io/shutdown:NoSchedule")
 	})
@@ -231,20 +231,20 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 	}
 
 	f.cloud("instances", "start", "node-4")
-	f.eventually("node-4 to be back without taints", func(st lab.Status) bool {
+	f.eventually("node-4 to be back without taints", func(st status.Status) bool {
 		n := nodeNamed(st, "node-4")
 		return n != nil && n.Ready && len(n.Taints) == 0
 	})
 
 	f.cloud("instances", "terminate", "node-4")
-	f.eventually("the Node object of node-4 to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-4") == nil })
+	f.eventually("the Node object of node-4 to be gone", func(st status.Status) bool { return nodeNamed(st, "node-4") == nil })
 	f.eventuallyTargets(3)
 
 	// Another machine of the same name, before the Node of the first is gone:
 	// it waits, and gets a Node of its own.
 	f.cloud("instances", "create", "node-4")
 	first := ""
-	f.eventually("node-4 to be initialised", func(st lab.Status) bool {
+	f.eventually("node-4 to be initialised", func(st status.Status) bool {
 		n := nodeNamed(st, "node-4")
 		if n != nil {
 			first = n.InstanceID
@@ -253,7 +253,7 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 	})
 	f.cloud("instances", "terminate", "node-4", "--wait")
 	f.cloud("instances", "create", "node-4")
-	f.eventually("the second node-4 to have a Node of its own", func(st lab.Status) bool {
+	f.eventually("the second node-4 to have a Node of its own", func(st status.Status) bool {
 		n := nodeNamed(st, "node-4")
 		return n != nil && n.InstanceID != "" && n.InstanceID != first && n.Ready && len(n.Taints) == 0
 	})
@@ -261,12 +261,12 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 	// Under another name it boots as another node. The first Node stays, as its instance does.
 	f.cloud("instances", "update", "node-4", "--name", "node-5")
 	f.cloud("instances", "reboot", "node-5")
-	f.eventually("node-5 to be initialised", func(st lab.Status) bool {
+	f.eventually("node-5 to be initialised", func(st status.Status) bool {
 		n, old := nodeNamed(st, "node-5"), nodeNamed(st, "node-4")
 		return n != nil && old != nil && n.InstanceID == old.InstanceID && n.Ready && len(n.Taints) == 0
 	})
 	f.cloud("instances", "terminate", "node-5")
-	f.eventually("the Nodes of both names to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-4") == nil && nodeNamed(st, "node-5") == nil })
+	f.eventually("the Nodes of both names to be gone", func(st status.Status) bool { return nodeNamed(st, "node-4") == nil && nodeNamed(st, "node-5") == nil })
 
 	audit, err := os.ReadFile(f.dir("logs", "audit.jsonl"))
 	require.NoError(t, err)
@@ -286,21 +286,21 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 
 func (f *fixture) eventuallyTargets(n int) {
 	f.t.Helper()
-	f.eventually(fmt.Sprintf("the balancer to have %d targets", n), func(st lab.Status) bool {
+	f.eventually(fmt.Sprintf("the balancer to have %d targets", n), func(st status.Status) bool {
 		lb, err := f.api().GetLoadBalancer(f.t.Context(), st.Services[0].BalancerID)
 		return err == nil && len(lb.Targets) == n && lb.State == api.LoadBalancerActive
 	})
 }
 
 func (f *fixture) ccmIsKept(*testing.T) {
-	ccm := func(st lab.Status) cluster.Component {
+	ccm := func(st status.Status) cluster.Component {
 		return st.Components[slices.IndexFunc(st.Components, func(c cluster.Component) bool { return c.Name == "ccm" })]
 	}
 	before := ccm(f.status())
 	running, err := process.Host{Lab: f.dir()}.Running()
 	require.NoError(f.t, err)
 	require.NoError(f.t, running["ccm"].Signal(syscall.SIGKILL))
-	f.eventually("another CCM to run", func(st lab.Status) bool { c := ccm(st); return c.PID != 0 && c.PID != before.PID })
+	f.eventually("another CCM to run", func(st status.Status) bool { c := ccm(st); return c.PID != 0 && c.PID != before.PID })
 	f.lab("ccm", "stop")
 	st := f.status()
 	assert.Equal(f.t, "stopped", ccm(st).State)
@@ -311,7 +311,7 @@ func (f *fixture) ccmIsKept(*testing.T) {
 
 // withoutEndpoints are the Services without their pods, which come back in their
 // own time.
-func withoutEndpoints(services []lab.Service) []lab.Service {
+func withoutEndpoints(services []status.Service) []status.Service {
 	services = slices.Clone(services)
 	for i := range services {
 		services[i].ReadyEndpoints = nil

@@ -33,7 +33,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 func TestSimulatedContainersAnswerExec(t *testing.T) {
@@ -471,7 +471,7 @@ func (f *fixture) nodesTell(t *testing.T) {
 		f.awaitEvent("Pod", "box", reason, "")
 	}
 	f.cloud("instances", "stop", "node-3")
-	f.eventually("node-3 to be NotReady", func(st lab.Status) bool { return !nodeNamed(st, "node-3").Ready })
+	f.eventually("node-3 to be NotReady", func(st status.Status) bool { return !nodeNamed(st, "node-3").Ready })
 	f.cloud("instances", "start", "node-3")
 	f.awaitEvent("Node", "node-3", "Rebooted", "has been rebooted")
 }

@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // beside is another lab with the same home.
@@ -52,7 +52,7 @@ func TestExternalCluster(t *testing.T) {
 	t.Run("status, env, logs and up again work the same", func(*testing.T) { guest.looksAlike(host) })
 	t.Run("the CCM is stopped and started", guest.ccmIsKept)
 	t.Run("a Service gets an address of the guest's cloud", func(t *testing.T) {
-		guest.eventually("the demo's Service to have an address", func(st lab.Status) bool {
+		guest.eventually("the demo's Service to have an address", func(st status.Status) bool {
 			return len(st.Services) == 1 && st.Services[0].State == "active" && net.ParseIP(st.Services[0].Address) != nil
 		})
 	})
@@ -151,7 +151,7 @@ func (f *fixture) looksAlike(host *fixture) {
 	f.lab("up")
 	after := f.status()
 	assert.Equal(f.t, before.Nodes, after.Nodes)
-	names := func(st lab.Status) (names []string) {
+	names := func(st status.Status) (names []string) {
 		for _, c := range st.Components {
 			names = append(names, c.Name)
 		}

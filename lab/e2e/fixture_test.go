@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // bound is generous: a machine that builds beside the tests is slow.
@@ -127,15 +127,15 @@ func (f *fixture) lab(args ...string) string {
 	return out
 }
 
-func (f *fixture) status() lab.Status {
+func (f *fixture) status() status.Status {
 	f.t.Helper()
 	st, err := f.tryStatus()
 	require.NoError(f.t, err)
 	return st
 }
 
-func (f *fixture) tryStatus() (lab.Status, error) {
-	var st lab.Status
+func (f *fixture) tryStatus() (status.Status, error) {
+	var st status.Status
 	cmd := f.command("lab", "status", "-o", "json")
 	out, err := cmd.Output()
 	if err != nil {
@@ -182,9 +182,9 @@ func (f *fixture) api() *client.Client {
 }
 
 // eventually awaits a condition on the lab's status.
-func (f *fixture) eventually(what string, ok func(lab.Status) bool) {
+func (f *fixture) eventually(what string, ok func(status.Status) bool) {
 	f.t.Helper()
-	var last lab.Status
+	var last status.Status
 	var err error
 	for deadline := time.Now().Add(bound); time.Now().Before(deadline); <-time.After(200 * time.Millisecond) {
 		if last, err = f.tryStatus(); err == nil && ok(last) {
@@ -203,15 +203,15 @@ func (f *fixture) await(what string, try func(context.Context) error) {
 	require.NoError(f.t, cluster.Poll(ctx, what, try))
 }
 
-func nodeNamed(st lab.Status, name string) *lab.Node {
-	if i := slices.IndexFunc(st.Nodes, func(n lab.Node) bool { return n.Name == name }); i >= 0 {
+func nodeNamed(st status.Status, name string) *status.Node {
+	if i := slices.IndexFunc(st.Nodes, func(n status.Node) bool { return n.Name == name }); i >= 0 {
 		return &st.Nodes[i]
 	}
 	return nil
 }
 
 // ask fetches the demo's page over a connection of its own.
-func ask(t *testing.T, st lab.Status) (pod string, err error) {
+func ask(t *testing.T, st status.Status) (pod string, err error) {
 	t.Helper()
 	require.NotEmpty(t, st.Services)
 	return fetch(fmt.Sprintf("http://%s:%d/", st.Services[0].Address, st.Services[0].Port))

@@ -23,8 +23,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 const shutdownTaint = "node.cloudprovider.kubernetes.io/shutdown:NoSchedule"
@@ -187,8 +187,8 @@ func (f *fixture) routes() map[string]api.Route {
 
 func (f *fixture) kindIsLookedAt() {
 	f.lab("up", "--cluster", "kind") // Completes the demo: waits for the balancer and an answer.
-	var st lab.Status
-	f.eventually("everything to run", func(now lab.Status) bool {
+	var st status.Status
+	f.eventually("everything to run", func(now status.Status) bool {
 		st = now
 		return st.State == "running" && len(st.Services) == 1
 	})
@@ -219,7 +219,7 @@ func (f *fixture) kindIsLookedAt() {
 // alone.
 func (f *fixture) kindInstancesAreMachines() {
 	f.cloud("instances", "stop", "node-2")
-	f.eventually("node-2 to be NotReady with the shutdown taint", func(st lab.Status) bool {
+	f.eventually("node-2 to be NotReady with the shutdown taint", func(st status.Status) bool {
 		n := nodeNamed(st, "node-2")
 		return n != nil && !n.Ready && slices.Contains(n.Taints, shutdownTaint)
 	})
@@ -249,7 +249,7 @@ func (f *fixture) kindInstancesAreMachines() {
 	assert.Contains(f.t, f.routes(), "node-3")
 
 	f.cloud("instances", "terminate", "node-3")
-	f.eventually("the Node object of node-3 to be gone", func(st lab.Status) bool { return nodeNamed(st, "node-3") == nil })
+	f.eventually("the Node object of node-3 to be gone", func(st status.Status) bool { return nodeNamed(st, "node-3") == nil })
 	f.await("its container and its route to be gone", func(context.Context) error {
 		if _, err := f.tryDocker("inspect", f.container("node-3")); err == nil {
 			return errors.New("the container is there")
@@ -262,7 +262,7 @@ func (f *fixture) kindInstancesAreMachines() {
 // eventuallyWhole awaits a node that is Ready, initialised and without taints.
 func (f *fixture) eventuallyWhole(names ...string) {
 	f.t.Helper()
-	f.eventually(strings.Join(names, ", ")+" to be Ready without taints but the control plane's own", func(st lab.Status) bool {
+	f.eventually(strings.Join(names, ", ")+" to be Ready without taints but the control plane's own", func(st status.Status) bool {
 		for _, name := range names {
 			n := nodeNamed(st, name)
 			own := func(taint string) bool {
@@ -383,7 +383,7 @@ func (f *fixture) kindCloudRestarts() {
 			f.answers(s.Name, 2)
 		}
 	}
-	f.eventually("the same Services", func(st lab.Status) bool {
+	f.eventually("the same Services", func(st status.Status) bool {
 		return slices.Equal(withoutEndpoints(services), withoutEndpoints(st.Services))
 	})
 }

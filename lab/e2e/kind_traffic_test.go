@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -64,10 +64,10 @@ func (f *fixture) createService(s *corev1.Service) {
 }
 
 // served awaits a Service's balancer.
-func (f *fixture) served(name string) lab.Service {
+func (f *fixture) served(name string) status.Service {
 	f.t.Helper()
-	var found lab.Service
-	f.eventually("service "+name+" to have its balancer", func(st lab.Status) bool {
+	var found status.Service
+	f.eventually("service "+name+" to have its balancer", func(st status.Status) bool {
 		for _, s := range st.Services {
 			if s.Name == name {
 				found = s
@@ -78,7 +78,7 @@ func (f *fixture) served(name string) lab.Service {
 	return found
 }
 
-func (f *fixture) expose(s *corev1.Service) lab.Service {
+func (f *fixture) expose(s *corev1.Service) status.Service {
 	f.t.Helper()
 	f.createService(s)
 	return f.answering(s.Name)
@@ -86,7 +86,7 @@ func (f *fixture) expose(s *corev1.Service) lab.Service {
 
 // answering awaits a Service's balancer and its first answer: nodes learn of a
 // Service in their own time.
-func (f *fixture) answering(name string) lab.Service {
+func (f *fixture) answering(name string) status.Service {
 	f.t.Helper()
 	s := f.served(name)
 	f.await("the first answer of "+name, func(context.Context) error {
@@ -177,7 +177,7 @@ func (f *fixture) inPod(p corev1.Pod, command ...string) (string, error) {
 	return f.tryDocker(append(args, command...)...)
 }
 
-func (f *fixture) stats(s lab.Service, protocol api.Protocol) api.ListenerStats {
+func (f *fixture) stats(s status.Service, protocol api.Protocol) api.ListenerStats {
 	f.t.Helper()
 	stats, err := f.api().LoadBalancerStats(f.t.Context(), s.BalancerID)
 	require.NoError(f.t, err)
@@ -190,7 +190,7 @@ func (f *fixture) stats(s lab.Service, protocol api.Protocol) api.ListenerStats 
 	return api.ListenerStats{}
 }
 
-func url(s lab.Service, path string) string {
+func url(s status.Service, path string) string {
 	return "http://" + net.JoinHostPort(s.Address, strconv.Itoa(int(s.Port))) + path
 }
 
@@ -305,7 +305,7 @@ func (f *fixture) kindLocalTraffic() {
 
 // countArrivals counts, in the nodes' kernels, packets for a Service's node
 // port from now on.
-func (f *fixture) countArrivals(s lab.Service, nodes ...string) func(node string) int {
+func (f *fixture) countArrivals(s status.Service, nodes ...string) func(node string) int {
 	f.t.Helper()
 	svc, err := f.kube("operator").CoreV1().Services(s.Namespace).Get(f.t.Context(), s.Name, metav1.GetOptions{})
 	require.NoError(f.t, err)

@@ -29,11 +29,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // up runs `lab up -o json` and returns what it did.
-func (f *fixture) up(args ...string) lab.Outcome {
+func (f *fixture) up(args ...string) lifecycle.Outcome {
 	f.t.Helper()
 	did, said, err := f.tryUp(args...)
 	require.NoError(f.t, err, said)
@@ -41,29 +43,29 @@ func (f *fixture) up(args ...string) lab.Outcome {
 }
 
 // tryUp also returns what it said when it failed.
-func (f *fixture) tryUp(args ...string) (lab.Outcome, string, error) {
+func (f *fixture) tryUp(args ...string) (lifecycle.Outcome, string, error) {
 	f.t.Helper()
 	cmd := f.command("lab", append([]string{"up", "-o", "json"}, args...)...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return lab.Outcome{}, said.String(), err
+		return lifecycle.Outcome{}, said.String(), err
 	}
 	var st struct {
-		lab.Status
-		Up lab.Outcome
+		status.Status
+		Up lifecycle.Outcome
 	}
 	require.NoError(f.t, json.Unmarshal(out, &st))
 	assert.Equal(f.t, "running", st.State)
 	return st.Up, said.String(), nil
 }
 
-func (f *fixture) list() []lab.Listed {
+func (f *fixture) list() []status.Listed {
 	f.t.Helper()
 	out, err := f.command("lab", "list", "-o", "json").Output()
 	require.NoError(f.t, err)
-	var labs []lab.Listed
+	var labs []status.Listed
 	require.NoError(f.t, json.Unmarshal(out, &labs))
 	return labs
 }
@@ -88,7 +90,7 @@ func (f *fixture) firstAnswers() int {
 
 func TestLifecycle(t *testing.T) {
 	f := newFixture(t)
-	assert.Equal(t, lab.Created, f.up("--nodes", "2", "--profile", "instant").Result)
+	assert.Equal(t, lifecycle.Created, f.up("--nodes", "2", "--profile", "instant").Result)
 	t.Run("up on a lab that is up changes nothing, and says so", func(t *testing.T) { f.in(t).nothingMissing() })
 	t.Run("up starts what was killed, and names it", func(t *testing.T) { f.in(t).completesEach() })
 	t.Run("up does not wait for what a signal has stopped", func(t *testing.T) { f.in(t).namesPaused() })
@@ -119,7 +121,7 @@ func (f *fixture) nothingMissing() {
 	assert.Equal(f.t, steps, strings.Count(out, "as it was"), out)
 	f.changesNothing()
 	assert.Equal(f.t, 1, f.firstAnswers())
-	assert.NotRegexp(f.t, lab.Completed+" +(.*; )?(started|created)", f.lab("watch", "--follow=false"))
+	assert.NotRegexp(f.t, lifecycle.Completed+" +(.*; )?(started|created)", f.lab("watch", "--follow=false"))
 }
 
 func (f *fixture) completesEach() {
@@ -129,7 +131,7 @@ func (f *fixture) completesEach() {
 		require.NoError(f.t, p.Signal(syscall.SIGKILL))
 		require.NoError(f.t, p.Wait(f.t.Context()))
 		out := f.up()
-		assert.Equal(f.t, lab.Completed, out.Result, name)
+		assert.Equal(f.t, lifecycle.Completed, out.Result, name)
 		assert.Contains(f.t, strings.Join(out.Did, "; "), name)
 		assert.NotEqual(f.t, p.PID, f.component(name).PID)
 	}
@@ -174,7 +176,7 @@ func (f *fixture) changesNothing() {
 		for _, did := range out.Did {
 			require.True(f.t, strings.HasPrefix(did, "waited for "), did)
 		}
-		if out.Result != lab.Unchanged {
+		if out.Result != lifecycle.Unchanged {
 			return fmt.Errorf("%s: %v", out.Result, out.Did)
 		}
 		return nil
@@ -255,7 +257,7 @@ func (f *fixture) comesBackToTheSame() {
 	assert.Contains(f.t, out, "cannot come back to its addresses")
 	assert.Contains(f.t, out, "`lab down --name "+f.name+"` removes it and what it kept")
 	require.NoError(f.t, somebody.Close())
-	assert.Equal(f.t, lab.Completed, f.upWhenFree().Result)
+	assert.Equal(f.t, lifecycle.Completed, f.upWhenFree().Result)
 	assert.Equal(f.t, before, f.identity())
 	assert.Equal(f.t, slot, f.list()[0].Slot)
 	kept, err := f.kube("operator").CoreV1().ConfigMaps("default").Get(f.t.Context(), "mine", metav1.GetOptions{})
@@ -279,7 +281,7 @@ func (f *fixture) moveIn() net.Listener {
 }
 
 // upWhenFree is `lab up` at a moment when no lab of another home is at the addresses.
-func (f *fixture) upWhenFree() lab.Outcome {
+func (f *fixture) upWhenFree() lifecycle.Outcome {
 	f.t.Helper()
 	for {
 		require.NoError(f.t, f.moveIn().Close())
@@ -327,7 +329,7 @@ func TestSignals(t *testing.T) {
 		require.NoError(t, cmd.Process.Kill())
 		require.Error(t, cmd.Wait())
 	}
-	assert.Equal(t, lab.Completed, f.up().Result, "what two killed runs began")
+	assert.Equal(t, lifecycle.Completed, f.up().Result, "what two killed runs began")
 
 	cmd, out := f.start("down")
 	require.Eventually(t, func() bool { return f.component("lab-agent") == nil }, bound, time.Millisecond)
@@ -380,7 +382,7 @@ func TestRaces(t *testing.T) {
 		assert.Regexp(t, "another command is working on lab|no such lab", upSaid.String()+downSaid.String())
 	}
 	if _, err := os.Stat(f.dir()); err == nil {
-		assert.NotEqual(t, lab.Created, f.up().Result)
+		assert.NotEqual(t, lifecycle.Created, f.up().Result)
 	}
 
 	// A folder that was deleted keeps nothing from going down, also when the kubelet
@@ -388,7 +390,7 @@ func TestRaces(t *testing.T) {
 	other.await("the folder to be deleted", func(context.Context) error { return os.RemoveAll(other.dir()) })
 	require.NoError(t, os.MkdirAll(other.dir("n", "anew"), 0o700))
 	labs = f.list()
-	assert.True(t, slices.ContainsFunc(labs, func(l lab.Listed) bool { return l.Name == other.name && l.State == lab.StateLeftover }), "%+v", labs)
+	assert.True(t, slices.ContainsFunc(labs, func(l status.Listed) bool { return l.Name == other.name && l.State == lab.StateLeftover }), "%+v", labs)
 	out := f.lab("down", "--all")
 	assert.Contains(t, out, "down "+other.name)
 	assert.Contains(t, out, "its folder "+other.dir()+" had been deleted")

@@ -15,7 +15,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 func TestResume(t *testing.T) {
@@ -48,7 +49,7 @@ func TestResume(t *testing.T) {
 			require.NoError(t, asleep.Signal(syscall.SIGKILL))
 		}
 	}
-	assert.Equal(t, lab.Completed, f.up().Result)
+	assert.Equal(t, lifecycle.Completed, f.up().Result)
 	t.Run("what is about to end is no part of a whole lab", func(t *testing.T) { f.in(t).startsWhatIsEnding() })
 	t.Run("a node that waits for the CCM to delete an earlier one", func(t *testing.T) { f.in(t).clearsNames() })
 	t.Run("a Service of another type", func(t *testing.T) { f.in(t).leavesTheService() })
@@ -61,7 +62,7 @@ func (f failing) startsWhatIsEnding() {
 		p := f.component(name)
 		require.NotNil(f.t, p, name)
 		require.NoError(f.t, p.Signal(syscall.SIGTERM))
-		assert.Equal(f.t, lab.Completed, f.up().Result, name)
+		assert.Equal(f.t, lifecycle.Completed, f.up().Result, name)
 		assert.NotEqual(f.t, p.PID, f.component(name).PID)
 	}
 }
@@ -89,7 +90,7 @@ func (f failing) leavesTheService() {
 		require.NoError(f.t, err)
 	}
 	patch("ClusterIP")
-	f.eventually("no balancer to be left", func(st lab.Status) bool { return len(st.Services) == 0 })
+	f.eventually("no balancer to be left", func(st status.Status) bool { return len(st.Services) == 0 })
 	f.changesNothing()
 	patch("LoadBalancer")
 	f.up()
@@ -99,9 +100,9 @@ func (f failing) leavesTheService() {
 
 func (f failing) leavesStoppedNodes() {
 	f.cloud("instances", "stop", "node-1")
-	f.eventually("node-1 to be not Ready", func(st lab.Status) bool { return !nodeNamed(st, "node-1").Ready })
+	f.eventually("node-1 to be not Ready", func(st status.Status) bool { return !nodeNamed(st, "node-1").Ready })
 	f.up() // Its pods are not evicted for minutes.
 	f.cloud("instances", "stop", "node-2")
-	f.eventually("node-2 to be not Ready", func(st lab.Status) bool { return !nodeNamed(st, "node-2").Ready })
+	f.eventually("node-2 to be not Ready", func(st status.Status) bool { return !nodeNamed(st, "node-2").Ready })
 	f.changesNothing()
 }

@@ -26,7 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // The demo has a second Service, with session affinity. Beside it is another of
@@ -217,7 +217,7 @@ func (f *fixture) clientStays() {
 // rollingUpdate does to pods what users do, while requests come without pause: by
 // connections of their own, and by one that is kept.
 func (f *fixture) rollingUpdate() {
-	services := []lab.Service{f.served("web"), f.served("near")}
+	services := []status.Service{f.served("web"), f.served("near")}
 	f.awaitTargets(services[1], 3)
 	before := map[string]api.ListenerStats{}
 	ctx, stop := context.WithTimeout(f.t.Context(), 3*bound)
@@ -265,7 +265,7 @@ func (f *fixture) replaced(ctx context.Context, name string) error {
 
 // awaitTargets awaits that a Service's balancer knows which nodes are well: so
 // many.
-func (f *fixture) awaitTargets(s lab.Service, well int) {
+func (f *fixture) awaitTargets(s status.Service, well int) {
 	f.t.Helper()
 	f.await("the targets of "+s.Name, func(ctx context.Context) error {
 		health, err := f.api().LoadBalancerHealth(ctx, s.BalancerID)

@@ -24,8 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -174,13 +174,13 @@ func (f *fixture) watchTells() {
 // balancerOf is the subject of a Service's balancer.
 func (f *fixture) balancerOf(service string) string {
 	f.t.Helper()
-	f.eventually("the balancer of "+service, func(st lab.Status) bool { return balancerID(st, service) != "" })
+	f.eventually("the balancer of "+service, func(st status.Status) bool { return balancerID(st, service) != "" })
 	lb, err := f.api().GetLoadBalancer(f.t.Context(), balancerID(f.status(), service))
 	require.NoError(f.t, err)
 	return "balancer/" + lb.Name
 }
 
-func balancerID(st lab.Status, service string) string {
+func balancerID(st status.Status, service string) string {
 	for _, s := range st.Services {
 		if s.Name == service {
 			return s.BalancerID

@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/status"
 )
 
 // queryTimeout bounds the queries of the cluster and the cloud, which run in parallel.
@@ -243,11 +244,9 @@ func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFac
 	if f.Service == nil {
 		return
 	}
-	i := slices.IndexFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] == string(f.Service.UID) })
-	if i < 0 {
+	if f.Balancer = status.BalancerOf(f.Service, all); f.Balancer == nil {
 		return
 	}
-	f.Balancer = &all[i]
 	ctx, cancel := context.WithTimeout(ctx, followUpTimeout)
 	defer cancel()
 	health, err := s.Cloud.LoadBalancerHealth(ctx, f.Balancer.ID)

@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -157,7 +158,7 @@ func keyOf(namespace, name string) string {
 }
 
 func componentsRunning(ctx context.Context, l *lab.Lab) (map[string]any, error) {
-	st, err := l.Status(ctx)
+	st, err := status.Of(ctx, l)
 	if err != nil {
 		return nil, err
 	}

@@ -18,12 +18,11 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/cluster/kind"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 )
 
 // content has one folder per lesson, NUMBER-ID.
@@ -40,7 +39,7 @@ type Lesson struct {
 	Summary string `json:"summary"`
 	// Minutes is how long the lesson takes somebody who reads all of it.
 	Minutes int `json:"minutes"`
-	// Cluster is the kind of cluster; "" is lab.Embedded.
+	// Cluster is the kind of cluster; "" is cluster.KindEmbedded.
 	Cluster string `json:"cluster,omitempty"`
 	// Lab is the lesson's own lab. Others are further labs by role; the role is the end
 	// of their name.
@@ -67,7 +66,7 @@ type Setting struct {
 	// CCM and Demo say whether the lab has them.
 	CCM  bool `json:"ccm,omitempty"`
 	Demo bool `json:"demo,omitempty"`
-	// Profile and CloudProvider are those of the lab's options.
+	// Profile and CloudProvider are those of lifecycle.Options.
 	Profile       string `json:"profile,omitempty"`
 	CloudProvider string `json:"cloudProvider,omitempty"`
 }
@@ -194,7 +193,7 @@ func (l *Lesson) validate() error {
 		}
 	}
 	want(l.Title != "" && l.Summary != "" && l.Minutes > 0, "want a title, a summary and minutes")
-	want(slices.Contains([]string{"", lab.Embedded, lab.Kind}, l.Cluster), "cluster %q: want %s or %s", l.Cluster, lab.Embedded, lab.Kind)
+	want(slices.Contains([]string{"", cluster.KindEmbedded, cluster.KindKind}, l.Cluster), "cluster %q: want %s or %s", l.Cluster, cluster.KindEmbedded, cluster.KindKind)
 	want(len(l.Tasks) > 0, "want tasks")
 	if l.Mutant != "" {
 		_, err := mutants.Choose(l.Mutant)
@@ -306,7 +305,8 @@ func (l *Lesson) compileExpressions() error {
 
 // Fits is an error that says what this machine lacks for the lesson.
 func (l *Lesson) Fits(ctx context.Context) error {
-	if l.Cluster != lab.Kind {
+	kind := cluster.KindNamed(l.Cluster)
+	if kind == nil || kind.Available == nil {
 		return nil
 	}
 	if _, err := kind.Available(ctx); err != nil {
@@ -316,9 +316,9 @@ func (l *Lesson) Fits(ctx context.Context) error {
 }
 
 // labOptions are the options that bring up a setting.
-func (l *Lesson) labOptions(name string, s Setting) lab.Options {
-	return lab.Options{
-		Name: name, Cluster: cmp.Or(l.Cluster, lab.Embedded), CloudProvider: s.CloudProvider,
+func (l *Lesson) labOptions(name string, s Setting) lifecycle.Options {
+	return lifecycle.Options{
+		Name: name, Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded), CloudProvider: s.CloudProvider,
 		Nodes: s.Nodes, Profile: s.Profile, WithoutCCM: !s.CCM, WithoutDemo: !s.Demo, Fleeting: true,
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -93,7 +93,7 @@ func TestWithoutAnEngine(t *testing.T) {
 	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
 	all, err := All()
 	require.NoError(t, err)
-	at := slices.IndexFunc(all, func(l *Lesson) bool { return l.Cluster == lab.Kind })
+	at := slices.IndexFunc(all, func(l *Lesson) bool { return l.Cluster == cluster.KindKind })
 	require.Positive(t, at, "a lesson on kind, and not the first")
 	s, err := Take("someone")
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -144,11 +144,11 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := lab.Up(ctx, l.labOptions(s.name, l.Lab), steps); err != nil {
+	if _, _, err := lifecycle.Up(ctx, l.labOptions(s.name, l.Lab), steps); err != nil {
 		return err
 	}
 	for role, setting := range l.Others {
-		if _, err := lab.Up(ctx, l.labOptions(names[role], setting), steps); err != nil {
+		if _, _, err := lifecycle.Up(ctx, l.labOptions(names[role], setting), steps); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (s *Seat) Stop(ctx context.Context, steps *ui.Steps) error {
 		if err := steps.Do("down", func(func(string)) (string, error) {
 			var errs []error
 			for _, name := range there {
-				_, err := lab.Down(ctx, name)
+				_, err := lifecycle.Down(ctx, name)
 				errs = append(errs, err)
 			}
 			return "what lesson " + p.Current + " left", errors.Join(errs...)

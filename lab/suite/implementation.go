@@ -134,7 +134,7 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 	ccm.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
-	theirs := l.State.Cluster == lab.External
+	theirs := o.onSomebodysCluster()
 	under.Cloud = &onfakecloud.CloudWithToken{
 		Cloud: &onfakecloud.Cloud{
 			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate,

@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
+	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
 // Incidents are the tests that play one.
@@ -125,7 +126,7 @@ func (p *play) attend(l *lab.Lab) (leave func()) {
 	last := sync.OnceFunc(func() { close(over) })
 	go func() {
 		defer close(ended)
-		err := l.Watch(ctx, lab.WatchOptions{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
+		err := watch.Watch(ctx, l, watch.Options{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
 			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}

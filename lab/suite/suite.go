@@ -17,10 +17,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/cluster/external"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -31,11 +32,11 @@ type Options struct {
 	Name string
 	// Labs is how many labs share the tests; 0 is as many as they are worth.
 	Labs int
-	// Cluster is the kind of cluster; "" is lab.Embedded.
+	// Cluster is the kind of cluster; "" is cluster.DefaultKind.
 	Cluster string
-	// Kubeconfig is for External: whose cluster it is.
+	// Kubeconfig is for cluster.KindExternal: whose cluster it is.
 	Kubeconfig string
-	// Traffic says of External that its Nodes that wait for a CCM are the suite's,
+	// Traffic says of cluster.KindExternal that its Nodes that wait for a CCM are the suite's,
 	// and that their ports are reached from this machine.
 	Traffic bool
 	// Workload is the image of pods that answer; "" is the lab's own.
@@ -103,10 +104,16 @@ func (o Options) Names(tests []conformance.Test) []string {
 	return names
 }
 
+// onSomebodysCluster tells that the cluster is not the suite's own.
+func (o Options) onSomebodysCluster() bool {
+	kind := cluster.KindNamed(o.Cluster)
+	return kind != nil && kind.TakesKubeconfig
+}
+
 // worthwhileLabs is how many labs the tests are worth. Only those that run alone take
 // longer on one, and only embedded ones are cheap.
 func (o Options) worthwhileLabs(tests []conformance.Test) int {
-	if cmp.Or(o.Cluster, lab.Embedded) != lab.Embedded || o.Implementation == ImplementationInMemory || o.Keep {
+	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow || o.Implementation == ImplementationInMemory || o.Keep {
 		return 1
 	}
 	alone := 0
@@ -134,8 +141,8 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 			return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", name, name), err)
 		}
 	}
-	if o.Cluster == lab.External {
-		tidy, err := external.ForSuite(ctx, o.Kubeconfig, o.Traffic)
+	if kind := cluster.KindNamed(o.Cluster); kind != nil && kind.LendToSuite != nil {
+		tidy, err := kind.LendToSuite(ctx, o.Kubeconfig, o.Traffic)
 		if err != nil {
 			return nil, err
 		}
@@ -180,24 +187,24 @@ func (o Options) shareTests(ctx context.Context, queue *conformance.Queue, names
 // is up, or will not be. What went wrong when it was taken down is an error of its
 // own.
 func (o Options) runOnLab(ctx context.Context, name string, queue *conformance.Queue, steps *ui.Steps, isUp func()) (report *conformance.Report, err, downErr error) {
-	up := lab.Options{
-		Name: name, Cluster: cmp.Or(o.Cluster, lab.Embedded), Kubeconfig: o.Kubeconfig,
+	up := lifecycle.Options{
+		Name: name, Cluster: cluster.KindName(o.Cluster), Kubeconfig: o.Kubeconfig,
 		Nodes: nodesPerLab, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep,
 	}
 	switch {
-	case o.Cluster == lab.External:
+	case o.onSomebodysCluster():
 		up.Nodes = 0 // It has those that it has.
 	case o.Implementation == ImplementationInMemory || o.WithoutMachines:
-		up.Nodes = lab.NoNodes
+		up.Nodes = lifecycle.NoNodes
 	}
-	l, err := lab.Up(ctx, up, steps)
+	l, _, err := lifecycle.Up(ctx, up, steps)
 	isUp()
 	if err != nil {
 		queue.Missing()
 		return nil, err, nil
 	}
 	if !o.Keep {
-		defer func() { _, downErr = lab.Down(context.WithoutCancel(ctx), name) }()
+		defer func() { _, downErr = lifecycle.Down(context.WithoutCancel(ctx), name) }()
 	}
 	if report, err = o.runTests(ctx, l, queue); report == nil {
 		queue.Missing()
@@ -228,7 +235,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 		defer o.attend(l)()
 	}
 	report, err := conformance.Run(ctx, conformance.Options{
-		Cluster: cfg, ClusterName: cmp.Or(l.State.Cluster, lab.Embedded), Implementation: under,
+		Cluster: cfg, ClusterName: l.Kind(), Implementation: under,
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
 		Queue:    queue, Healthy: healthy, Step: o.step,
 		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,

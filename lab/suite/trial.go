@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -40,7 +40,7 @@ func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
 	o := t.options(still)
 	for _, name := range o.Names(o.Tests()) {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
-			if _, err := lab.Down(ctx, name); err != nil {
+			if _, err := lifecycle.Down(ctx, name); err != nil {
 				return false, "", err
 			}
 		}

@@ -162,19 +162,19 @@ func Check(o Options) error {
 
 // findBinaries are the programs, or an error that says which are missing and how to
 // get them.
-func findBinaries(own string) (local.Binaries, error) {
+func findBinaries(own string) (cluster.Binaries, error) {
 	if own == "" {
 		root, err := cloneRoot()
 		if err != nil {
-			return local.Binaries{}, err
+			return cluster.Binaries{}, err
 		}
 		own = filepath.Join(root, "bin")
 	}
 	own, err := filepath.Abs(own)
 	if err != nil {
-		return local.Binaries{}, err
+		return cluster.Binaries{}, err
 	}
-	bin, err := local.FindBinaries(own, "")
+	bin, err := cluster.FindBinaries(own, "")
 	return bin, errors.Join(err, bin.Need(ownPrograms, kubePrograms))
 }
 

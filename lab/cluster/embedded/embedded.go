@@ -67,10 +67,22 @@ var (
 	_ cluster.Cluster     = (*Cluster)(nil)
 	_ cluster.LocalCCM    = (*Cluster)(nil)
 	_ cluster.Replaceable = (*Cluster)(nil)
+	_ cluster.Supervised  = (*Cluster)(nil)
+	_ cluster.Flagged     = (*Cluster)(nil)
+	_ cluster.Pausable    = (*Cluster)(nil)
 )
 
+// Kind is this kind of cluster.
+var Kind = &cluster.Kind{
+	Name:                  cluster.KindEmbedded,
+	New:                   func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin), nil },
+	Programs:              func(nodes int) (own, kube []string) { return OwnPrograms, NeededPrograms(nodes) },
+	CloudProviderOptional: true,
+	Hollow:                true,
+}
+
 // New describes the cluster; nothing is started.
-func New(lab *state.Lab, bin local.Binaries) *Cluster {
+func New(lab *state.Lab, bin cluster.Binaries) *Cluster {
 	return &Cluster{Site: local.NewSite(lab, bin)}
 }
 
@@ -116,7 +128,7 @@ func NeededPrograms(nodes int) []string {
 // Traits of an embedded cluster.
 func (c *Cluster) Traits() cluster.Traits {
 	return cluster.Traits{
-		Nodes: 3, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo],
+		Nodes: 3, HollowNodes: true, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo],
 		Summary: c.summary(), NoCloudProvider: c.noProvider(),
 	}
 }
@@ -271,7 +283,7 @@ func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 // processes are the cloud's and the control plane's.
 var processes = []string{local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 
-// Ended is an error that names those of the cloud's and the control plane's
+// Ended implements cluster.Supervised: an error that names those of the cloud's and the control plane's
 // processes that do not run though StartControlPlane started them.
 func (c *Cluster) Ended() error {
 	return c.Site.Ended(processes...)

@@ -28,7 +28,7 @@ func newCluster(t *testing.T) *Cluster {
 		local.PortCloud: 8470, local.PortEtcd: 2379, local.PortEtcdPeer: 2380, local.PortAPIServer: 6443,
 		local.PortKCM: 10257, local.PortCCM: 10258, local.PortScheduler: 10259,
 	}
-	return New(lab, local.Binaries{Dir: "/bin-dir", Kube: "/bin-dir/kube"})
+	return New(lab, cluster.Binaries{Dir: "/bin-dir", Kube: "/bin-dir/kube"})
 }
 
 func TestCredentials(t *testing.T) {
@@ -101,5 +101,5 @@ func TestFolderTooDeepForSockets(t *testing.T) {
 	lab, err := state.Create("lab")
 	require.NoError(t, err)
 	t.Cleanup(lab.Unlock)
-	assert.ErrorContains(t, New(lab, local.Binaries{}).CheckFolder(), "set CCMLAB_HOME to a shorter one")
+	assert.ErrorContains(t, New(lab, cluster.Binaries{}).CheckFolder(), "set CCMLAB_HOME to a shorter one")
 }

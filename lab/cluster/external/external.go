@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,30 +45,31 @@ var (
 	_ cluster.Replaceable = (*Cluster)(nil)
 )
 
-// Path is a kubeconfig's full path; "" for none.
-func Path(kubeconfig string) string {
-	if kubeconfig == "" {
-		return ""
-	}
-	if full, err := filepath.Abs(kubeconfig); err == nil {
-		return full
-	}
-	return kubeconfig
+// Kind is this kind of cluster.
+var Kind = &cluster.Kind{
+	Name: cluster.KindExternal,
+	New:  func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin) },
+	Choose: func(_ context.Context, lab *state.Lab, s cluster.Settings, _ cluster.Binaries) (err error) {
+		lab.External, err = choose(s)
+		return err
+	},
+	LendToSuite:     lendToSuite,
+	TakesKubeconfig: true,
 }
 
-// Choose records whose cluster it is.
-func Choose(kubeconfig string) (*state.External, error) {
-	if kubeconfig == "" {
+// choose records whose cluster it is.
+func choose(s cluster.Settings) (*state.External, error) {
+	if s.Kubeconfig == "" {
 		return nil, errors.New("--cluster external needs --kubeconfig FILE: the cluster to add a cloud and a CCM to")
 	}
-	if _, err := os.Stat(kubeconfig); err != nil {
+	if _, err := os.Stat(s.Kubeconfig); err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	return &state.External{Kubeconfig: Path(kubeconfig)}, nil
+	return &state.External{Kubeconfig: s.KubeconfigPath()}, nil
 }
 
 // New describes the cluster; nothing is started.
-func New(lab *state.Lab, bin local.Binaries) (*Cluster, error) {
+func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 	if lab.External == nil {
 		return nil, fmt.Errorf("the record of lab %q is damaged: it names no kubeconfig; `lab down --name %s` removes it", lab.Name, lab.Name)
 	}

@@ -23,11 +23,11 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// ForSuite is an error when a CCM under test would do something to what is in the
+// lendToSuite is an error when a CCM under test would do something to what is in the
 // cluster. With nodes, those that wait for a CCM are there for it. tidy takes away
 // what a CCM leaves that has ended: its lease, and what was said about that and
 // about Nodes that were not there before; and it waits for namespaces to go.
-func ForSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(context.Context) error, err error) {
+func lendToSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(context.Context) error, err error) {
 	kube, err := kubeaccess.Client(kubeconfig, "operator")
 	if err != nil {
 		return nil, err

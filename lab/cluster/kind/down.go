@@ -17,7 +17,7 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	if err := errors.Join(err, c.engine.answers(ctx)); err != nil {
 		return processes, err
 	}
-	containers, err := clearAll(ctx, c.engine, c.lab.Path())
+	containers, err := deleteMarked(ctx, c.engine, c.lab.Path())
 	return processes + containers, err
 }
 
@@ -30,13 +30,13 @@ func (c *Cluster) deleteNodes() error {
 	return provider.Delete(c.name(), c.Kubeconfig())
 }
 
-// Clear deletes whatever carries the mark of a lab of which nothing is known
+// deleteRemains deletes whatever carries the mark of a lab of which nothing is known
 // but its folder. Where no engine can be asked, that is an error only if the
 // folder shows that there were containers.
-func Clear(ctx context.Context, lab *state.Lab) (ended int, err error) {
+func deleteRemains(ctx context.Context, lab *state.Lab) (ended int, err error) {
 	e, err := detect(ctx)
 	if err == nil {
-		return clearAll(ctx, e, lab.Path())
+		return deleteMarked(ctx, e, lab.Path())
 	}
 	if _, none := os.Stat(lab.Path("pki", cloudCertificate+".crt")); none == nil {
 		return 0, fmt.Errorf("lab %q had containers: %w", lab.Name, err)
@@ -44,7 +44,7 @@ func Clear(ctx context.Context, lab *state.Lab) (ended int, err error) {
 	return 0, nil
 }
 
-func clearAll(ctx context.Context, e engine, dir string) (ended int, err error) {
+func deleteMarked(ctx context.Context, e engine, dir string) (ended int, err error) {
 	mark := labelLab + "=" + dir
 	containers, err := e.labelled(ctx, mark)
 	if err != nil {

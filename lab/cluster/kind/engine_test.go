@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -37,7 +37,7 @@ func newCluster(t *testing.T, docker string) *Cluster {
 	t.Cleanup(lab.Unlock)
 	lab.Profile = "fast"
 	lab.Kind = &state.Kind{Engine: "docker", Image: BuiltImage, PodNetwork: Routes, Subnet: "10.123.16.0/20", ControlPlane: "i-cp"}
-	c, err := New(lab, local.Binaries{Dir: t.TempDir(), Kube: "/bin-dir/kube"})
+	c, err := New(lab, cluster.Binaries{Dir: t.TempDir(), Kube: "/bin-dir/kube"})
 	require.NoError(t, err)
 	return c
 }
@@ -66,11 +66,11 @@ func TestEngineErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeEngines(t, tc.engines)
 			t.Setenv("KIND_EXPERIMENTAL_PROVIDER", tc.chosen)
-			_, err := Choose(t.Context(), "", "", "")
+			_, err := choose(t.Context(), cluster.Settings{}, "")
 			for _, want := range append(tc.want, "the embedded cluster needs none") {
 				assert.ErrorContains(t, err, want)
 			}
-			_, err = Available(t.Context())
+			_, err = available(t.Context())
 			for _, want := range tc.want {
 				assert.ErrorContains(t, err, want)
 			}
@@ -96,7 +96,7 @@ func TestEngineIsChosen(t *testing.T) {
 			e, err := detect(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, e.name)
-			why, err := Available(t.Context())
+			why, err := available(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.want+" runs", why)
 		})
@@ -127,7 +127,7 @@ func TestEngineElsewhere(t *testing.T) {
 func TestChoose(t *testing.T) {
 	bin := t.TempDir()
 	choose := func(image, network string) *state.Kind {
-		k, err := Choose(t.Context(), image, network, bin)
+		k, err := choose(t.Context(), cluster.Settings{NodeImage: image, PodNetwork: network}, bin)
 		require.NoError(t, err)
 		return k
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -30,9 +29,6 @@ const (
 	// Kindnet is kind's own daemon, which only the stock image has.
 	Kindnet = "kindnet"
 )
-
-// PodNetworks are all of them, the default first.
-var PodNetworks = []string{Routes, Kindnet}
 
 // Node images.
 const (
@@ -56,7 +52,7 @@ const (
 // Cluster is the cluster of one lab.
 type Cluster struct {
 	lab    *state.Lab
-	bin    local.Binaries
+	bin    cluster.Binaries
 	engine engine
 }
 
@@ -65,14 +61,28 @@ var (
 	_ cluster.Preparer = (*Cluster)(nil)
 )
 
-// Choose fills in what a new lab was not told: the engine that runs, the node
+// Kind is this kind of cluster.
+var Kind = &cluster.Kind{
+	Name: cluster.KindKind,
+	New:  func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin) },
+	Choose: func(ctx context.Context, lab *state.Lab, s cluster.Settings, bin cluster.Binaries) (err error) {
+		lab.Kind, err = choose(ctx, s, bin.Dir)
+		return err
+	},
+	Available:     available,
+	DeleteRemains: deleteRemains,
+	NodeImages:    []string{BuiltImage, StockImage},
+	PodNetworks:   []string{Routes, Kindnet},
+}
+
+// choose fills in what a new lab was not told: the engine that runs, the node
 // image and the pod network. bin is where `make node-image` leaves its image.
-func Choose(ctx context.Context, image, podNetwork, bin string) (*state.Kind, error) {
+func choose(ctx context.Context, s cluster.Settings, bin string) (*state.Kind, error) {
 	e, err := detect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w; or: the embedded cluster needs none: leave --cluster kind out", err)
 	}
-	k := &state.Kind{Engine: e.name, Host: e.host, Image: image, PodNetwork: podNetwork}
+	k := &state.Kind{Engine: e.name, Host: e.host, Image: s.NodeImage, PodNetwork: s.PodNetwork}
 	if k.PodNetwork == "" {
 		k.PodNetwork = Routes
 	}
@@ -86,9 +96,9 @@ func Choose(ctx context.Context, image, podNetwork, bin string) (*state.Kind, er
 	return k, nil
 }
 
-// Available says in a few words why kind could be used here; an error says why it
+// available says in a few words why kind could be used here; an error says why it
 // cannot, and what to do.
-func Available(ctx context.Context) (why string, err error) {
+func available(ctx context.Context) (why string, err error) {
 	e, err := detect(ctx)
 	if err != nil {
 		return "", err
@@ -97,7 +107,7 @@ func Available(ctx context.Context) (why string, err error) {
 }
 
 // New describes the cluster; nothing is started.
-func New(lab *state.Lab, bin local.Binaries) (*Cluster, error) {
+func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 	if lab.Kind == nil {
 		return nil, fmt.Errorf("the record of lab %q is damaged: nothing is said of its containers; `lab down --name %s` removes it", lab.Name, lab.Name)
 	}
@@ -130,7 +140,7 @@ func (c *Cluster) Check(ctx context.Context) error {
 
 // Traits of a kind cluster.
 func (c *Cluster) Traits() cluster.Traits {
-	t := cluster.Traits{Nodes: 2, Demo: true, DemoPort: demoPort, Summary: "in containers, pods by the cloud's routes"}
+	t := cluster.Traits{Nodes: 2, InContainers: true, Demo: true, DemoPort: demoPort, Summary: "in containers, pods by the cloud's routes"}
 	if !c.routed() {
 		t.Summary = "in containers, pods by kindnet"
 	}

@@ -6,20 +6,20 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 func TestCCMCommand(t *testing.T) {
 	st := state.In("/labs/x", "x")
 	st.Kind = &state.Kind{Subnet: "10.123.16.0/20", PodNetwork: Routes}
-	command := (&Cluster{lab: st, bin: local.Binaries{Dir: "/bin"}}).CCMCommand()
+	command := (&Cluster{lab: st, bin: cluster.Binaries{Dir: "/bin"}}).CCMCommand()
 	assert.Equal(t, "127.123.16.1", command.Address, "no other lab's, and this machine's")
 	assert.Contains(t, command.Args, "--bind-address=127.123.16.1")
 	assert.Contains(t, command.Args, "--cluster-name=x")
 	assert.Equal(t, "--configure-cloud-routes=true", last(command.Args, "--configure-cloud-routes="), "pods need the cloud's routes")
 	st.Kind.PodNetwork = Kindnet
-	command = (&Cluster{lab: st, bin: local.Binaries{Dir: "/bin"}}).CCMCommand()
+	command = (&Cluster{lab: st, bin: cluster.Binaries{Dir: "/bin"}}).CCMCommand()
 	assert.Equal(t, "--configure-cloud-routes=false", last(command.Args, "--configure-cloud-routes="))
 	assert.NotEqual(t, loopback(netip.MustParsePrefix("10.123.0.0/20")), loopback(netip.MustParsePrefix("10.123.16.0/20")))
 }

@@ -6,12 +6,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
 func TestMissingBinaries(t *testing.T) {
 	dir := t.TempDir()
 	own, kube := []string{"fakecloud", "ccm"}, []string{"etcd", "kubectl"}
-	bin := Binaries{Dir: dir, Kube: dir}
+	bin := cluster.Binaries{Dir: dir, Kube: dir}
 	assert.Len(t, bin.Missing(own, kube), len(own)+len(kube))
 	require.NoError(t, os.WriteFile(dir+"/etcd", nil, 0o755))
 	assert.NotContains(t, bin.Missing(own, kube), dir+"/etcd")
@@ -28,16 +30,16 @@ func TestMissingBinaries(t *testing.T) {
 // on record, else beside our own.
 func TestFindBinaries(t *testing.T) {
 	t.Setenv("LAB_KUBE_BIN", "")
-	bin, err := FindBinaries("/bundle", "")
+	bin, err := cluster.FindBinaries("/bundle", "")
 	require.NoError(t, err)
-	assert.Equal(t, Binaries{Dir: "/bundle", Kube: "/bundle/kube"}, bin)
+	assert.Equal(t, cluster.Binaries{Dir: "/bundle", Kube: "/bundle/kube"}, bin)
 	assert.Equal(t, "/bundle/fakecloud", bin.Program("fakecloud"))
 	assert.Equal(t, "/bundle/kube/etcd", bin.Program("etcd"))
-	bin, err = FindBinaries("/bundle", "/recorded")
+	bin, err = cluster.FindBinaries("/bundle", "/recorded")
 	require.NoError(t, err)
 	assert.Equal(t, "/recorded", bin.Kube)
 	t.Setenv("LAB_KUBE_BIN", "/elsewhere")
-	bin, err = FindBinaries("/bundle", "/recorded")
+	bin, err = cluster.FindBinaries("/bundle", "/recorded")
 	require.NoError(t, err)
 	assert.Equal(t, "/elsewhere", bin.Kube)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -28,11 +29,11 @@ func TestClaimLeavesKeptSlots(t *testing.T) {
 	kept, err := keptSlots()
 	require.NoError(t, err)
 	assert.Equal(t, []int{first.Number}, kept)
-	site := NewSite(stopped, Binaries{})
+	site := NewSite(stopped, cluster.Binaries{})
 	other, err := state.Create("other")
 	require.NoError(t, err)
 	defer other.Unlock()
-	hold, err := NewSite(other, Binaries{}).Claim(t.Context())
+	hold, err := NewSite(other, cluster.Binaries{}).Claim(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = hold.Close() }()
 	assert.NotEqual(t, stopped.Slot, other.Slot)

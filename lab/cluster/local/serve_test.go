@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -20,7 +21,7 @@ func newSite(t *testing.T) Site {
 	lab, err := state.Create("lab")
 	require.NoError(t, err)
 	t.Cleanup(lab.Unlock)
-	s := NewSite(lab, Binaries{})
+	s := NewSite(lab, cluster.Binaries{})
 	t.Cleanup(func() {
 		_, err := s.Down(context.Background())
 		assert.NoError(t, err)

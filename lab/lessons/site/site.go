@@ -20,7 +20,7 @@ import (
 	"github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/util"
 
-	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
@@ -37,7 +37,7 @@ func pageTemplates(command string) (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
 		"markdown": renderMarkdown,
 		"add":      func(a, b int) int { return a + b },
-		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, lab.Embedded) },
+		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, cluster.KindEmbedded) },
 		"lab":      func() string { return command },
 	}).Parse(pages)
 }

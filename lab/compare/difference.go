@@ -1,4 +1,4 @@
-package lab
+package compare
 
 // What differs between two labs, and why. IDs and addresses always differ; what
 // is compared is what kind of thing is there.
@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/manifests"
 )
 
 // Row is one thing that a comparison looks at.
@@ -195,7 +196,7 @@ var aspects = []aspect{
 		"k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go, NodeAddress; k8s.io/cloud-provider/controllers/node/node_controller.go, updateNodeAddress",
 	},
 	{
-		SectionPods, "app=" + demoName, phases,
+		SectionPods, manifests.DemoSelector, phases,
 		map[situation]clause{
 			without:  {"Running", "the scheduler found nodes without taints at once"},
 			waiting:  {"Pending", "the scheduler puts no pod on a node whose taint it does not tolerate"},

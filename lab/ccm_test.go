@@ -32,24 +32,24 @@ func TestCCMCommand(t *testing.T) {
 	of := func(kind string, traits cluster.Traits) *Lab {
 		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, Host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
 	}
-	_, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	_, err := of(cluster.KindEmbedded, cluster.Traits{}).CCMCommand()
 	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
 	require.NoError(t, os.WriteFile(config, nil, 0o600))
-	words, err := of(Embedded, cluster.Traits{}).CCMCommand()
+	words, err := of(cluster.KindEmbedded, cluster.Traits{}).CCMCommand()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"env", "-i"}, words[:2])
 	assert.Equal(t, []string{"CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=ccm-by-hand", "/bin/ccm", "--secure-port=1"}, words[len(words)-4:])
-	_, err = of(Kind, cluster.Traits{}).CCMCommand()
+	_, err = of(cluster.KindKind, cluster.Traits{InContainers: true}).CCMCommand()
 	require.ErrorContains(t, err, "runs in its cluster")
-	_, err = of(Embedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
+	_, err = of(cluster.KindEmbedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
 	require.ErrorContains(t, err, "without an external cloud provider")
 }
 
 // It is shown while it runs, and no lab is incomplete without one.
-func TestByHandIsShown(t *testing.T) {
+func TestManualCCMIsShown(t *testing.T) {
 	l := &Lab{State: &state.Lab{Name: "lab"}, Host: process.Host{Lab: t.TempDir()}, Cluster: ofCCM{}}
 	shown := func() map[string]string {
-		all, err := l.components(t.Context())
+		all, err := l.Components(t.Context())
 		require.NoError(t, err)
 		states := map[string]string{}
 		for _, c := range all {
@@ -57,9 +57,9 @@ func TestByHandIsShown(t *testing.T) {
 		}
 		return states
 	}
-	assert.NotContains(t, shown(), componentByHand)
-	p, err := l.Host.Start(process.Spec{Component: componentByHand, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.Host.Lab, "log")})
+	assert.NotContains(t, shown(), ComponentManualCCM)
+	p, err := l.Host.Start(process.Spec{Component: ComponentManualCCM, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.Host.Lab, "log")})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
-	assert.Equal(t, cluster.StateRunning, shown()[componentByHand])
+	assert.Equal(t, cluster.StateRunning, shown()[ComponentManualCCM])
 }

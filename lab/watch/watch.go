@@ -1,8 +1,7 @@
-package lab
-
-// This file answers: what happens in a lab, in one order? What the cluster and
-// the cloud did is in the timeline, which the agent writes; who called the cloud
-// is in the cloud's audit, which is asked only while somebody watches.
+// Package watch tells what happens in a lab, in one order. What the cluster and the cloud
+// did is in the timeline, which the agent writes; who called the cloud is in the cloud's
+// audit, which is asked only while somebody watches. Begin with Watch.
+package watch
 
 import (
 	"context"
@@ -12,8 +11,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -28,13 +26,15 @@ const (
 	// watchPatience is how long the cloud or the agent may be away without a
 	// word: they are, for a moment, when a lab goes down.
 	watchPatience = 3 * time.Second
+	// componentsBound is how long a container engine may take to say what runs.
+	componentsBound = 5 * time.Second
 	// auditBound is how long the cloud has to say who called it; and what a watch
 	// waits for one that did not answer before.
 	auditBound, auditRetryBound = 10 * time.Second, 500 * time.Millisecond
 )
 
-// WatchOptions of Watch.
-type WatchOptions struct {
+// Options of Watch.
+type Options struct {
 	Filter timeline.Filter
 	// Follow waits for what comes, until the lab goes down.
 	Follow bool
@@ -44,7 +44,7 @@ type WatchOptions struct {
 // ends when the lab goes down or is stopped, when ctx ends, or with fn's error.
 // note is told, once each, what keeps the watch from being complete, and why it
 // ends.
-func (l *Lab) Watch(ctx context.Context, o WatchOptions, fn func(timeline.Entry) error, note func(string)) error {
+func Watch(ctx context.Context, l *lab.Lab, o Options, fn func(timeline.Entry) error, note func(string)) error {
 	reader, err := l.Timeline().Open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lab %q has recorded nothing: %s is missing; `lab up --name %s` completes it", l.State.Name, l.Timeline().File, l.State.Name)
@@ -61,7 +61,7 @@ func (l *Lab) Watch(ctx context.Context, o WatchOptions, fn func(timeline.Entry)
 		}
 		w.calls = &callFollower{cloud: cloud, log: l.Timeline(), floor: o.Filter.Since}
 	}
-	p, err := l.presence(ctx)
+	p, err := findPresence(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func (l *Lab) Watch(ctx context.Context, o WatchOptions, fn func(timeline.Entry)
 }
 
 type watcher struct {
-	lab     *Lab
-	options WatchOptions
+	lab     *lab.Lab
+	options Options
 	fn      func(timeline.Entry) error
 	note    func(string)
 	reader  *timeline.Reader
@@ -148,11 +148,11 @@ func (w *watcher) round(ctx context.Context) (done bool, err error) {
 // lookForAgent notices that nothing is recorded any more, or that all has ended.
 func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool, err error) {
 	if w.agent == nil || !w.agent.Alive() {
-		p, err := w.lab.presence(ctx)
+		p, err := findPresence(ctx, w.lab)
 		if err != nil {
 			return false, ignoreEnd(ctx, err)
 		}
-		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience && w.lab.stays() {
+		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience && isKept(w.lab) {
 			w.note(w.stopped())
 			return true, w.emit(w.merge.All())
 		}
@@ -161,9 +161,9 @@ func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool,
 	return false, nil
 }
 
-// stays tells of a lab of which nothing runs that it is stopped: no `down` is about
+// isKept tells of a lab of which nothing runs that it is stopped: no `down` is about
 // to delete it, or has just done so.
-func (l *Lab) stays() bool {
+func isKept(l *lab.Lab) bool {
 	if l.State.Locked() {
 		return false
 	}
@@ -270,7 +270,7 @@ func (o *outage) since(at time.Time) time.Duration {
 
 // AwaitEnd returns, with a word for it, when the lab goes down or is stopped; ""
 // when ctx ends.
-func (l *Lab) AwaitEnd(ctx context.Context) string {
+func AwaitEnd(ctx context.Context, l *lab.Lab) string {
 	w := watcher{lab: l, note: func(string) {}}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -295,13 +295,13 @@ type presence struct {
 	anything bool
 }
 
-func (l *Lab) presence(ctx context.Context) (presence, error) {
+func findPresence(ctx context.Context, l *lab.Lab) (presence, error) {
 	running, err := l.Host.Running()
 	if err != nil || len(running) > 0 {
-		return presence{running[componentAgent], len(running) > 0}, err
+		return presence{running[lab.ComponentAgent], len(running) > 0}, err
 	}
 	// Not everything is a process of this machine.
-	ctx, cancel := context.WithTimeout(ctx, statusBound)
+	ctx, cancel := context.WithTimeout(ctx, componentsBound)
 	defer cancel()
 	all, err := l.Cluster.Components(ctx)
 	for _, c := range all {
@@ -310,49 +310,4 @@ func (l *Lab) presence(ctx context.Context) (presence, error) {
 		}
 	}
 	return presence{}, err
-}
-
-// auditor is the cloud's audit.
-type auditor interface {
-	ListAuditUntil(ctx context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error)
-}
-
-// auditOverlap is how much the order of calls and of their times may differ.
-const auditOverlap = 5 * time.Second
-
-// callFollower reads the audit as it grows. It lists the newest first, which the
-// cloud finds without searching, and stops at what it has seen.
-type callFollower struct {
-	cloud auditor
-	log   timeline.Log
-	floor time.Time // older calls are known or of no interest
-	known map[string]bool
-}
-
-// next returns the calls since the last one; they are lost to nobody if it fails.
-func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
-	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.seen)
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{}
-	var entries []timeline.Entry
-	fresh := true
-	for _, c := range calls {
-		known[c.RequestID] = true
-		if fresh = fresh && !f.seen(c); fresh {
-			entries = append(entries, f.log.Call(c))
-		}
-	}
-	if len(calls) > 0 {
-		if overlap := calls[0].Time.Add(-auditOverlap); overlap.After(f.floor) {
-			f.floor = overlap
-		}
-		f.known = known
-	}
-	return entries, nil
-}
-
-func (f *callFollower) seen(c api.AuditEntry) bool {
-	return f.known[c.RequestID] || c.Time.Before(f.floor)
 }

@@ -1,4 +1,4 @@
-package lab
+package watch
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -131,7 +132,7 @@ func (absentCluster) Components(context.Context) ([]cluster.Component, error) { 
 func TestALabThatGoesDownIsNotStopped(t *testing.T) {
 	st, err := state.CreateDir(t.TempDir())
 	require.NoError(t, err)
-	l := &Lab{State: st, Cluster: absentCluster{}, Host: process.Host{Lab: st.Path()}}
+	l := &lab.Lab{State: st, Cluster: absentCluster{}, Host: process.Host{Lab: st.Path()}}
 	require.NoError(t, l.Timeline().Create())
 	var notes []string
 	w := watcher{lab: l, note: func(s string) { notes = append(notes, s) }}

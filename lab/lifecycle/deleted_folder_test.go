@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -28,7 +29,7 @@ func TestFolderDeletedUnderALab(t *testing.T) {
 	st, fresh, err := state.Enter("lab")
 	require.NoError(t, err)
 	assert.True(t, fresh)
-	_, _, err = create(t.Context(), st, Options{Name: "lab"})
+	_, _, err = createLab(t.Context(), st, Options{Name: "lab"})
 	require.ErrorContains(t, err, "1 processes of an earlier lab \"lab\" still run, whose folder was deleted; `lab down --name lab` ends them")
 	st.Unlock()
 	assert.NoDirExists(t, dir)
@@ -48,13 +49,13 @@ func TestFolderDeletedUnderALab(t *testing.T) {
 // What changes a lab reads its record under the lock.
 func TestRecordIsReadUnderTheLock(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
-	_, err := OpenLocked("lab")
+	_, err := lab.OpenLocked("lab")
 	require.ErrorIs(t, err, state.ErrNone)
 	st, _, err := state.Enter("lab")
 	require.NoError(t, err)
 	for _, record := range []string{"", "{}"} { // What is half-way is not looked at.
 		require.NoError(t, os.WriteFile(st.Path("lab.json"), []byte(record), 0o600))
-		_, err = OpenLocked("lab")
+		_, err = lab.OpenLocked("lab")
 		assert.ErrorContains(t, err, "another command is working on lab")
 		_, err = Pause(t.Context(), "lab")
 		assert.ErrorContains(t, err, "another command is working on lab")
@@ -62,7 +63,7 @@ func TestRecordIsReadUnderTheLock(t *testing.T) {
 	st.Slot, st.Ports["etcd"] = 42, 2379
 	require.NoError(t, st.Save())
 	st.Unlock()
-	l, err := OpenLocked("lab")
+	l, err := lab.OpenLocked("lab")
 	require.NoError(t, err)
 	assert.Equal(t, 42, l.State.Slot)
 	_, _, err = state.Enter("lab")

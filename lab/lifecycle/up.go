@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 // `lab up`, step by step. Every step looks at what is there and does what is
 // missing, so that up on a lab that is up, or that a crash left in pieces,
@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/bundle"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -35,8 +36,6 @@ import (
 )
 
 const (
-	demoNamespace = "default"
-	demoName      = "web"
 	// stepBound is when a step gives up and says what it waited for; nodeBound
 	// comes on top for each node. They are for a machine that is busy: on an
 	// idle one a step takes seconds.
@@ -48,13 +47,15 @@ const (
 
 // up carries one run of Up.
 type up struct {
-	*Lab
-	opts  Options
-	steps *ui.Steps
-	cloud *client.Client
-	kube  *kubernetes.Clientset
-	hold  cluster.Hold
-	fresh bool
+	*lab.Lab
+	// outcome is what this run did.
+	outcome Outcome
+	opts    Options
+	steps   *ui.Steps
+	cloud   *client.Client
+	kube    *kubernetes.Clientset
+	hold    cluster.Hold
+	fresh   bool
 	// seen is what ran when it was looked at last, with its process ID; waited
 	// says that a step did not find at once what it looked for.
 	seen   map[string]int
@@ -70,10 +71,10 @@ type up struct {
 }
 
 // Up brings the lab up, or completes it.
-func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
+func Up(ctx context.Context, o Options, steps *ui.Steps) (*lab.Lab, Outcome, error) {
 	u, err := begin(ctx, o, steps)
 	if err != nil {
-		return nil, err
+		return nil, Outcome{}, err
 	}
 	defer u.State.Unlock()
 	if u.hold != nil {
@@ -82,20 +83,20 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*Lab, error) {
 	err = u.run(ctx)
 	switch {
 	case err == nil:
-		return u.Lab, nil
+		return u.Lab, u.outcome, nil
 	case ctx.Err() != nil && u.fresh:
 		steps.Say("\nInterrupted: taking down what was started.")
-		return nil, errors.Join(errors.New("interrupted"), u.undo(ctx))
+		return nil, Outcome{}, errors.Join(errors.New("interrupted"), u.undo(ctx))
 	case u.fresh && (u.opts.Fleeting || !u.prepared):
-		return nil, errors.Join(err, u.undo(ctx)) // There is nothing to look at, or to go on with.
+		return nil, Outcome{}, errors.Join(err, u.undo(ctx)) // There is nothing to look at, or to go on with.
 	default:
-		return nil, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
+		return nil, Outcome{}, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
 	}
 }
 
 // undo removes a lab that did not come to be.
 func (u *up) undo(ctx context.Context) error {
-	_, err := u.down(context.WithoutCancel(ctx))
+	_, err := endLab(context.WithoutCancel(ctx), u.Lab)
 	return errors.Join(err, u.State.Remove())
 }
 
@@ -108,16 +109,16 @@ func begin(ctx context.Context, o Options, steps *ui.Steps) (*up, error) {
 		return nil, err
 	}
 	u := &up{opts: o, steps: steps, fresh: fresh}
-	take := resume
+	take := resumeLab
 	if fresh {
-		take = create
+		take = createLab
 	}
 	began := time.Now()
 	if u.Lab, u.hold, err = take(ctx, st, o); err != nil {
 		st.Unlock()
 		return nil, err
 	}
-	u.Outcome.Began = began
+	u.outcome.Began = began
 	return u, nil
 }
 
@@ -191,7 +192,7 @@ func (u *up) goThrough(ctx context.Context) error {
 			return u.told(ctx, s.title, func() (string, error) { return u.watched(ctx, note, s.do) })
 		})
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", s.title, err), u.awake())
+			return errors.Join(fmt.Errorf("%s: %w", s.title, err), u.CheckNotPaused())
 		}
 	}
 	return nil
@@ -251,7 +252,7 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 		}
 		made = append(made, name+" in "+created.Zone)
 	}
-	if err := u.startAgent(u.hold); err != nil {
+	if err := startAgent(u.Lab, u.hold); err != nil {
 		return "", err
 	}
 	u.agent = true
@@ -341,7 +342,7 @@ func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) 
 		}
 		machine, err := ended.often()
 		if machine != "" {
-			return hopeless{fmt.Errorf("machine %s ends again and again\n%s", machine, u.logHint("node/"+machine))}
+			return hopeless{fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine))}
 		}
 		return errors.Join(lacks, err)
 	})
@@ -395,7 +396,7 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 		renewed[l.Name] = l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil &&
 			time.Since(l.Spec.RenewTime.Time) < time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
 	}
-	if u.embedded() { // A machine that has ended just now has renewed it, too.
+	if u.Cluster.Traits().HollowNodes { // A machine that has ended just now has renewed it, too.
 		machines, err := u.Cluster.Machines(ctx)
 		if err != nil {
 			return nil, err
@@ -420,7 +421,7 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 	}); err != nil {
 		return "", err
 	}
-	demo, err := u.kube.AppsV1().Deployments(demoNamespace).Get(ctx, demoName, metav1.GetOptions{})
+	demo, err := u.kube.AppsV1().Deployments(manifests.DemoNamespace).Get(ctx, manifests.DemoName, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -456,16 +457,16 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 			return nil
 		}
 		if why != "" && !u.fresh { // Somebody may have seen to it that they fit nowhere.
-			said = "Pending: " + firstSentence(why)
+			said = "Pending: " + ui.FirstSentence(why)
 			return nil
 		}
-		events, err := u.kube.CoreV1().Events(demoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		events, err := u.kube.CoreV1().Events(manifests.DemoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
 		if err != nil {
 			return err
 		}
 		for _, e := range events.Items {
 			if strings.Contains(e.Message, "untolerated taint") {
-				said = "Pending: " + firstSentence(e.Message)
+				said = "Pending: " + ui.FirstSentence(e.Message)
 				return nil
 			}
 		}
@@ -481,18 +482,8 @@ func (u *up) demo() []byte {
 	return bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte(strconv.Itoa(port)))
 }
 
-func firstSentence(s string) string {
-	if i := strings.Index(s, ". "); i > 0 {
-		s = s[:i]
-	}
-	if len(s) > 110 {
-		s = s[:107] + "..."
-	}
-	return s
-}
-
 func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := u.kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	list, err := u.kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
 	if err != nil {
 		return nil, err
 	}
@@ -554,8 +545,8 @@ func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
 			return nil
 		}
 		lacks := fmt.Errorf("%d of %d pods are Ready", len(m.nodes), m.want)
-		if !u.fresh && u.embedded() && meant.gone(m.all > 0 && m.settled, time.Now()) {
-			return hopeless{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", lacks, settledBound, demoName)}
+		if !u.fresh && u.Cluster.Traits().HollowNodes && meant.gone(m.all > 0 && m.settled, time.Now()) {
+			return hopeless{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", lacks, settledBound, manifests.DemoName)}
 		}
 		return lacks
 	})
@@ -570,7 +561,7 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 	note("waiting for the Service's address")
 	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
 		var err error
-		if svc, err = u.kube.CoreV1().Services(demoNamespace).Get(ctx, demoName, metav1.GetOptions{}); err != nil {
+		if svc, err = u.kube.CoreV1().Services(manifests.DemoNamespace).Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
@@ -615,7 +606,7 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	if err != nil || slices.ContainsFunc(entries, func(e timeline.Entry) bool { return e.What == first }) {
 		return body, err
 	}
-	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + demoName, What: first, Detail: body})
+	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + manifests.DemoName, What: first, Detail: body})
 }
 
 // get fetches a page once, over a connection of its own, as curl would.

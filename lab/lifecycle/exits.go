@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 // What dies while somebody waits for its work is told at once, with the end of
 // its log, and not when the wait has reached its bound.
@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -40,11 +42,11 @@ func (u *up) watched(ctx context.Context, note func(string), do func(context.Con
 // ended is an error that names what does not run though an earlier step saw to it.
 func (u *up) ended() error {
 	var errs []error
-	if c, ok := u.Cluster.(interface{ Ended() error }); ok {
+	if c, ok := u.Cluster.(cluster.Supervised); ok {
 		errs = append(errs, c.Ended())
 	}
 	if u.agent {
-		errs = append(errs, local.NewSite(u.State, u.bin).Ended(componentAgent))
+		errs = append(errs, local.NewSite(u.State, cluster.Binaries{}).Ended(lab.ComponentAgent))
 	}
 	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 // Which nodes and pods of the demo an `up` has to wait for: those of instances
 // that run, by name, and none that somebody has stopped.

@@ -1,4 +1,4 @@
-package lab
+package status
 
 import (
 	"context"
@@ -18,6 +18,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // What a Service without its balancer is said to wait for.
@@ -60,7 +62,7 @@ func TestStatusOfASilentCluster(t *testing.T) {
 	kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, fmt.Errorf("client rate limiter Wait returned an error: %w", limiter.Wait(ctx))
 	})
-	err := (&Lab{}).statusOfCluster(ctx, kube, &Status{})
+	err := (&Status{}).addCluster(ctx, &lab.Lab{State: &state.Lab{}}, kube)
 	require.EqualError(t, err, "nodes: no answer in time")
 	assert.Len(t, kube.Actions(), 1)
 

@@ -1,22 +1,20 @@
-package lab
+package lifecycle
 
 // What an `up` changed of a lab that was there: what each step started, made or
 // had to wait for. A step that found everything did nothing.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
-	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -45,7 +43,7 @@ func (u *up) told(ctx context.Context, title string, step func() (string, error)
 	if u.fresh {
 		return step()
 	}
-	began := len(u.Outcome.Did)
+	began := len(u.outcome.Did)
 	u.waited = false
 	detail, err := step()
 	if err != nil {
@@ -55,7 +53,7 @@ func (u *up) told(ctx context.Context, title string, step func() (string, error)
 	if len(started) > 0 {
 		u.did("started " + strings.Join(started, ", "))
 	}
-	switch did := u.Outcome.Did[began:]; {
+	switch did := u.outcome.Did[began:]; {
 	case len(did) > 0:
 		return strings.Join(did, "; "), err
 	case u.waited:
@@ -67,7 +65,7 @@ func (u *up) told(ctx context.Context, title string, step func() (string, error)
 	return asItWas, err
 }
 
-func (u *up) did(what string) { u.Outcome.Did = append(u.Outcome.Did, what) }
+func (u *up) did(what string) { u.outcome.Did = append(u.outcome.Did, what) }
 
 // hopeless is an error that no further try takes away.
 type hopeless struct{ error }
@@ -97,7 +95,7 @@ func (u *up) poll(ctx context.Context, what string, try func(context.Context) er
 
 // started names what runs now and did not when this was asked last.
 func (u *up) started(ctx context.Context) ([]string, error) {
-	now, err := u.running(ctx)
+	now, err := runningComponents(ctx, u.Lab)
 	if err != nil {
 		return nil, err
 	}
@@ -112,18 +110,18 @@ func (u *up) started(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// running is what runs, with its process ID if it is a process here: then one
+// runningComponents is what runs, with its process ID if it is a process here: then one
 // look at /proc tells all.
-func (l *Lab) running(ctx context.Context) (map[string]int, error) {
+func runningComponents(ctx context.Context, l *lab.Lab) (map[string]int, error) {
 	now := map[string]int{}
-	if l.State.Cluster != Kind {
+	if !l.Cluster.Traits().InContainers {
 		processes, err := l.Host.Running()
 		for name, p := range processes {
 			now[name] = p.PID
 		}
 		return now, err
 	}
-	all, err := l.components(ctx)
+	all, err := l.Components(ctx)
 	for _, c := range all {
 		if c.State == cluster.StateRunning {
 			now[c.Name] = c.PID
@@ -135,63 +133,26 @@ func (l *Lab) running(ctx context.Context) (map[string]int, error) {
 // lacking is an error that names what should run now and does not, with the end
 // of its log. A CCM that this `up` was not to start is left out.
 func (u *up) lacking(ctx context.Context) error {
-	all, err := u.components(ctx)
+	all, err := u.Components(ctx)
 	errs := []error{err}
 	for _, c := range all {
 		if c.Wanted && c.State != cluster.StateRunning && (c.Name != local.ComponentCCM || u.ccm) {
-			errs = append(errs, fmt.Errorf("%s does not run\n%s", c.Name, u.logHint(c.Name)))
+			errs = append(errs, fmt.Errorf("%s does not run\n%s", c.Name, u.LogHint(c.Name)))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// logHint says how a component's log ends, and where it is.
-func (l *Lab) logHint(component string) string {
-	file := local.NewSite(l.State, l.bin).LogFile(component)
-	if _, err := os.Stat(file); err != nil { // A container's.
-		return "`lab logs " + component + "` prints its log"
-	}
-	return process.LogHint(file)
 }
 
 // concluded fills in the result, and has the timeline tell what was completed.
 func (u *up) concluded() error {
 	switch {
 	case u.fresh:
-		u.Outcome.Result, u.Outcome.Did = Created, nil
-	case len(u.Outcome.Did) == 0:
-		u.Outcome.Result = Unchanged
+		u.outcome.Result, u.outcome.Did = Created, nil
+	case len(u.outcome.Did) == 0:
+		u.outcome.Result = Unchanged
 	default:
-		u.Outcome.Result = Completed
-		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.Outcome.Did, "; ")})
+		u.outcome.Result = Completed
+		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.outcome.Did, "; ")})
 	}
 	return nil
 }
-
-// awake is an error when something of the lab is there and stopped by a signal:
-// nothing starts it anew, and whoever asks it would wait for long.
-func (l *Lab) awake() error {
-	if paused := l.paused(); len(paused) > 0 {
-		return fmt.Errorf("lab %q: %s", l.State.Name, strings.Join(paused, "; "))
-	}
-	return nil
-}
-
-// paused says of each such process what to do.
-func (l *Lab) paused() []string {
-	running, err := l.Host.Running()
-	if err != nil {
-		return nil
-	}
-	var said []string
-	for _, name := range slices.Sorted(maps.Keys(running)) {
-		if p := running[name]; p.Paused() {
-			short, _, _ := strings.Cut(name, "@")
-			said = append(said, fmt.Sprintf("%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID, p.PID))
-		}
-	}
-	return said
-}
-
-// embedded tells of a lab whose machines are this machine's processes.
-func (l *Lab) embedded() bool { return cmp.Or(l.State.Cluster, Embedded) == Embedded }

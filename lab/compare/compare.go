@@ -1,10 +1,8 @@
-package lab
-
-// `lab compare A B`: what two labs are at one moment, as far as it is a matter of
-// cloud providers. What of it differs, and why, is difference.go's to say.
+// Package compare says in what two labs differ that is a matter of cloud providers, and why.
+// Labs collects the facts of both; which of them differ, and why, is decided from these alone.
+package compare
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/status"
+	"github.com/ccmlab/ccmlab/lab/ui"
+	"github.com/ccmlab/ccmlab/manifests"
 )
 
 // Facts are one side of a comparison. Their JSON is a contract: fields are added,
@@ -77,7 +77,6 @@ type ServiceFacts struct {
 	Address string `json:"address"`
 	// Balancer tells whether the cloud has a balancer for it.
 	Balancer bool `json:"balancer"`
-	uid      string
 }
 
 // Comparison is two labs side by side.
@@ -89,9 +88,9 @@ type Comparison struct {
 // compareBound is how long a lab has to answer.
 const compareBound = 10 * time.Second
 
-// Compare looks at two labs at once. An error is one that is not there, or does
+// Labs looks at two labs at once. An error is one that is not there, or does
 // not answer.
-func Compare(ctx context.Context, left, right string) (*Comparison, error) {
+func Labs(ctx context.Context, left, right string) (*Comparison, error) {
 	var labs [2]*Facts
 	ctx, cancel := context.WithTimeoutCause(ctx, compareBound, fmt.Errorf("gave up after %s", compareBound))
 	defer cancel()
@@ -99,7 +98,7 @@ func Compare(ctx context.Context, left, right string) (*Comparison, error) {
 	var errs [2]error
 	var group sync.WaitGroup
 	for i, name := range []string{left, right} {
-		group.Go(func() { labs[i], errs[i] = look(ctx, name) })
+		group.Go(func() { labs[i], errs[i] = factsOfLab(ctx, name) })
 	}
 	group.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -108,18 +107,18 @@ func Compare(ctx context.Context, left, right string) (*Comparison, error) {
 	return &Comparison{Labs: labs, Rows: compare(labs[0], labs[1])}, nil
 }
 
-func look(ctx context.Context, name string) (*Facts, error) {
-	l, err := Open(name)
+func factsOfLab(ctx context.Context, name string) (*Facts, error) {
+	l, err := lab.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	var facts *Facts
-	components, err := l.components(ctx)
+	components, err := l.Components(ctx)
 	if err == nil {
-		if err := l.notStopped(components); err != nil {
+		if err := l.CheckNotStopped(components); err != nil {
 			return nil, err
 		}
-		facts, err = l.facts(ctx, components)
+		facts, err = collectFacts(ctx, l, components)
 	}
 	if err == nil {
 		return facts, nil
@@ -127,9 +126,9 @@ func look(ctx context.Context, name string) (*Facts, error) {
 	return nil, fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
 }
 
-func (l *Lab) facts(ctx context.Context, components []cluster.Component) (*Facts, error) {
+func collectFacts(ctx context.Context, l *lab.Lab, components []cluster.Component) (*Facts, error) {
 	f := &Facts{
-		Name: l.State.Name, Cluster: cmp.Or(l.State.Cluster, Embedded), CloudProvider: l.provider(), Flags: map[string]string{},
+		Name: l.State.Name, Cluster: l.Kind(), CloudProvider: l.CloudProvider(), Flags: map[string]string{},
 		Nodes: []NodeFacts{}, Pods: []PodFacts{}, Services: []ServiceFacts{},
 	}
 	kube, err := l.Cluster.Observer()
@@ -151,12 +150,21 @@ func (l *Lab) facts(ctx context.Context, components []cluster.Component) (*Facts
 	if err := f.addCalls(ctx, cloud); err != nil {
 		return nil, err
 	}
-	for _, add := range []func(context.Context, kubernetes.Interface) error{f.addNodes, f.addPods, f.addServices} {
-		if err := add(ctx, kube); err != nil {
-			return nil, err
-		}
+	snapshot := status.TakeSnapshot(ctx, kube, l.Cloud, l.Tag())
+	if snapshot.NodesErr != nil {
+		return nil, fmt.Errorf("nodes: %w", snapshot.NodesErr)
 	}
-	return f, f.addBalancers(ctx, cloud)
+	if err := f.addPods(ctx, kube); err != nil {
+		return nil, err
+	}
+	if snapshot.ServicesErr != nil {
+		return nil, fmt.Errorf("services: %w", snapshot.ServicesErr)
+	}
+	if snapshot.BalancersErr != nil {
+		return nil, fmt.Errorf("load balancers: %w", snapshot.BalancersErr)
+	}
+	f.addSnapshot(snapshot)
+	return f, nil
 }
 
 func (f *Facts) addCalls(ctx context.Context, cloud *client.Client) error {
@@ -170,43 +178,8 @@ func (f *Facts) addCalls(ctx context.Context, cloud *client.Client) error {
 	return nil
 }
 
-// addBalancers tells which Services have a balancer in the cloud.
-func (f *Facts) addBalancers(ctx context.Context, cloud *client.Client) error {
-	all, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}})
-	if err != nil {
-		return fmt.Errorf("load balancers: %w", err)
-	}
-	for i, s := range f.Services {
-		f.Services[i].Balancer = slices.ContainsFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] == s.uid })
-	}
-	return nil
-}
-
-func (f *Facts) addNodes(ctx context.Context, kube kubernetes.Interface) error {
-	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("nodes: %w", err)
-	}
-	for _, n := range nodes.Items {
-		node := NodeFacts{
-			Name: n.Name, Ready: timeline.Ready(&n), Taints: []string{}, ProviderID: n.Spec.ProviderID,
-			Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
-		}
-		for _, t := range n.Spec.Taints {
-			node.Taints = append(node.Taints, t.Key+":"+string(t.Effect))
-		}
-		for _, a := range n.Status.Addresses {
-			if a.Type == corev1.NodeInternalIP && node.InternalIP == "" {
-				node.InternalIP = a.Address
-			}
-		}
-		f.Nodes = append(f.Nodes, node)
-	}
-	return nil
-}
-
 func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
-	pods, err := kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	pods, err := kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
 	if err != nil {
 		return fmt.Errorf("the demo's pods: %w", err)
 	}
@@ -214,7 +187,7 @@ func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
 		pod := PodFacts{Name: p.Name, Phase: string(p.Status.Phase), Node: p.Spec.NodeName}
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-				pod.Unschedulable = firstSentence(c.Message)
+				pod.Unschedulable = ui.FirstSentence(c.Message)
 			}
 		}
 		f.Pods = append(f.Pods, pod)
@@ -222,21 +195,23 @@ func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
 	return nil
 }
 
-func (f *Facts) addServices(ctx context.Context, kube kubernetes.Interface) error {
-	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("services: %w", err)
+// addSnapshot adds the Nodes, and the Services of type LoadBalancer by name.
+func (f *Facts) addSnapshot(s status.Snapshot) {
+	for _, n := range s.Nodes {
+		f.Nodes = append(f.Nodes, NodeFacts{
+			Name: n.Name, Ready: n.Ready, Taints: n.Taints, ProviderID: n.ProviderID,
+			Zone: n.Zone, Region: n.Region, InstanceType: n.InstanceType, InternalIP: n.InternalIP,
+		})
 	}
-	for _, s := range services.Items {
-		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			continue
+	for _, svc := range s.Services {
+		service := ServiceFacts{
+			Name: svc.Namespace + "/" + svc.Name, Type: string(corev1.ServiceTypeLoadBalancer),
+			Address: svc.Address, Balancer: svc.BalancerID != "",
 		}
-		service := ServiceFacts{Name: s.Namespace + "/" + s.Name, Type: string(s.Spec.Type), Address: timeline.IngressIP(&s), uid: string(s.UID)}
-		if service.Address != "" && len(s.Spec.Ports) > 0 {
-			service.Address += fmt.Sprintf(":%d", s.Spec.Ports[0].Port)
+		if service.Address != "" && svc.Port != 0 {
+			service.Address += fmt.Sprintf(":%d", svc.Port)
 		}
 		f.Services = append(f.Services, service)
 	}
 	slices.SortFunc(f.Services, func(a, b ServiceFacts) int { return strings.Compare(a.Name, b.Name) })
-	return nil
 }

@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -139,7 +140,7 @@ func TestDeaths(t *testing.T) {
 	st, err := state.Create("lab")
 	require.NoError(t, err)
 	defer st.Unlock()
-	u := &up{Lab: &Lab{State: st}}
+	u := &up{Lab: &lab.Lab{State: st}}
 	require.NoError(t, u.Timeline().Create())
 	end := func(name, what string) {
 		require.NoError(t, u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: agent.MachineSubject + name, What: what}))

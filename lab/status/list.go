@@ -1,27 +1,16 @@
-package lab
+package status
 
 // `lab list`: which labs this user has. Only what runs is looked at, nothing is
 // asked: one that hangs keeps nobody waiting.
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
-)
-
-// States of a lab beside cluster.StateRunning and cluster.StateStopped.
-const (
-	// StateIncomplete is a lab of which something that should run does not.
-	StateIncomplete = "incomplete"
-	// StateUnknown is one that cannot be looked at; Listed.Problem says why.
-	StateUnknown = "unknown"
-	// StateLeftover is what is left of a lab whose folder was deleted.
-	StateLeftover = "leftover"
 )
 
 // Listed is a lab of this user's. Its JSON is a contract: fields are added,
@@ -45,7 +34,7 @@ type Listed struct {
 
 // List looks at all labs of this user, by name.
 func List(ctx context.Context) ([]Listed, error) {
-	found, err := Find()
+	found, err := lab.Find()
 	if err != nil {
 		return nil, err
 	}
@@ -61,10 +50,10 @@ func List(ctx context.Context) ([]Listed, error) {
 	defer cancel()
 	all := []Listed{}
 	for _, f := range found {
-		entry := Listed{Name: f.Name, Folder: f.Dir, Processes: running[f.Dir], State: StateLeftover}
+		entry := Listed{Name: f.Name, Folder: f.Dir, Processes: running[f.Dir], State: lab.StateLeftover}
 		if !f.Leftover {
 			if err := entry.look(ctx); err != nil {
-				entry.State, entry.Problem = StateUnknown, err.Error()
+				entry.State, entry.Problem = lab.StateUnknown, err.Error()
 			}
 		}
 		all = append(all, entry)
@@ -77,37 +66,16 @@ func (e *Listed) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.Cluster, e.StartedAt = cmp.Or(st.Cluster, Embedded), &st.StartedAt
-	switch {
-	case st.Slot != 0:
-		e.Slot, e.Network = st.Slot, fmt.Sprintf("127.%d.0.0/16", st.Slot)
-	case st.Kind != nil:
-		e.Network = st.Kind.Subnet
-	}
-	l, err := attach(st)
+	e.Cluster, e.StartedAt = cluster.KindName(st.Cluster), &st.StartedAt
+	e.Slot, e.Network = st.Slot, cluster.RecordedNetwork(st)
+	l, err := lab.Attach(st)
 	if err != nil {
 		return err
 	}
-	components, err := l.components(ctx)
-	e.State = stateOf(components)
-	if e.State == cluster.StateRunning && len(l.paused()) > 0 {
-		e.State = StateIncomplete
+	components, err := l.Components(ctx)
+	e.State = lab.StateOf(components)
+	if e.State == cluster.StateRunning && len(l.PausedProcesses()) > 0 {
+		e.State = lab.StateIncomplete
 	}
 	return err
-}
-
-// stateOf tells what a lab is by what runs of it.
-func stateOf(components []cluster.Component) string {
-	anything, missing := false, false
-	for _, c := range components {
-		anything = anything || c.State == cluster.StateRunning
-		missing = missing || c.Wanted && c.State != cluster.StateRunning
-	}
-	switch {
-	case !anything:
-		return cluster.StateStopped
-	case missing:
-		return StateIncomplete
-	}
-	return cluster.StateRunning
 }

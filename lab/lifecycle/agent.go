@@ -1,4 +1,4 @@
-package lab
+package lifecycle
 
 import (
 	"context"
@@ -13,8 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // RunAgent is the lab's background process: machines for instances, what the
@@ -29,7 +32,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		}
 		defer func() { _ = l.Close() }()
 	}
-	l, err := OpenDir(dir)
+	l, err := lab.OpenDir(dir)
 	if err != nil {
 		return err
 	}
@@ -58,24 +61,52 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.Tell = recorder.Tell
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return recorder.Components(ctx, l.Host.Running, l.wants, l.expected()...) })
+	group.Go(func() error {
+		return recorder.Components(ctx, l.Host.Running, func(name string) bool { return isWanted(l, name) }, optionalComponents(l)...)
+	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
 }
 
-// expected are the components that may start at any time: somebody may want the
+// optionalComponents are the components that may start at any time: somebody may want the
 // CCM only later.
-func (l *Lab) expected() []string {
-	// In kind it is a Deployment; without a cloud provider there is none.
-	if l.State.Cluster == Kind || l.Cluster.Traits().NoCloudProvider {
+func optionalComponents(l *lab.Lab) []string {
+	if traits := l.Cluster.Traits(); traits.InContainers || traits.NoCloudProvider {
 		return nil
 	}
 	return []string{local.ComponentCCM}
 }
 
-// wants tells whether a component that does not run is to run.
-func (l *Lab) wants(name string) bool {
+// isWanted tells whether a component that does not run is to run.
+func isWanted(l *lab.Lab, name string) bool {
 	return name != local.ComponentCCM || l.CCMWanted()
+}
+
+// startAgent hands the hold to the agent, which has it from then on.
+func startAgent(l *lab.Lab, hold cluster.Hold) error {
+	running, err := l.Host.Running()
+	if err != nil || running[lab.ComponentAgent] != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	spec := process.Spec{
+		Component: lab.ComponentAgent, Path: self, Args: []string{"agent", "--dir", l.State.Path()},
+		LogFile: l.State.Path("logs", lab.ComponentAgent+".log"),
+	}
+	if hold != nil {
+		file, err := hold.File()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		spec.Inherit = []*os.File{file}
+		spec.Args = append(spec.Args, "--claim")
+	}
+	_, err = l.Host.Start(spec)
+	return err
 }

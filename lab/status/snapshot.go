@@ -1,0 +1,176 @@
+package status
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// Node is a Node object. Its JSON is part of that of Status.
+type Node struct {
+	Name       string   `json:"name"`
+	InstanceID string   `json:"instanceId"`
+	Ready      bool     `json:"ready"`
+	Tainted    bool     `json:"tainted"`
+	Taints     []string `json:"taints"` // key:effect
+	ProviderID string   `json:"providerID"`
+	Zone       string   `json:"zone"`
+	Addresses  []string `json:"addresses"`
+
+	Region       string `json:"-"`
+	InstanceType string `json:"-"`
+	// InternalIP is the first of that type.
+	InternalIP string `json:"-"`
+}
+
+// Service is a Service of type LoadBalancer. Its JSON is part of that of Status.
+type Service struct {
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	Address    string `json:"address"`
+	Port       int32  `json:"port"`
+	BalancerID string `json:"balancerId"`
+	// State is the balancer's. Without one it is "pending", or "gone" if the
+	// Service still has its address; "unknown" if the cloud did not tell.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	// ReadyEndpoints counts those of its EndpointSlices; nil if they could not be
+	// listed.
+	ReadyEndpoints *int `json:"readyEndpoints,omitempty"`
+}
+
+// Snapshot is what the API server and the cloud say at one moment of the Nodes, and of
+// the Services of type LoadBalancer. What could not be listed has an error.
+type Snapshot struct {
+	Nodes    []Node
+	Services []Service
+
+	NodesErr, ServicesErr, BalancersErr, EndpointsErr error
+}
+
+// TakeSnapshot lists everything. It asks for Services only where Nodes were to be had:
+// what does not answer would be waited for again. openCloud returns the lab's cloud, in
+// which its balancers have the tag.
+func TakeSnapshot(ctx context.Context, kube kubernetes.Interface, openCloud func() (*client.Client, error), tag string) Snapshot {
+	s := Snapshot{Nodes: []Node{}, Services: []Service{}}
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		s.NodesErr = err
+		return s
+	}
+	for i := range nodes.Items {
+		s.Nodes = append(s.Nodes, nodeOf(&nodes.Items[i]))
+	}
+	services, err := kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		s.ServicesErr = err
+		return s
+	}
+	var balancers []api.LoadBalancer
+	cloud, err := openCloud()
+	if err == nil {
+		balancers, err = cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tag}})
+	}
+	s.BalancersErr = err
+	s.Services = servicesOf(services.Items, balancers, err == nil)
+	if cloud == nil {
+		return s
+	}
+	endpoints, err := kube.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName})
+	if err != nil {
+		s.EndpointsErr = err
+		return s
+	}
+	countReadyEndpoints(s.Services, endpoints.Items)
+	return s
+}
+
+func nodeOf(n *corev1.Node) Node {
+	_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
+	node := Node{
+		Name: n.Name, InstanceID: id, Ready: timeline.Ready(n), Tainted: timeline.Uninitialized(n),
+		Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone], Addresses: []string{},
+		Region: n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
+	}
+	for _, t := range n.Spec.Taints {
+		node.Taints = append(node.Taints, t.Key+":"+string(t.Effect))
+	}
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeHostName {
+			node.Addresses = append(node.Addresses, a.Address)
+		}
+		if a.Type == corev1.NodeInternalIP && node.InternalIP == "" {
+			node.InternalIP = a.Address
+		}
+	}
+	return node
+}
+
+// countReadyEndpoints fills in ReadyEndpoints.
+func countReadyEndpoints(services []Service, endpoints []discoveryv1.EndpointSlice) {
+	for i := range services {
+		ready := 0
+		for _, s := range endpoints {
+			if s.Namespace != services[i].Namespace || s.Labels[discoveryv1.LabelServiceName] != services[i].Name {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready == nil || *e.Conditions.Ready { // Not told is ready, by its documentation.
+					ready++
+				}
+			}
+		}
+		services[i].ReadyEndpoints = &ready
+	}
+}
+
+// servicesOf are those of type LoadBalancer; listed tells whether the balancers
+// are known.
+func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed bool) []Service {
+	all := []Service{}
+	for _, s := range services {
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressIP(&s)}
+		if len(s.Spec.Ports) > 0 {
+			svc.Port = s.Spec.Ports[0].Port
+		}
+		lb := BalancerOf(&s, balancers)
+		switch {
+		case lb != nil:
+			svc.BalancerID, svc.State = lb.ID, string(lb.State)
+			if lb.StateReason != nil {
+				svc.Reason = *lb.StateReason
+			}
+		case !listed:
+			svc.State = "unknown"
+		case svc.Address != "":
+			svc.State = "gone"
+		default:
+			svc.State = "pending"
+		}
+		all = append(all, svc)
+	}
+	return all
+}
+
+// BalancerOf is the balancer that the CCM made for a Service, which carries the Service's
+// UID in its tags; nil if it is not among all.
+func BalancerOf(s *corev1.Service, all []api.LoadBalancer) *api.LoadBalancer {
+	for i := range all {
+		if all[i].Tags[contract.TagServiceUID] == string(s.UID) {
+			return &all[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// auditor is the cloud's audit.
+type auditor interface {
+	ListAuditUntil(ctx context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error)
+}
+
+// auditOverlap is how much the order of calls and of their times may differ.
+const auditOverlap = 5 * time.Second
+
+// callFollower reads the audit as it grows. It lists the newest first, which the
+// cloud finds without searching, and stops at what it has seen.
+type callFollower struct {
+	cloud auditor
+	log   timeline.Log
+	floor time.Time // older calls are known or of no interest
+	known map[string]bool
+}
+
+// next returns the calls since the last one; they are lost to nobody if it fails.
+func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
+	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.seen)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	var entries []timeline.Entry
+	fresh := true
+	for _, c := range calls {
+		known[c.RequestID] = true
+		if fresh = fresh && !f.seen(c); fresh {
+			entries = append(entries, f.log.Call(c))
+		}
+	}
+	if len(calls) > 0 {
+		if overlap := calls[0].Time.Add(-auditOverlap); overlap.After(f.floor) {
+			f.floor = overlap
+		}
+		f.known = known
+	}
+	return entries, nil
+}
+
+func (f *callFollower) seen(c api.AuditEntry) bool {
+	return f.known[c.RequestID] || c.Time.Before(f.floor)
+}
