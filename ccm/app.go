@@ -1,8 +1,5 @@
 package ccm
 
-// The binary: k8s.io/cloud-provider's app with this provider in it. Every
-// upstream flag works; only defaults differ.
-
 import (
 	"context"
 	"fmt"
@@ -30,7 +27,8 @@ import (
 	ccmversion "github.com/ccmlab/ccmlab/ccm/version"
 )
 
-// NewCommand is the ccm's command line.
+// NewCommand is the ccm's command line: k8s.io/cloud-provider's app with this provider in
+// it. Every upstream flag works; only defaults differ.
 func NewCommand() (*cobra.Command, error) {
 	opts, err := options.NewCloudControllerManagerOptions()
 	if err != nil {
@@ -79,26 +77,26 @@ config or the kubeconfig is wrong, or leadership was lost.`
 	return cmd, nil
 }
 
-// setDefaultsForThousandNodes sets defaults; flags change them as ever. What is not set
-// here is upstream's.
+// setDefaultsForThousandNodes sets the defaults that are not upstream's. Flags change them as
+// usual.
 func setDefaultsForThousandNodes(o *options.CloudControllerManagerOptions) {
-	// Upstream's 20 calls a second to the API server make 1,000 Nodes, each of
-	// which takes several, a matter of minutes. The burst holds most of them; the
-	// API server's own priority and fairness defends it from more.
+	// With upstream's 20 calls a second to the API server, 1,000 Nodes would take minutes:
+	// each takes several calls. The burst holds most of them; the API server's own priority
+	// and fairness defends it from more.
 	o.Generic.ClientConnection.QPS, o.Generic.ClientConnection.Burst = 500, 2000
 	// Each worker waits for the API server most of its time: 30 of them keep it
 	// busy. Upstream's is 1. Status updates take as many (their flag is 0).
 	o.NodeController.ConcurrentNodeSyncs = 30
-	// Upstream's is 1: a Service whose balancer is refused would keep all others
-	// waiting. A Service is never with two workers at once.
+	// Upstream's is 1: a Service whose balancer is refused would keep all others waiting. A
+	// Service is never with two workers at once.
 	o.ServiceController.ConcurrentServiceSyncs = 20
-	// Addresses that change are seen within a minute, not five: instances are
-	// read from memory, and a Node is written only when it differs.
+	// Changed addresses are noticed within a minute, not five: instances are read from
+	// memory, and a Node is written only when it differs.
 	o.NodeStatusUpdateFrequency.Duration = time.Minute
 }
 
-// initializeCloud ends the process when the configuration is wrong: nothing it
-// could do later would be right.
+// initializeCloud makes the provider for upstream's app. It ends the process if the
+// configuration is wrong: nothing that it could do later would be right.
 func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
 	disableRoutesWithoutCIDR(&cfg.ComponentConfig.KubeCloudShared)
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
@@ -115,12 +113,13 @@ func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.I
 	return cloud
 }
 
-// disableRoutesWithoutCIDR switches the route controller, which is on unless told
-// otherwise, off where it would end the process: it cannot tell which routes
-// are its business without the cluster's range.
+// disableRoutesWithoutCIDR switches the route controller off, which is on by default, where
+// it would end the process: without the cluster's range it cannot tell which routes are its
+// own.
 func disableRoutesWithoutCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 	if shared.ConfigureCloudRoutes && strings.TrimSpace(shared.ClusterCIDR) == "" {
-		klog.Warning("No cloud routes are made: give --cluster-cidr, the range of the cluster's pods, to have them, or --configure-cloud-routes=false to be told no more")
+		klog.Warning("No cloud routes are made: give --cluster-cidr, the range of the cluster's pods, to have them, " +
+			"or --configure-cloud-routes=false to be told no more")
 		shared.ConfigureCloudRoutes = false
 	}
 }

@@ -1,7 +1,8 @@
-// Package ccm is the cloud provider "fakecloud" for Kubernetes: what
-// k8s.io/cloud-provider's controllers call to learn about instances and to
-// have load balancers built. Every method observes, compares, acts and
-// returns; waiting is left to the controllers' retries.
+// Package ccm is the cloud provider "fakecloud" for Kubernetes: what k8s.io/cloud-provider's
+// controllers call to learn about instances and to have load balancers built. Every method
+// observes, compares, acts and returns; waiting is left to the controllers' retries. The
+// package knows the cloud by fakecloud/client alone. Begin with NewCommand for the program,
+// and with cloud for the interfaces that it implements; README.md says who calls them when.
 package ccm
 
 import (
@@ -30,6 +31,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
+// cloud is the provider.
 type cloud struct {
 	inventory     *inventory.Inventory
 	instances     *instances
@@ -37,7 +39,7 @@ type cloud struct {
 	routes        *routes
 	explain       *explainer
 	cluster       string // --cluster-name
-	cached        bool
+	cached        bool   // the inventory remembers
 }
 
 var (
@@ -56,12 +58,22 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: contract.TagCluster + "=" + cluster, ServiceTag: contract.TagServiceUID, Off: !cfg.Cache, Owns: project.ownsProject, Check: project.checkToken, Token: cfg.Token, Observe: calls.CacheQuestion,
+		ClusterTag: contract.TagCluster + "=" + cluster,
+		ServiceTag: contract.TagServiceUID,
+		Off:        !cfg.Cache,
+		Owns:       project.ownsProject,
+		Check:      project.checkToken,
+		Token:      cfg.Token,
+		Observe:    calls.CacheQuestion,
 	})
 	mass := cfg.MassDeletion
-	guard := newDeletionGuard(massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}, clock.RealClock{}, explain)
+	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
+	guard := newDeletionGuard(limits, clock.RealClock{}, explain)
 	guardInUse.Store(guard)
-	instances := &instances{api: api, project: project, inventory: known, guard: guard, explain: explain, labels: nodeLabels(cfg.NodeLabels)}
+	instances := &instances{
+		api: api, project: project, inventory: known, guard: guard, explain: explain,
+		labels: nodeLabels(cfg.NodeLabels),
+	}
 	return &cloud{
 		inventory:     known,
 		instances:     instances,
@@ -76,7 +88,9 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 // Initialize is called once by the framework, when this process leads.
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{
+		Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events(""),
+	})
 	c.explain.setRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -87,9 +101,9 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		cancel()
 		broadcaster.Shutdown()
 	}()
-	// A wrong token or project is worth a loud line at start. It is no reason
-	// to exit, nor to have the controllers wait: the cloud may be down just now,
-	// and every call checks again.
+	// A wrong token or project is worth a loud line at the start. It is no reason to exit,
+	// nor to have the controllers wait: the cloud may be down just now, and every call checks
+	// again.
 	go func() {
 		if err := c.instances.project.checkToken(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
@@ -117,7 +131,8 @@ func readClusterUID(ctx context.Context, kube kubernetes.Interface) string {
 	}
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 10*time.Second, true, read)
 	if err != nil {
-		klog.ErrorS(err, "This cluster's UID is not known: balancers without a Service are left alone. It takes the permission to get namespace kube-system")
+		klog.ErrorS(err, "This cluster's UID is not known: balancers without a Service are left alone. "+
+			"It takes the permission to get namespace kube-system")
 	}
 	return string(uid)
 }
@@ -127,9 +142,10 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
 	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
-	// Whichever controllers run, what was said of an object goes with it.
+	// Whichever controllers run, what was reported of an object is forgotten with it.
+	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
 	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}); err != nil {
+		if _, err := informer.AddEventHandler(forget); err != nil {
 			klog.ErrorS(err, "What was said of objects that are deleted will be remembered")
 		}
 	}
@@ -140,12 +156,12 @@ func (c *cloud) InstancesV2() (cloudprovider.InstancesV2, bool)   { return c.ins
 func (c *cloud) Routes() (cloudprovider.Routes, bool)             { return c.routes, true }
 func (c *cloud) ProviderName() string                             { return contract.ProviderName }
 
-// HasClusterID is true: balancers and routes carry the cluster's name
-// (--cluster-name) in a tag, and what is without it is never touched.
+// HasClusterID is true: balancers and routes carry the cluster's name (--cluster-name) in a
+// tag, and those without it are never touched.
 func (c *cloud) HasClusterID() bool { return true }
 
-// Instances and Zones are the deprecated forms of InstancesV2, which the
-// controllers do not call when InstancesV2 is there.
+// Instances and Zones are the deprecated forms of InstancesV2. The controllers do not call
+// them when InstancesV2 is there.
 func (c *cloud) Instances() (cloudprovider.Instances, bool) { return nil, false }
 func (c *cloud) Zones() (cloudprovider.Zones, bool)         { return nil, false }
 

@@ -1,11 +1,11 @@
 package ccm
 
-// Whether the machine behind a Node exists: the one place that decides it, for
-// all who ask. Deleting a Node on a wrong answer costs its pods, so there are
-// three verdicts, and "gone" is the rare one: only on the cloud's own and fresh
-// word about that one instance, for our project. Which instance that is, a Node
-// without a provider ID leaves to its name and age. ANSWERS.md lists every answer
-// that a cloud can give, and what follows.
+// This file is the one place that decides whether the instance of a Node exists. Deleting a
+// Node on a wrong answer costs its pods, so there are three verdicts: the instance exists, it
+// is gone, nothing is known. "Gone" takes the cloud's own and fresh answer about that one
+// instance, for our project. The instance is found by the Node's provider ID, or, where the
+// Node has none, by its name and age. ANSWERS.md lists every answer that a cloud can give,
+// and what follows.
 
 //go:generate go test . -trimpath -tags=osusergo,netgo,sqlite_omit_load_extension -run ^TestAnswers$ -update-answers
 
@@ -25,23 +25,24 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// knownInstances is the part of the inventory that says "yes, and it looks so".
+// knownInstances is the part of the inventory that can say that an instance exists, and how
+// it looks.
 type knownInstances interface {
 	Instance(ctx context.Context, id string) (*api.Instance, error)
 	InstancesNamed(ctx context.Context, name string) ([]api.Instance, error)
-	// NoteInstance takes in what the cloud said of an instance of our project, so
-	// that a list that lacks it costs one question and no more.
+	// NoteInstance records what the cloud answered about an instance of our project, so that
+	// a list that lacks the instance costs one question and no more.
 	NoteInstance(i api.Instance)
 }
 
-// verdict on the instance of a Node: exactly one field is set.
+// verdict is what is known of the instance of a Node. Exactly one field is set.
 type verdict struct {
-	instance   *api.Instance
-	goneReason string // why that is certain
-	err        error  // nothing is known
+	instance   *api.Instance // it exists
+	goneReason string        // it is gone, and why that is certain
+	err        error         // nothing is known
 }
 
-// existingInstance is the verdict as most callers want it. The error wraps
+// existingInstance is the instance, or an error. The error wraps
 // cloudprovider.InstanceNotFound exactly when the instance is gone.
 func (v verdict) existingInstance() (*api.Instance, error) {
 	if v.goneReason != "" {
@@ -50,11 +51,11 @@ func (v verdict) existingInstance() (*api.Instance, error) {
 	return v.instance, v.err
 }
 
-// confirmation asks the cloud itself.
+// confirmation asks the cloud itself for a verdict.
 type confirmation func(context.Context) verdict
 
-// checkExistence is the verdict on the Node's instance, by its provider ID or else by
-// its name. What the inventory knows to exist costs no call.
+// checkExistence is the verdict on the Node's instance. An instance that the inventory knows
+// to exist costs no call.
 func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) verdict {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
@@ -63,14 +64,14 @@ func (i *instances) checkExistence(ctx context.Context, node *corev1.Node) verdi
 	return v
 }
 
-// instanceFromInventory is the Node's instance by what the inventory can say alone; nil if
-// the cloud would have to confirm that it has ended.
+// instanceFromInventory is the Node's instance as the inventory alone knows it. It is nil if
+// only the cloud could confirm that the instance has ended.
 func (i *instances) instanceFromInventory(ctx context.Context, node *corev1.Node) (*api.Instance, error) {
 	v, _ := i.checkInventory(ctx, node)
 	return v.instance, v.err
 }
 
-// checkInventory is what the inventory can say, or how to find out.
+// checkInventory is the inventory's verdict, or the confirmation that it takes instead.
 func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	if node.Spec.ProviderID == "" {
 		return i.checkInventoryByName(ctx, node)
@@ -89,7 +90,7 @@ func (i *instances) checkInventory(ctx context.Context, node *corev1.Node) (verd
 	return i.verdictIfOurs(ctx, known), nil
 }
 
-// askCloud has the cloud's fresh word about one instance.
+// askCloud is the verdict by the cloud's fresh answer about one instance.
 func (i *instances) askCloud(ctx context.Context, id string) verdict {
 	instance, err := i.api.GetInstance(ctx, id)
 	if err != nil {
@@ -112,11 +113,11 @@ func (i *instances) askCloud(ctx context.Context, id string) verdict {
 	return v
 }
 
-// errNoSuchName is not "gone": an empty list may be a broken or a stale one,
-// and the instance may be yet to come.
+// errNoSuchName does not mean that the instance is gone: an empty list may be broken or
+// stale, and the instance may be yet to come.
 var errNoSuchName = errors.New("no instance has that name")
 
-// checkInventoryByName serves Nodes that have no provider ID yet.
+// checkInventoryByName is checkInventory for a Node that has no provider ID yet.
 func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node) (verdict, confirmation) {
 	all, err := i.inventory.InstancesNamed(ctx, node.Name)
 	if err != nil {
@@ -127,8 +128,8 @@ func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node)
 		return v, nil
 	}
 	return verdict{}, func(ctx context.Context) verdict {
-		// A namesake that came since may be unknown to the inventory, and the
-		// Node may be its.
+		// The inventory may not know an instance of that name which came since, and the
+		// Node may be of that instance.
 		fresh, err := i.api.ListInstances(ctx, client.InstanceFilter{Name: node.Name})
 		if err != nil {
 			return verdict{err: err}
@@ -138,23 +139,26 @@ func (i *instances) checkInventoryByName(ctx context.Context, node *corev1.Node)
 		case last == nil:
 			return v
 		case !existedBeforeEnd(node, last):
-			// It is another's, and a list that does not show that one is stale.
-			return verdict{err: fmt.Errorf("%w but the ended %s, and the Node came after that: %q", errNoSuchName, last.ID, node.Name)}
+			// The Node is of another instance, and a list that does not show that is stale.
+			return verdict{err: fmt.Errorf("%w but the ended %s, and the Node came after that: %q",
+				errNoSuchName, last.ID, node.Name)}
 		}
 		return i.askCloud(ctx, last.ID)
 	}
 }
 
-// existedBeforeEnd tells whether the Node was there before its ended namesake's end,
-// after which nothing of an instance changes. The API server cuts the time of a
-// creation to seconds.
+// existedBeforeEnd tells whether the Node existed before the ended instance of its name
+// ended: after its end nothing of an instance is updated. The API server cuts creation times
+// to seconds.
 func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
 	return node.CreationTimestamp.Add(time.Second).Before(ended.UpdatedAt)
 }
 
-// chooseByName chooses from a list by name. Where all of that name have ended, there
-// is no verdict but the one that ended last.
-func (i *instances) chooseByName(ctx context.Context, name string, all []api.Instance) (v verdict, last *api.Instance) {
+// chooseByName is the verdict on the instances of that name. If all of them have ended there
+// is none, and last is the one that ended last.
+func (i *instances) chooseByName(
+	ctx context.Context, name string, all []api.Instance,
+) (v verdict, last *api.Instance) {
 	var live, gone []api.Instance
 	for _, instance := range all {
 		if instance.Name != name {
@@ -185,14 +189,16 @@ func (i *instances) chooseByName(ctx context.Context, name string, all []api.Ins
 	return verdict{}, &ended
 }
 
-// checkAnswer refuses an answer that is not about the instance that was asked for.
+// checkAnswer is an error if an answer is not about the instance that was asked for.
 func checkAnswer(id string, instance *api.Instance) error {
 	if instance.ID != id || instance.State == "" {
-		return fmt.Errorf("the cloud was asked for instance %s and its answer is not that: id %q, state %q", id, instance.ID, instance.State)
+		return fmt.Errorf("the cloud was asked for instance %s and its answer is not that: id %q, state %q",
+			id, instance.ID, instance.State)
 	}
 	return nil
 }
 
+// verdictIfOurs is that the instance exists, unless it is another project's.
 func (i *instances) verdictIfOurs(ctx context.Context, instance *api.Instance) verdict {
 	if err := i.checkProject(ctx, instance); err != nil {
 		return verdict{err: err}
@@ -200,19 +206,21 @@ func (i *instances) verdictIfOurs(ctx context.Context, instance *api.Instance) v
 	return verdict{instance: instance}
 }
 
+// checkProject is an error if the instance is not our project's.
 func (i *instances) checkProject(ctx context.Context, instance *api.Instance) error {
 	ours, err := i.project.ownsProject(ctx, instance.Project)
 	if err == nil && !ours {
-		err = fmt.Errorf("%w: instance %s belongs to project %s, which is not ours", errWrongProject, instance.ID, instance.Project)
+		err = fmt.Errorf("%w: instance %s belongs to project %s, which is not ours",
+			errWrongProject, instance.ID, instance.Project)
 	}
 	return err
 }
 
-// isEnded tells whether an instance is gone for a cluster. One that is still
+// isEnded tells whether an instance is gone for a cluster. An instance that is still
 // terminating is not: its pods may yet be shutting down.
 func isEnded(s api.InstanceState) bool { return s == api.InstanceTerminated }
 
-// ambiguousError is several instances of a Node's name.
+// ambiguousError is that several instances have a Node's name.
 type ambiguousError struct {
 	name string
 	ids  []string // sorted
@@ -228,7 +236,8 @@ func newAmbiguousError(name string, instances []api.Instance) *ambiguousError {
 }
 
 func (e *ambiguousError) Error() string {
-	return fmt.Sprintf("%d instances are named %q (%s); none is chosen by guess", len(e.ids), e.name, strings.Join(e.ids, ", "))
+	return fmt.Sprintf("%d instances are named %q (%s); none is chosen by guess",
+		len(e.ids), e.name, strings.Join(e.ids, ", "))
 }
 
 func (e *ambiguousError) cause() cause {

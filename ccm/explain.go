@@ -1,8 +1,8 @@
 package ccm
 
-// Events for what upstream's controllers only log, or say again at every retry:
-// why a Node stays tainted, a Service without a balancer, a route missing. One
-// Event for each cause, not for each retry, also where causes take turns.
+// Events say what upstream's controllers only log, or say again at every retry: why a Node
+// stays tainted, a Service has no balancer, a route is missing. There is one Event for each
+// cause, not for each retry, also where causes take turns.
 
 import (
 	"errors"
@@ -25,8 +25,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// nextSteps are what a person can do about each; what needs nobody says so. An
-// Event whose message says it already has none.
+// nextSteps say what a person can do about each reason, or that nobody need do anything. A
+// reason whose messages say so themselves has none.
 var nextSteps = map[string]string{
 	contract.ReasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
 	contract.ReasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
@@ -61,9 +61,8 @@ var nextSteps = map[string]string{
 // nextStep is what to do about a reason.
 func nextStep(reason string) string { return nextSteps[reason] }
 
-// Topics: of one object there may be several things to explain at a time, and
-// each has one cause at a time. A cloud in a storm may give another cause at
-// every retry.
+// Topics are what may have to be explained of one object, several at a time. Each has one
+// cause at a time; a cloud in trouble may give another cause at every retry.
 const (
 	topicInitialization = "initialization"
 	topicInstance       = "instance"
@@ -76,11 +75,12 @@ const (
 // cause is why something is not as it should be.
 type cause struct {
 	reason string
-	// detail tells causes of one reason apart: it is the same at every retry,
-	// which a message with a request ID or a time in it is not.
+	// detail tells causes of one reason apart. It is the same at every retry, unlike a
+	// message with a request ID or a time in it.
 	detail string
 }
 
+// objectTopic is a topic of one object.
 type objectTopic struct {
 	uid   types.UID
 	topic string
@@ -90,8 +90,8 @@ type objectTopic struct {
 type explainer struct {
 	mu       sync.Mutex
 	recorder record.EventRecorder
-	// reported are the causes told since the topic was last in order, each once, the
-	// one that was met last at the end.
+	// reported are the causes that were met since the topic was last resolved, each once, the
+	// latest at the end.
 	reported map[objectTopic][]cause
 }
 
@@ -112,7 +112,7 @@ type object interface {
 	GetUID() types.UID
 }
 
-// warnOnce tells of a cause, unless it was told and the topic not resolved since.
+// warnOnce writes an Event about a cause, unless it did so since the topic was last resolved.
 func (e *explainer) warnOnce(obj object, topic string, c cause, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,7 +120,7 @@ func (e *explainer) warnOnce(obj object, topic string, c cause, format string, a
 		return
 	}
 	key := objectTopic{obj.GetUID(), topic}
-	others := slices.DeleteFunc(slices.Clone(e.reported[key]), func(told cause) bool { return told == c })
+	others := slices.DeleteFunc(slices.Clone(e.reported[key]), func(other cause) bool { return other == c })
 	news := len(others) == len(e.reported[key])
 	e.reported[key] = append(others[max(0, len(others)+1-maxReportedCauses):], c)
 	if news {
@@ -128,7 +128,7 @@ func (e *explainer) warnOnce(obj object, topic string, c cause, format string, a
 	}
 }
 
-// recordNormalEvent tells of something that happened, once per call.
+// recordNormalEvent writes an Event about something that happened, one for each call.
 func (e *explainer) recordNormalEvent(obj object, reason, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,31 +137,31 @@ func (e *explainer) recordNormalEvent(obj object, reason, format string, args ..
 	}
 }
 
-// markResolved says that all is well: should a cause come again, it is told again.
+// markResolved records that all is well: a cause that comes again has an Event again.
 func (e *explainer) markResolved(obj object, topic string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.reported, objectTopic{obj.GetUID(), topic})
 }
 
-// hasUnresolved tells whether a cause was told that is not resolved.
+// hasUnresolved tells whether the topic has a cause that is not resolved.
 func (e *explainer) hasUnresolved(obj object, topic string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, said := e.reported[objectTopic{obj.GetUID(), topic}]
-	return said
+	_, unresolved := e.reported[objectTopic{obj.GetUID(), topic}]
+	return unresolved
 }
 
 // isLastReason tells whether the topic's last cause has that reason.
 func (e *explainer) isLastReason(obj object, topic, reason string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	said := e.reported[objectTopic{obj.GetUID(), topic}]
-	return len(said) > 0 && said[len(said)-1].reason == reason
+	causes := e.reported[objectTopic{obj.GetUID(), topic}]
+	return len(causes) > 0 && causes[len(causes)-1].reason == reason
 }
 
-// forgetObject is the handler of an informer: it drops what is remembered of an
-// object that was deleted.
+// forgetObject handles an informer's deletions: it drops what is remembered of an object that
+// was deleted.
 func (e *explainer) forgetObject(obj any) {
 	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = last.Obj
@@ -180,10 +180,10 @@ func (e *explainer) forgetObject(obj any) {
 	}
 }
 
-// explainInitialization tells why a Node stays uninitialised, or, with nil, that the cause is
-// gone. Of a Node that is initialised there is little to tell, as the controller
-// asks again for its addresses every few minutes; but if the kubelet does not
-// agree with them they never come. Another error says nothing of that, either
+// explainInitialization explains why a Node stays uninitialised, or resolves that when err is
+// nil. Of a Node that is initialised there is little to explain, since the controller asks
+// again for its addresses every few minutes; but if the kubelet does not agree with them they
+// never come. Another error says nothing of that, either
 // way.
 func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 	if err == nil {
@@ -201,8 +201,8 @@ func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 	e.explainError(node, topicInitialization, what, err)
 }
 
-// explainError tells of an error by its cause: what is not as it should be, why, and
-// what to do about it.
+// explainError writes one Event about an error, by its cause: what is not as it should be,
+// why, and what to do about it.
 func (e *explainer) explainError(obj object, topic, what string, err error) {
 	c := causeOf(err)
 	message := fmt.Sprintf("%s: %v", what, err)
@@ -212,8 +212,8 @@ func (e *explainer) explainError(obj object, topic, what string, err error) {
 	e.warnOnce(obj, topic, c, "%s", message)
 }
 
-// explainInstanceState tells of a Node whose instance is there and does not run, each time that
-// it ceases to.
+// explainInstanceState writes an Event on a Node whose instance exists and does not run, one
+// each time that it ceases to run.
 func (e *explainer) explainInstanceState(node *corev1.Node, instance *api.Instance) {
 	switch instance.State {
 	case api.InstanceStopped:
@@ -237,12 +237,12 @@ func isUninitialized(node *corev1.Node) bool {
 	})
 }
 
-// errWrongProject is an answer that is not about our project.
+// errWrongProject is in the chain of an error about an answer that is not our project's.
 var errWrongProject = errors.New("wrong project")
 
-// causeOf is the one place where an error becomes a reason. An error that knows
-// its own comes before how the cloud refused, and what is left is that the cloud
-// cannot be used just now.
+// causeOf is the one place where an error becomes a reason. An error that knows its own cause
+// comes before the cloud's refusal, and any other error means that the cloud cannot be used
+// just now.
 func causeOf(err error) cause {
 	var known interface{ cause() cause }
 	var refused *client.Error

@@ -1,11 +1,5 @@
 package ccm
 
-// The mass-deletion guard: what if the cloud is wrong about many instances at
-// once, each time with a definite answer? Nodes that are deleted take their
-// pods with them, so when too many of them end within a short time, the rest is
-// held back, asked about again one by one, and let go slowly, so that a person
-// has time to look.
-
 import (
 	"fmt"
 	"slices"
@@ -23,23 +17,26 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 )
 
-// massDeletion says when so many Nodes end at once that it is doubted, and what
-// then.
+// massDeletion says how many Nodes may end at once before that is doubted, and for how long
+// further ones are held.
 type massDeletion struct {
-	// Share of the Nodes, from 0 to 1, and Minimum, a number of them: when more
-	// than both end within Window, further ones are held.
+	// Share of the Nodes, from 0 to 1, and Minimum, a number of them: when more than both
+	// end within Window, further ones are held.
 	Share   float64
 	Minimum int
 	Window  time.Duration
-	// Hold is for how long a Node is held at least, before the cloud is asked
-	// again.
+	// Hold is for how long a Node is held at least, before the cloud is asked again.
 	Hold time.Duration
 }
 
 // releaseInterval is the least time between two held Nodes that are let go.
 const releaseInterval = time.Second
 
-// deletionGuard stands between the verdict "gone" and the controllers.
+// deletionGuard stands between the verdict that an instance is gone and the controllers that
+// delete its Node. The cloud may be wrong about many instances at once, each time with a
+// definite answer, and Nodes that are deleted take their pods with them. So when too many end
+// within a short time the rest are held, the cloud is asked about each of them again, and they
+// are let go slowly: a person has time to look.
 type deletionGuard struct {
 	limits  massDeletion
 	clock   clock.PassiveClock
@@ -47,17 +44,19 @@ type deletionGuard struct {
 	nodes   corelisters.NodeLister // set before the controllers start
 
 	mu sync.Mutex
-	// letGo are the Nodes that were let go, and when their instance was found
-	// gone; for a window.
+	// letGo are the Nodes that were let go within the last Window, and when their instance
+	// was found gone.
 	letGo map[types.UID]time.Time
 	held  map[types.UID]*heldNode
-	// active from when it trips until those gone and held are within the limits
-	// again. Those that are held then have their time all the same.
+	// active is true from when the guard trips until the Nodes that were let go and those
+	// that are held are within the limits again. Nodes that are held then stay held for
+	// their time.
 	active      bool
 	trips       int
 	lastRelease time.Time
 }
 
+// heldNode is a Node that is held since a time, and when somebody last asked about it.
 type heldNode struct {
 	node         *corev1.Node
 	since, asked time.Time
@@ -70,8 +69,8 @@ func newDeletionGuard(limits massDeletion, clock clock.PassiveClock, explain *ex
 	}
 }
 
-// checkHeld is an error for a Node that is held and cannot be let go yet, so that
-// the cloud need not be asked.
+// checkHeld is an error for a Node that is held and cannot be let go yet. Then the cloud need
+// not be asked.
 func (g *deletionGuard) checkHeld(node *corev1.Node) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,9 +83,9 @@ func (g *deletionGuard) checkHeld(node *corev1.Node) error {
 	return g.retryUntilDue(h, now)
 }
 
-// checkNotReplaced is an error when there is another Node of the name by now. Upstream goes
-// round with the Nodes that it saw at the begin, and deletes by name: on a busy machine
-// that can be the Node of a new instance, which has registered meanwhile.
+// checkNotReplaced is an error if there is another Node of that name by now. Upstream makes
+// its rounds with the Nodes that it saw at their beginning, and deletes by name: on a busy
+// machine that can be the Node of a new instance, which has registered meanwhile.
 func (g *deletionGuard) checkNotReplaced(node *corev1.Node) error {
 	if g.nodes == nil {
 		return nil
@@ -98,7 +97,8 @@ func (g *deletionGuard) checkNotReplaced(node *corev1.Node) error {
 	return nil
 }
 
-// admitDeletion lets a Node go whose instance was just now found gone, or holds it.
+// admitDeletion lets a Node go whose instance was just found gone. If it holds the Node it is
+// an error.
 func (g *deletionGuard) admitDeletion(node *corev1.Node, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,8 @@ func (g *deletionGuard) admitDeletion(node *corev1.Node, why string) error {
 		if err := g.retryUntilDue(h, now); err != nil {
 			return err
 		}
-		klog.InfoS("Letting go a node that the mass-deletion guard held; the cloud has said it again", "node", klog.KObj(node), "why", why, "heldFor", now.Sub(h.since))
+		klog.InfoS("Letting go a node that the mass-deletion guard held; the cloud has said it again",
+			"node", klog.KObj(node), "why", why, "heldFor", now.Sub(h.since))
 		g.releaseNode(node.UID)
 		g.lastRelease, g.letGo[node.UID] = now, now
 		return nil
@@ -124,18 +125,20 @@ func (g *deletionGuard) admitDeletion(node *corev1.Node, why string) error {
 		g.active = true
 		g.trips++
 		massDeletionTrips.Inc()
-		klog.ErrorS(nil, "Mass-deletion guard: too many instances are gone at once; the nodes of further ones are kept, to be asked about again and let go one by one. If the instances are there, mend the cloud; the nodes then stay",
+		klog.ErrorS(nil, "Mass-deletion guard: too many instances are gone at once; the nodes of further ones are kept, "+
+			"to be asked about again and let go one by one. If the instances are there, mend the cloud; the nodes then stay",
 			"found", count, "nodes", known, "window", g.limits.Window, "share", g.limits.Share, "hold", g.limits.Hold)
 	}
 	h := &heldNode{node: node, since: now, asked: now}
 	g.held[node.UID] = h
 	err := g.retryUntilDue(h, now)
 	g.explain.warnOnce(node, topicExistence, cause{reason: contract.ReasonMassDeletionHeld},
-		"Node is not deleted yet: %s (%d found gone within %v); %s", why, len(g.letGo)+len(g.held), g.limits.Window, nextStep(contract.ReasonMassDeletionHeld))
+		"Node is not deleted yet: %s (%d found gone within %v); %s",
+		why, len(g.letGo)+len(g.held), g.limits.Window, nextStep(contract.ReasonMassDeletionHeld))
 	return err
 }
 
-// recordExists takes in that a Node's instance is there.
+// recordExists releases a Node whose instance exists after all.
 func (g *deletionGuard) recordExists(node *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -147,7 +150,7 @@ func (g *deletionGuard) recordExists(node *corev1.Node) {
 	}
 }
 
-// activeAndHeld is for the metrics.
+// activeAndHeld tells whether the guard is active, and how many Nodes it holds; for metrics.
 func (g *deletionGuard) activeAndHeld() (active bool, held int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,8 +167,9 @@ func (g *deletionGuard) retryUntilDue(h *heldNode, now time.Time) error {
 	if !next.After(now) {
 		return nil
 	}
-	return cloudproviderapi.NewRetryError(fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: this node is kept for now, and asked about again",
-		len(g.letGo)+len(g.held)-1, g.limits.Window), next.Sub(now))
+	why := fmt.Sprintf("the cloud says that the instance is gone, as it said of %d other nodes' within %v: "+
+		"this node is kept for now, and asked about again", len(g.letGo)+len(g.held)-1, g.limits.Window)
+	return cloudproviderapi.NewRetryError(why, next.Sub(now))
 }
 
 func (g *deletionGuard) releaseNode(uid types.UID) {
@@ -173,13 +177,13 @@ func (g *deletionGuard) releaseNode(uid types.UID) {
 	delete(g.held, uid)
 }
 
-// isWithinLimits tells whether so many of the known Nodes may end within a window.
+// isWithinLimits tells whether count of the known Nodes may end within Window.
 func (g *deletionGuard) isWithinLimits(count, known int) bool {
 	return count <= g.limits.Minimum || float64(count) <= g.limits.Share*float64(known)
 }
 
-// countNodes is how many Nodes there are, with those that went within the window,
-// are held, or are asked about: a cluster that shrinks must not trip sooner.
+// countNodes counts the Nodes, and with them those that were let go within Window, are held,
+// or are asked about: a cluster that shrinks must not trip the guard sooner.
 func (g *deletionGuard) countNodes(asked ...types.UID) int {
 	all, err := g.nodes.List(labels.Everything())
 	if err != nil {
@@ -195,8 +199,8 @@ func (g *deletionGuard) countNodes(asked ...types.UID) int {
 	return n
 }
 
-// dropExpired drops what is over. A held Node that nobody asks about any more is Ready
-// again, or deleted by somebody else: upstream asks about the others every few
+// dropExpired drops what is no longer of use. A held Node that nobody asks about any more is
+// Ready again, or was deleted by somebody else: upstream asks about the others every few
 // seconds.
 func (g *deletionGuard) dropExpired() (now time.Time) {
 	now = g.clock.Now()
@@ -210,10 +214,11 @@ func (g *deletionGuard) dropExpired() (now time.Time) {
 			delete(g.letGo, uid)
 		}
 	}
-	// A mass of Nodes that are held keeps it active until they have gone, slowly.
+	// A mass of held Nodes keeps the guard active until they have gone, slowly.
 	if count := len(g.letGo) + len(g.held); g.active && g.isWithinLimits(count, g.countNodes()) {
 		g.active = false
-		klog.InfoS("Mass-deletion guard: no more instances than usual are gone; nodes go at once again", "found", count, "held", len(g.held), "window", g.limits.Window)
+		klog.InfoS("Mass-deletion guard: no more instances than usual are gone; nodes go at once again",
+			"found", count, "held", len(g.held), "window", g.limits.Window)
 	}
 	return now
 }

@@ -1,11 +1,9 @@
 package ccm
 
-// What the cloud knows of the machine behind a Node. The node controller asks
-// InstanceMetadata to initialise a Node, and again every few minutes for its
-// addresses; the node lifecycle controller asks InstanceExists and
-// InstanceShutdown of Nodes that are not Ready, and deletes the Node when the
-// first says false. What is certain is decided in existence.go, and how many
-// Nodes may go at a time in guard.go.
+// The node controller calls InstanceMetadata to initialise a Node, and again every few
+// minutes for its addresses. The node lifecycle controller calls InstanceExists and
+// InstanceShutdown for Nodes that are not Ready, and deletes the Node when the first is
+// false. existence.go decides what is certain, and guard.go how many Nodes may go at a time.
 
 import (
 	"context"
@@ -29,6 +27,7 @@ type instancesAPI interface {
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
 }
 
+// instances answers what the cloud knows of the machine behind a Node.
 type instances struct {
 	api       instancesAPI
 	project   *projectGuard
@@ -40,10 +39,10 @@ type instances struct {
 
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
 
-// InstanceExists is false only when the cloud said, for our project, that the
-// instance does not exist or has ended, and not too many Nodes end at once. A
-// stopped instance exists. For a Node without a provider ID, a list without its
-// name says nothing: only the sight of its ended instance does.
+// InstanceExists is false only if the cloud said, for our project, that the instance does
+// not exist or has ended, and not too many Nodes end at once. A stopped instance exists. For
+// a Node without a provider ID, a list without its name proves nothing: its ended instance
+// must be seen.
 func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool, error) {
 	gone, err := i.mayDeleteNode(calls.For(ctx, calls.CloudNodeLifecycle), node)
 	if err != nil {
@@ -52,9 +51,9 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 	return !gone, nil
 }
 
-// mayDeleteNode tells whether the Node may be deleted: its instance is gone for certain
-// and the mass-deletion guard lets it go. An error, perhaps an api.RetryError that
-// says when to ask again, leaves the Node where it is.
+// mayDeleteNode tells whether the Node may be deleted: its instance is gone for certain, and
+// the mass-deletion guard lets it go. An error keeps the Node; it may be an api.RetryError
+// that says when to ask again.
 func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
@@ -79,14 +78,14 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 	return true, nil
 }
 
-// recordExists takes in that a Node's instance exists.
+// recordExists tells the guard and the explainer that a Node's instance exists.
 func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
 	i.guard.recordExists(node)
 	i.explain.explainInstanceState(node, instance)
 }
 
-// InstanceShutdown is true for an instance that is stopped; one that is still
-// stopping may yet serve.
+// InstanceShutdown is true for an instance that is stopped. One that is still stopping may
+// yet serve.
 func (i *instances) InstanceShutdown(ctx context.Context, node *corev1.Node) (bool, error) {
 	instance, err := i.checkExistence(calls.For(ctx, calls.CloudNodeLifecycle), node).existingInstance()
 	if err != nil {
@@ -106,6 +105,7 @@ func (i *instances) InstanceMetadata(ctx context.Context, node *corev1.Node) (*c
 	return metadata, nil
 }
 
+// buildMetadata finds the Node's instance, and checks what it would write on the Node.
 func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
 	instance, err := i.checkExistence(ctx, node).existingInstance()
 	if err != nil {
@@ -113,10 +113,12 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}
 	i.recordExists(node, instance)
 	addresses := nodeAddresses(instance, node.Name)
-	// Upstream writes what it is given: a Node would lose its address, or never
-	// get its zone, by an answer with a hole in it.
-	if instance.Type == "" || instance.Zone == "" || instance.Region == "" || !slices.ContainsFunc(addresses, isInternalAddress) {
-		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region or internal address: type %q, zone %q, region %q, addresses %v",
+	// Upstream writes what it is given: an incomplete answer would cost a Node its address,
+	// or it would never get its zone.
+	if instance.Type == "" || instance.Zone == "" || instance.Region == "" ||
+		!slices.ContainsFunc(addresses, isInternalAddress) {
+		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region or internal address: "+
+			"type %q, zone %q, region %q, addresses %v",
 			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
@@ -132,9 +134,9 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}, nil
 }
 
-// nodeAddresses are the host name, then the internal and the external
-// addresses, of each IPv4 before IPv6, and otherwise in the cloud's order: the
-// first internal one is the one that others connect to.
+// nodeAddresses are the host name, then the internal addresses, then the external ones. Of
+// each kind IPv4 comes before IPv6, and otherwise they keep the cloud's order: others connect
+// to the first internal one.
 func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
 	var ips []corev1.NodeAddress
 	for _, a := range instance.Addresses {
@@ -164,9 +166,8 @@ func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress
 
 func isInternalAddress(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP }
 
-// checkKubeletNodeIP is upstream's own check, made beforehand: a kubelet's
-// --node-ip that is not among the instance's addresses keeps the Node tainted,
-// which upstream only logs.
+// checkKubeletNodeIP makes upstream's own check beforehand: a kubelet's --node-ip that is not
+// among the instance's addresses keeps the Node tainted, which upstream only logs.
 func checkKubeletNodeIP(node *corev1.Node, instanceID string, addresses []corev1.NodeAddress) error {
 	provided, given := node.Annotations[cloudproviderapi.AnnotationAlphaProvidedIPAddr]
 	if !given {
@@ -192,7 +193,8 @@ func (e *nodeIPError) Error() string {
 			ips = append(ips, a.Address)
 		}
 	}
-	return fmt.Sprintf("the kubelet's --node-ip %q is no address of instance %s, which has %v: %v", e.provided, e.instance, ips, e.err)
+	return fmt.Sprintf("the kubelet's --node-ip %q is no address of instance %s, which has %v: %v",
+		e.provided, e.instance, ips, e.err)
 }
 
 func (e *nodeIPError) Unwrap() error { return e.err }

@@ -1,8 +1,7 @@
 package ccm
 
-// Labels that a Node gets from its instance's tags, beside the well-known ones
-// for type, zone and region. Upstream sets them when it initialises the Node,
-// and changes none that is already there.
+// A Node gets labels from its instance's tags, beside the well-known ones for type, zone and
+// region. Upstream sets them when it initialises the Node, and changes none that exists.
 
 import (
 	"fmt"
@@ -31,8 +30,9 @@ var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
 // invalidLabelValueChars is what a label's value cannot hold.
 var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
-// additionalLabels leaves out what can be no label, and says so on the Node: a
-// label that is missing is no reason to keep a Node from its pods.
+// additionalLabels are the labels from the instance's tags. A tag that cannot be a label is left
+// out, and an Event on the Node says so: a missing label is no reason to keep a Node from its
+// pods.
 func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) map[string]string {
 	labels := map[string]string{}
 	var skipped []string
@@ -54,7 +54,8 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 		slices.Sort(skipped)
 		why := strings.Join(skipped, "; ")
 		i.explain.warnOnce(node, topicLabels, cause{contract.ReasonNodeLabelSkipped, why},
-			"Not all tags of instance %s can be labels of the Node: %s; %s", instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
+			"Not all tags of instance %s can be labels of the Node: %s; %s",
+			instance.ID, why, nextStep(contract.ReasonNodeLabelSkipped))
 	}
 	if len(labels) == 0 {
 		return nil
@@ -62,8 +63,8 @@ func (i *instances) additionalLabels(node *corev1.Node, instance *api.Instance) 
 	return labels
 }
 
-// labelFromTag fits a value: what a label cannot hold becomes "-", and too long a
-// value is cut.
+// labelFromTag makes a label's key and value. What a value cannot hold becomes "-", and a value
+// that is too long is cut.
 func labelFromTag(key, value string) (string, string, error) {
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 		return "", "", fmt.Errorf("%q is no label's key: %s", key, strings.Join(problems, ", "))

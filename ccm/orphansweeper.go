@@ -111,7 +111,8 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.undeletable.GC()
 	since, unknown := map[string]time.Time{}, sets.New[string]()
 	for _, lb := range s.inventory.LoadBalancers() {
-		if lb.State == api.LoadBalancerDeleting || lb.Tags[contract.TagCluster] != s.cluster || s.isOfOtherCluster(&lb) {
+		if lb.State == api.LoadBalancerDeleting ||
+			lb.Tags[contract.TagCluster] != s.cluster || s.isOfOtherCluster(&lb) {
 			continue
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
@@ -152,7 +153,8 @@ func (s *orphanSweeper) checkOrphan(
 	}
 	namespace, name, ok := strings.Cut(lb.Tags[contract.TagService], "/")
 	if !ok || namespace == "" || name == "" || uid == "" {
-		return nil, false, fmt.Errorf("its tags %s and %s do not name a Service", contract.TagService, contract.TagServiceUID)
+		return nil, false, fmt.Errorf("its tags %s and %s do not name a Service",
+			contract.TagService, contract.TagServiceUID)
 	}
 	owner = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
 	svc, err := s.kube.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -177,7 +179,8 @@ func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
 // reportLeftAlone logs, once for each balancer, that it is not deleted.
 func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer) {
 	if !s.reported.Has(lb.ID) {
-		klog.InfoS("Load balancer has no Service here, and is left alone: it may be of another cluster of the same name. If it is of none, delete it by hand",
+		klog.InfoS("Load balancer has no Service here, and is left alone: it may be of another cluster of the same name. "+
+			"If it is of none, delete it by hand",
 			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
 			"wantTag", contract.TagClusterUID+"="+s.clusterUID)
 	}

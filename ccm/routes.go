@@ -1,9 +1,9 @@
 package ccm
 
-// Routes from the cloud to the pods: one per Node and range, for upstream's
-// route controller, which deletes each route of the list that no Node wants and
-// creates each that is missing. A route says in its tags which Node it is for,
-// so the list takes one call, and no doubt about instances can cost a route.
+// Routes lead from the cloud to the pods, one for each Node and range. Upstream's route
+// controller deletes each listed route that no Node wants, and creates each that is missing.
+// A route names its Node in its tags, so the list takes one call, and no doubt about instances
+// can cost a route.
 
 import (
 	"context"
@@ -38,6 +38,7 @@ type knownRoutes interface {
 	NoteRoute(r api.Route)
 }
 
+// routes answers the route controller.
 type routes struct {
 	api       routesAPI
 	project   *projectGuard
@@ -48,9 +49,8 @@ type routes struct {
 	allRoutes sharedRouteList
 }
 
-// sharedRouteList is every route of the project as it was seen last, one look for all
-// whose routes are refused at the time: after one wrong list upstream creates
-// all of them again.
+// sharedRouteList is every route of the project, listed once for all whose routes are refused
+// at the time: after one wrong list upstream creates all of them again.
 type sharedRouteList struct {
 	mu     sync.Mutex
 	at     time.Time
@@ -58,18 +58,17 @@ type sharedRouteList struct {
 	err    error
 }
 
-// routeListMaxAge is for how long after a look nobody looks again.
+// routeListMaxAge is for how long a shared list is used.
 const routeListMaxAge = time.Second
 
 var _ cloudprovider.Routes = (*routes)(nil)
 
 // ListRoutes lists the cluster's routes, all of them or none.
 //
-// What the cloud calls a blackhole is not one here unless the Node has become
-// another instance: upstream deletes blackholes, and creates them again in its
-// next round as long as their Node is there. The route of an instance that is
-// stopped waits for its start instead, and that of one that has ended goes when
-// its Node does.
+// A route that the cloud calls a blackhole is one here only if its Node has become another
+// instance: upstream deletes blackholes, and creates them again in its next round as long as
+// their Node exists. Instead, the route of a stopped instance waits for its start, and that of
+// an ended instance goes when its Node does.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.inventory.Routes(ctx)
@@ -85,7 +84,8 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
 		} else if !owned {
-			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours", errWrongProject, route.ID, route.Project)
+			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours",
+				errWrongProject, route.ID, route.Project)
 		}
 		if !isRouteOfCluster(cluster, &route) {
 			continue
@@ -100,7 +100,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	return list, nil
 }
 
-// CreateRoute makes a route in one call, and explains on the Node why it cannot:
+// CreateRoute makes a route in one call. If it cannot, an Event on the Node says why:
 // upstream's own Event comes again at every retry.
 func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *cloudprovider.Route) error {
 	ctx = calls.For(ctx, calls.NodeRoute)
@@ -118,8 +118,8 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 	return nil
 }
 
-// createRoute is content with a route that is already as it should be: the list that
-// missed it may have been a stale one.
+// createRoute makes a route. One that is already as it should be will do: the list that lacked
+// it may have been stale.
 func (r *routes) createRoute(ctx context.Context, cluster string, node *corev1.Node, route *cloudprovider.Route) error {
 	instance, err := r.instances.checkExistence(ctx, node).existingInstance()
 	if err != nil {
@@ -141,8 +141,8 @@ func (r *routes) createRoute(ctx context.Context, cluster string, node *corev1.N
 	return nil
 }
 
-// resolveConflict explains a refusal by what the cloud has, or finds that it already
-// has what is wanted.
+// resolveConflict explains a refusal by the route that is in the way, or finds that the cloud
+// already has what is wanted.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
 	all, err := r.allRoutes.list(ctx, r.api)
 	if err != nil {
@@ -162,8 +162,8 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	return nil, refusal
 }
 
-// list has who comes meanwhile wait for it. An error counts as a look: those who
-// wait must not try one after the other.
+// list lists every route, unless somebody did so a moment ago. Callers that come meanwhile wait
+// for it and share its result. An error is shared too: they must not try one after the other.
 func (l *sharedRouteList) list(ctx context.Context, cloud routesAPI) ([]api.Route, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudpr
 	return r.project.checkToken(ctx)
 }
 
-// isOutdated tells whether the route's Node is known to be another instance now.
+// isOutdated tells whether the route's Node is now known to be another instance.
 func (r *routes) isOutdated(route *api.Route) bool {
 	node, err := r.nodes.Get(route.Tags[contract.TagNode])
 	if err != nil {
@@ -220,10 +220,12 @@ func (r *routes) isOutdated(route *api.Route) bool {
 	return err == nil && id != route.InstanceID
 }
 
+// isRouteOfCluster tells whether a route is for a Node of that cluster.
 func isRouteOfCluster(cluster string, route *api.Route) bool {
 	return route.Tags[contract.TagCluster] == cluster && route.Tags[contract.TagNode] != ""
 }
 
+// describeOwner says whose a route is, and what to do about it.
 func describeOwner(cluster string, route *api.Route) string {
 	switch {
 	case isRouteOfCluster(cluster, route):
@@ -231,7 +233,8 @@ func describeOwner(cluster string, route *api.Route) string {
 	case route.Tags[contract.TagCluster] == "" || route.Tags[contract.TagNode] == "":
 		return "no node of a cluster; delete it if it is nobody's"
 	default:
-		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own", route.Tags[contract.TagNode], route.Tags[contract.TagCluster])
+		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own",
+			route.Tags[contract.TagNode], route.Tags[contract.TagCluster])
 	}
 }
 
