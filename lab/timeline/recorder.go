@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 const (
@@ -22,32 +23,34 @@ const (
 // Node compares two versions of a Node; before is nil for a new one, after is
 // nil for one that was deleted.
 func Node(before, after *corev1.Node) []Change {
-	if after == nil {
-		return []Change{{Source: SourceCluster, Subject: "node/" + before.Name, What: "removed", Detail: "the Node object was deleted"}}
+	d := kubediff.Nodes(before, after)
+	if d.Deleted {
+		return []Change{{Source: SourceCluster, Subject: "node/" + d.Name, What: "removed", Detail: "the Node object was deleted"}}
 	}
 	var out []Change
 	add := func(what, detail string) {
-		out = append(out, Change{Source: SourceCluster, Subject: "node/" + after.Name, What: what, Detail: detail, Failed: what == "not-ready"})
+		out = append(out, Change{Source: SourceCluster, Subject: "node/" + d.Name, What: what, Detail: detail, Failed: what == "not-ready"})
 	}
-	if before == nil {
+	if d.Created {
 		add("registered", "by its kubelet")
-		before = &corev1.Node{}
 	}
-	compareTaint := func(key, on, off, offDetail string) {
-		was, is := Tainted(before, key), Tainted(after, key)
-		if is && !was {
+	addTaint := func(key, on, off, offDetail string) {
+		if slices.Contains(d.TaintKeys.Added, key) {
 			add(on, key)
 		}
-		if was && !is {
+		if slices.Contains(d.TaintKeys.Removed, key) {
 			add(off, offDetail)
 		}
 	}
-	compareTaint(taintUninitialized, "tainted", "initialized", fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]))
-	compareTaint(taintShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
-	if was, is := Ready(before), Ready(after); was != is {
-		if is {
+	addTaint(taintUninitialized, "tainted", "initialized", fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]))
+	addTaint(taintShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
+	const isTrue = string(corev1.ConditionTrue)
+	for _, c := range d.Conditions {
+		switch {
+		case c.Type != string(corev1.NodeReady):
+		case c.After == isTrue:
 			add("ready", "")
-		} else if before.Name != "" {
+		case c.Before == isTrue:
 			add("not-ready", "")
 		}
 	}
@@ -73,56 +76,61 @@ func Ready(n *corev1.Node) bool {
 // nil for one that was deleted. Only what has a balancer, asks for one or does so no
 // more is told of.
 func Service(before, after *corev1.Service) []Change {
-	switch was, is := balanced(before), balanced(after); {
-	case !was && !is:
+	d := kubediff.Services(before, after)
+	had := !d.Created && d.Type.Before == corev1.ServiceTypeLoadBalancer
+	has := !d.Deleted && d.Type.After == corev1.ServiceTypeLoadBalancer
+	switch {
+	case !had && !has:
 		return nil
-	case after == nil:
-		return []Change{service(before, "deleted", "")}
-	case was && !is:
-		return []Change{service(after, "changed", fmt.Sprintf("type %s, no balancer any more", after.Spec.Type))}
-	case before == nil:
-		return append([]Change{service(after, "created", "type LoadBalancer, address pending")}, address("", IngressIP(after), after)...)
-	case !was:
-		return append([]Change{service(after, "changed", "type LoadBalancer, address pending")}, address("", IngressIP(after), after)...)
+	case d.Deleted:
+		return []Change{serviceChange(d, "deleted", "")}
+	case !has:
+		return []Change{serviceChange(d, "changed", fmt.Sprintf("type %s, no balancer any more", d.Type.After))}
+	case d.Created:
+		return append([]Change{serviceChange(d, "created", "type LoadBalancer, address pending")}, newAddress(d)...)
+	case !had:
+		return append([]Change{serviceChange(d, "changed", "type LoadBalancer, address pending")}, newAddress(d)...)
 	}
-	return append(asked(before, after), address(IngressIP(before), IngressIP(after), after)...)
+	return append(specChanges(d), addressChange(d)...)
 }
 
-// asked tells what else somebody asks of a Service that has a balancer.
-func asked(before, after *corev1.Service) (out []Change) {
-	if was, is := ports(before), ports(after); was != is {
-		out = append(out, service(after, "changed", fmt.Sprintf("ports %s, before %s", is, was)))
+// specChanges tells what else somebody asks of a Service that has a balancer.
+func specChanges(d kubediff.Service) (out []Change) {
+	if was, is := portList(d.Ports.Before), portList(d.Ports.After); was != is {
+		out = append(out, serviceChange(d, "changed", fmt.Sprintf("ports %s, before %s", is, was)))
 	}
-	if before.DeletionTimestamp == nil && after.DeletionTimestamp != nil {
-		out = append(out, service(after, "deleting", "waits for "+strings.Join(after.Finalizers, ", ")))
+	if d.DeletionStarted {
+		out = append(out, serviceChange(d, "deleting", "waits for "+strings.Join(d.Finalizers, ", ")))
 	}
 	return out
 }
 
-func ports(s *corev1.Service) string {
+func portList(ports []corev1.ServicePort) string {
 	var all []string
-	for _, p := range s.Spec.Ports {
+	for _, p := range ports {
 		all = append(all, fmt.Sprintf("%s %d→%d", p.Protocol, p.Port, p.NodePort))
 	}
 	return strings.Join(all, ", ")
 }
 
-func balanced(s *corev1.Service) bool {
-	return s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer
+// newAddress tells the address of a Service that had no balancer before.
+func newAddress(d kubediff.Service) []Change {
+	d.IngressIP.Before = ""
+	return addressChange(d)
 }
 
-func address(was, is string, s *corev1.Service) []Change {
+func addressChange(d kubediff.Service) []Change {
 	switch {
-	case was == is:
+	case !d.IngressIP.Changed():
 		return nil
-	case is == "":
-		return []Change{service(s, "address-lost", was)}
+	case d.IngressIP.After == "":
+		return []Change{serviceChange(d, "address-lost", d.IngressIP.Before)}
 	}
-	return []Change{service(s, "address", is)}
+	return []Change{serviceChange(d, "address", d.IngressIP.After)}
 }
 
-func service(s *corev1.Service, what, detail string) Change {
-	return Change{Source: SourceCluster, Subject: ServiceSubject(s), What: what, Detail: detail}
+func serviceChange(d kubediff.Service, what, detail string) Change {
+	return Change{Source: SourceCluster, Subject: subject("service", d.Namespace, d.Name), What: what, Detail: detail}
 }
 
 // ServiceSubject names a Service, with its namespace unless it is "default".
@@ -136,12 +144,7 @@ func subject(kind, namespace, name string) string {
 }
 
 // IngressIP is the balancer's address in a Service's status, or "".
-func IngressIP(s *corev1.Service) string {
-	if len(s.Status.LoadBalancer.Ingress) == 0 {
-		return ""
-	}
-	return s.Status.LoadBalancer.Ingress[0].IP
-}
+func IngressIP(s *corev1.Service) string { return kubediff.IngressIP(s) }
 
 // Cloud tells what an event of the cloud means. serviceTag is the tag that
 // names the Service a balancer belongs to.

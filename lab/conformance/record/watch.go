@@ -6,17 +6,17 @@ package record
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // watch tells of changes until ctx ends.
@@ -41,9 +41,9 @@ func (r *Recorder) watch(ctx context.Context, kube kubernetes.Interface) {
 }
 
 // changed tells of all that one update has changed at once.
-func (r *Recorder) changed(s Source, subject string, c changes) {
+func (r *Recorder) changed(s Source, subject string, c changeTexts) {
 	if len(c.texts) > 0 {
-		r.tell(s, c.bad, subject, "%s", strings.Join(c.texts, "; "))
+		r.tell(s, c.failed, subject, "%s", strings.Join(c.texts, "; "))
 	}
 }
 
@@ -92,147 +92,105 @@ func follow[O any](informer cache.SharedIndexInformer, fn func(before, after *O)
 	})
 }
 
-// changes are those of an object from one version to the next.
-type changes struct {
-	texts []string
-	bad   bool // one of them is no good news
+// changeTexts are the changes of an object from one version to the next, in words.
+type changeTexts struct {
+	texts  []string
+	failed bool // one of them is no good news
 }
 
-func (c *changes) add(bad bool, format string, args ...any) {
-	c.texts, c.bad = append(c.texts, fmt.Sprintf(format, args...)), c.bad || bad
+func (c *changeTexts) add(format string, args ...any) {
+	c.texts = append(c.texts, fmt.Sprintf(format, args...))
 }
 
-// field tells that something is another now.
-func (c *changes) field(name string, was, is any) {
-	if !equality.Semantic.DeepEqual(was, is) {
-		c.add(false, "%s: %v → %v", name, shown(was), shown(is))
+func (c *changeTexts) addSet(name string, set kubediff.Set) {
+	if len(set.Added) > 0 {
+		c.add("+ %s %s", name, strings.Join(set.Added, ", "))
+	}
+	if len(set.Removed) > 0 {
+		c.add("− %s %s", name, strings.Join(set.Removed, ", "))
 	}
 }
 
-func shown(v any) any {
+func addValue[T any](c *changeTexts, name string, v kubediff.Value[T]) {
+	if v.Changed() {
+		c.add("%s: %v → %v", name, orNone(v.Before), orNone(v.After))
+	}
+}
+
+func orNone(v any) any {
 	if s := fmt.Sprint(v); s == "" || s == "[]" || s == "map[]" || s == "<nil>" {
 		return "none"
 	}
 	return v
 }
 
-// set tells what has come and gone of a set of words.
-func (c *changes) set(name string, was, is []string) {
-	some := func(sign string, of, but []string) {
-		of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return slices.Contains(but, s) })
-		if len(of) > 0 {
-			c.add(false, "%s %s %s", sign, name, strings.Join(of, ", "))
-		}
-	}
-	some("+", is, was)
-	some("−", was, is)
-}
-
-func nodeChanges(before, after *corev1.Node) (c changes) {
-	if after == nil {
-		c.add(false, "deleted")
+// nodeChanges puts what differs between two versions of a Node into words.
+func nodeChanges(before, after *corev1.Node) (c changeTexts) {
+	d := kubediff.Nodes(before, after)
+	if d.Deleted {
+		c.add("deleted")
 		return c
 	}
-	if before == nil {
-		c.add(false, "registered")
-		before = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: after.Labels}} // Those it came with are no change.
+	if d.Created {
+		c.add("registered")
 	}
-	if before.DeletionTimestamp == nil && after.DeletionTimestamp != nil {
-		c.add(false, "is being deleted, finalizers %v", after.Finalizers)
+	if d.DeletionStarted {
+		c.add("is being deleted, finalizers %v", d.Finalizers)
 	}
-	c.set("taint", taints(before), taints(after))
-	c.field("provider ID", before.Spec.ProviderID, after.Spec.ProviderID)
-	c.field("unschedulable", before.Spec.Unschedulable, after.Spec.Unschedulable)
-	c.set("address", addresses(before), addresses(after))
-	c.set("label", pairs(before.Labels), pairs(after.Labels))
-	for _, now := range after.Status.Conditions {
-		i := slices.IndexFunc(before.Status.Conditions, func(was corev1.NodeCondition) bool { return was.Type == now.Type })
-		if i < 0 || before.Status.Conditions[i].Status != now.Status {
-			good := (now.Type == corev1.NodeReady) == (now.Status == corev1.ConditionTrue)
-			c.add(!good, "%s: %s (%s)", now.Type, now.Status, now.Reason)
+	c.addSet("taint", d.Taints)
+	addValue(&c, "provider ID", d.ProviderID)
+	addValue(&c, "unschedulable", d.Unschedulable)
+	c.addSet("address", d.Addresses)
+	c.addSet("label", d.Labels)
+	for _, condition := range d.Conditions {
+		if condition.After == "" {
+			continue
+		}
+		c.add("%s: %s (%s)", condition.Type, condition.After, condition.Reason)
+		good := (condition.Type == string(corev1.NodeReady)) == (condition.After == string(corev1.ConditionTrue))
+		c.failed = c.failed || !good
+	}
+	return c
+}
+
+// serviceChanges puts what differs between two versions of a Service into words.
+func serviceChanges(before, after *corev1.Service) (c changeTexts) {
+	d := kubediff.Services(before, after)
+	if d.Deleted {
+		c.add("deleted")
+		return c
+	}
+	if d.Created {
+		c.add("created, of type %s", d.Type.After)
+	}
+	if d.DeletionStarted {
+		c.add("is being deleted, finalizers %v", d.Finalizers)
+	}
+	c.addSet("finalizer", d.FinalizerSet)
+	c.addSet("ingress", d.Ingress)
+	c.addSet("annotation", d.Annotations)
+	c.addSet("port", kubediff.CompareSets(portTexts(d.Ports.Before), portTexts(d.Ports.After)))
+	addValue(&c, "type", d.Type)
+	addValue(&c, "class", d.Class)
+	addValue(&c, "selector", d.Selector)
+	addValue(&c, "source ranges", d.SourceRanges)
+	addValue(&c, "load balancer IP", d.LoadBalancerIP)
+	addValue(&c, "affinity", d.SessionAffinity)
+	addValue(&c, "external traffic policy", d.ExternalTrafficPolicy)
+	addValue(&c, "health check node port", d.HealthCheckNodePort)
+	for _, condition := range d.Conditions {
+		if condition.After != "" {
+			c.add("%s: %s (%s)", condition.Type, condition.After, condition.Reason)
 		}
 	}
 	return c
 }
 
-func taints(n *corev1.Node) (all []string) {
-	for _, t := range n.Spec.Taints {
-		all = append(all, t.Key+":"+string(t.Effect))
-	}
-	return all
-}
-
-func addresses(n *corev1.Node) (all []string) {
-	for _, a := range n.Status.Addresses {
-		all = append(all, string(a.Type)+" "+a.Address)
-	}
-	return all
-}
-
-func pairs(m map[string]string) (all []string) {
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, k+"="+m[k])
-	}
-	return all
-}
-
-func serviceChanges(before, after *corev1.Service) (c changes) {
-	if after == nil {
-		c.add(false, "deleted")
-		return c
-	}
-	if before == nil {
-		c.add(false, "created, of type %s", after.Spec.Type)
-		before = &corev1.Service{Spec: after.Spec, ObjectMeta: metav1.ObjectMeta{Annotations: after.Annotations}}
-	}
-	if before.DeletionTimestamp == nil && after.DeletionTimestamp != nil {
-		c.add(false, "is being deleted, finalizers %v", after.Finalizers)
-	}
-	was, is := before.Spec, after.Spec
-	c.set("finalizer", before.Finalizers, after.Finalizers)
-	c.set("ingress", ingress(before), ingress(after))
-	c.set("annotation", pairs(before.Annotations), pairs(after.Annotations))
-	c.set("port", ports(before), ports(after))
-	c.field("type", was.Type, is.Type)
-	c.field("class", deref(was.LoadBalancerClass), deref(is.LoadBalancerClass))
-	c.field("selector", was.Selector, is.Selector)
-	c.field("source ranges", was.LoadBalancerSourceRanges, is.LoadBalancerSourceRanges)
-	c.field("load balancer IP", was.LoadBalancerIP, is.LoadBalancerIP)
-	c.field("affinity", was.SessionAffinity, is.SessionAffinity)
-	c.field("external traffic policy", was.ExternalTrafficPolicy, is.ExternalTrafficPolicy)
-	c.field("health check node port", was.HealthCheckNodePort, is.HealthCheckNodePort)
-	for _, now := range after.Status.Conditions {
-		i := slices.IndexFunc(before.Status.Conditions, func(was metav1.Condition) bool { return was.Type == now.Type })
-		if i < 0 || before.Status.Conditions[i].Status != now.Status {
-			c.add(false, "%s: %s (%s)", now.Type, now.Status, now.Reason)
-		}
-	}
-	return c
-}
-
-func ingress(s *corev1.Service) (all []string) {
-	for _, i := range s.Status.LoadBalancer.Ingress {
-		text := strings.TrimSpace(i.IP + " " + i.Hostname)
-		if i.IPMode != nil {
-			text += " (" + string(*i.IPMode) + ")"
-		}
-		all = append(all, text)
-	}
-	return all
-}
-
-func ports(s *corev1.Service) (all []string) {
-	for _, p := range s.Spec.Ports {
+func portTexts(ports []corev1.ServicePort) (all []string) {
+	for _, p := range ports {
 		all = append(all, fmt.Sprintf("%s %d → %s, node port %d", p.Protocol, p.Port, p.TargetPort.String(), p.NodePort))
 	}
 	return all
-}
-
-func deref[V any](p *V) (v V) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 // worthTelling leaves out how pods come to run.
