@@ -34,7 +34,7 @@ func Find() ([]Found, error) {
 	}
 	processes, err := process.All()
 	for _, p := range processes {
-		if p.Mine() && state.Deleted(p.Lab) {
+		if p.BelongsToUser() && state.Deleted(p.Lab) {
 			all = append(all, Found{Name: filepath.Base(p.Lab), Dir: p.Lab, Leftover: true})
 		}
 	}

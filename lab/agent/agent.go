@@ -70,8 +70,8 @@ type Agent struct {
 	lookupProviderID providerIDLookup
 	tag              string // key=value that marks the cluster's instances and routes
 	log              *slog.Logger
-	// Tell, if it is set before Run, is called with the machines that boot, halt and end.
-	Tell func(...timeline.Change)
+	// OnChange, if it is set before Run, is called when machines boot, halt and end.
+	OnChange func(...timeline.Change)
 
 	seq int64 // of the newest event received
 
@@ -93,7 +93,7 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 	return &Agent{
 		cloud: c, machines: m, lookupProviderID: lookup, tag: tag, log: log, wake: make(chan struct{}, 1),
 		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
-		Tell: func(...timeline.Change) {},
+		OnChange: func(...timeline.Change) {},
 	}
 }
 
@@ -417,9 +417,9 @@ func (a *Agent) recordMachineEnd(m cluster.Machine, r cluster.Running, age time.
 	return a.delays[m]
 }
 
-// reportChange reports to Tell what has become of a machine.
+// reportChange calls OnChange with what has become of a machine.
 func (a *Agent) reportChange(m cluster.Machine, what, detail string, failed bool) {
-	a.Tell(timeline.Change{Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
+	a.OnChange(timeline.Change{Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
 }
 
 func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {

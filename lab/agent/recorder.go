@@ -51,8 +51,8 @@ func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Rec
 	return r, err
 }
 
-// Tell records what happens now.
-func (r *Recorder) Tell(changes ...timeline.Change) {
+// Record records what happens now.
+func (r *Recorder) Record(changes ...timeline.Change) {
 	for _, c := range changes {
 		r.logWriteError(r.log.Add(c))
 	}
@@ -112,14 +112,14 @@ func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Even
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if o, ok := obj.(T); ok && (!initial || !known(o)) {
-				r.Tell(diff(nil, o)...)
+				r.Record(diff(nil, o)...)
 			}
 		},
 		UpdateFunc: func(before, after any) {
 			b, ok1 := before.(T)
 			a, ok2 := after.(T)
 			if ok1 && ok2 {
-				r.Tell(diff(b, a)...)
+				r.Record(diff(b, a)...)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -127,7 +127,7 @@ func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Even
 				obj = tombstone.Obj
 			}
 			if o, ok := obj.(T); ok {
-				r.Tell(diff(o, nil)...)
+				r.Record(diff(o, nil)...)
 			}
 		},
 	})

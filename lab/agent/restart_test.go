@@ -60,7 +60,7 @@ func TestRestartBackoff(t *testing.T) {
 		a := New(cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
 		var reported []string
 		var mu sync.Mutex
-		a.Tell = func(changes ...timeline.Change) {
+		a.OnChange = func(changes ...timeline.Change) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range changes {

@@ -32,7 +32,7 @@ being needed, such as the tools that build, is never more than "info".`,
 			if !slices.Contains(cluster.KindNames(), kind) {
 				return usagef("--cluster %q: want one of %s%s", kind, strings.Join(cluster.KindNames(), ", "), didYouMean(kind, cluster.KindNames()))
 			}
-			findings := doctor.Examine(cmd.Context(), doctor.This(kind))
+			findings := doctor.Examine(cmd.Context(), doctor.ThisMachine(kind))
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				if err := printAs(cmd.OutOrStdout(), format, findings); err != nil {
 					return err

@@ -74,7 +74,7 @@ func TestNoEngine(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
 	kindsFinding := func(cluster string) doctor.Finding {
-		findings := doctor.Examine(t.Context(), doctor.This(cluster))
+		findings := doctor.Examine(t.Context(), doctor.ThisMachine(cluster))
 		i := slices.IndexFunc(findings, func(f doctor.Finding) bool { return f.Check == "kind" })
 		require.GreaterOrEqual(t, i, 0)
 		return findings[i]

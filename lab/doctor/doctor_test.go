@@ -324,7 +324,7 @@ func TestNeedGoIsTheModules(t *testing.T) {
 // On the real machine every check has a finding, and none panics.
 func TestThisMachine(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
-	for _, f := range Examine(t.Context(), This("embedded")) {
+	for _, f := range Examine(t.Context(), ThisMachine("embedded")) {
 		assert.NotEmpty(t, f.Check)
 		assert.NotEmpty(t, f.Seen, f.Check)
 		if f.Level == Fix {

@@ -74,12 +74,12 @@ type Lab struct {
 	State     *state.Lab
 }
 
-// This is the machine that this program runs on.
-func This(clusterKind string) *Machine {
+// ThisMachine is the machine that this program runs on.
+func ThisMachine(clusterKind string) *Machine {
 	m := &Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Cluster: clusterKind,
 		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile, Find: exec.LookPath,
-		Space:    func(dir string) (uint64, error) { return process.Space(nearestExisting(dir)) },
+		Space:    func(dir string) (uint64, error) { return process.FreeSpace(nearestExisting(dir)) },
 		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
@@ -120,7 +120,7 @@ func nearestExisting(dir string) string {
 // need not fix anything about them.
 func ownProcesses() ([]process.Found, error) {
 	all, err := process.All()
-	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.Mine() }), err
+	return slices.DeleteFunc(all, func(p process.Found) bool { return !p.BelongsToUser() }), err
 }
 
 func listLabs(home string) (all []Lab, err error) {

@@ -15,7 +15,7 @@ func TestPortHolder(t *testing.T) {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	all, err := This("embedded").listeners()
+	all, err := ThisMachine("embedded").listeners()
 	require.NoError(t, err)
 	found := 0
 	for _, one := range all {

@@ -59,7 +59,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		return node.Spec.ProviderID, nil
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
-	machines.Tell = recorder.Tell
+	machines.OnChange = recorder.Record
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return recorder.Components(ctx, l.Host.Running, func(name string) bool { return isWanted(l, name) }, optionalComponents(l)...)

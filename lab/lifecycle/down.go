@@ -22,7 +22,7 @@ import (
 // labOfFolder is a lab of which only the folder's name is known: all that carries
 // its mark, whatever its cluster was.
 func labOfFolder(dir string) *lab.Lab {
-	st := state.In(dir, filepath.Base(dir))
+	st := state.InDir(dir, filepath.Base(dir))
 	return &lab.Lab{State: st, Cluster: unknownCluster{lab: st}, Host: process.Host{Lab: dir}}
 }
 
@@ -70,7 +70,7 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 	}
 	folder := l.State
 	defer folder.Unlock()
-	if err := folder.Ours(); err != nil && !hasRunningProcesses(l) {
+	if err := folder.CheckContents(); err != nil && !hasRunningProcesses(l) {
 		return 0, err
 	}
 	// What cannot be read, damaged or cut short, is to go all the same.

@@ -33,9 +33,9 @@ const (
 // Host starts and finds the processes of the lab whose state folder is Lab.
 type Host struct {
 	Lab string
-	// Tied has the kernel kill the started processes when their starter ends, however it ends.
-	// It is for a cluster that nobody but its starter uses.
-	Tied bool
+	// KillWithStarter has the kernel kill the started processes when their starter ends, however
+	// it ends. It is for a cluster that nobody but its starter uses.
+	KillWithStarter bool
 }
 
 // Spec is one process to start.
@@ -79,7 +79,7 @@ func (h Host) Start(s Spec) (*Process, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.Inherit
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if h.Tied {
+	if h.KillWithStarter {
 		setParentDeathSignal(cmd.SysProcAttr)
 	}
 	slog.Debug("starting "+s.Component, "command", strings.Join(cmd.Args, " "), "log", s.LogFile)
@@ -165,9 +165,9 @@ func (p *Process) Alive() bool {
 	return alive && born == p.startTicks
 }
 
-// Found tells whether the process was found in /proc, not started by this program. Then its
+// IsAdopted tells whether the process was found in /proc, not started by this program. Then its
 // exit status will not be known.
-func (p *Process) Found() bool { return p.done == nil }
+func (p *Process) IsAdopted() bool { return p.done == nil }
 
 // Wait returns when the process has ended.
 func (p *Process) Wait(ctx context.Context) error {
@@ -245,7 +245,7 @@ func (p *Process) Await(ctx context.Context, what string, ready func(context.Con
 
 // exitedEarlyError is the error for a process that ended while it was waited for.
 func (p *Process) exitedEarlyError() error {
-	if p.Found() {
+	if p.IsAdopted() {
 		return fmt.Errorf("%s ended\n%s", p.Component, p.logHint())
 	}
 	how := "exit status 0"
@@ -269,7 +269,7 @@ const hintLines = 8
 // quotes the message of the panic, not the stack trace below.
 func LogHint(file string) string {
 	full := ""
-	if dir := filepath.Dir(file); Full(dir) { // The log itself may be cut short then.
+	if dir := filepath.Dir(file); IsDiskFull(dir) { // The log itself may be cut short then.
 		full = "the disk of " + dir + " is full: free some space, then `lab up`\n"
 	}
 	lines, err := Tail(file, 500)

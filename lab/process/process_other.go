@@ -27,8 +27,8 @@ func (p *Process) awaitEnd(context.Context) error { return Supported() }
 // Signal sends sig, unless the process has ended.
 func (p *Process) Signal(syscall.Signal) error { return Supported() }
 
-// Space is how many bytes a user may still write to the file system of a path.
-func Space(string) (free uint64, err error) { return 0, Supported() }
+// FreeSpace is how many bytes a user may still write to the file system of a path.
+func FreeSpace(string) (free uint64, err error) { return 0, Supported() }
 
-// Full tells whether nothing more can be written to a folder.
-func Full(string) bool { return false }
+// IsDiskFull tells whether nothing more can be written to a folder.
+func IsDiskFull(string) bool { return false }

@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// Mine tells whether the process belongs to this user. Root also sees the processes of others.
-func (p *Process) Mine() bool {
+// BelongsToUser tells whether the process belongs to this user. Root also sees the processes of
+// others.
+func (p *Process) BelongsToUser() bool {
 	info, err := os.Stat(fmt.Sprintf("/proc/%d", p.PID))
 	if err != nil {
 		return false

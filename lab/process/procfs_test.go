@@ -29,11 +29,11 @@ func TestPaused(t *testing.T) {
 	assert.False(t, p.Paused(), "there is none")
 }
 
-func TestMine(t *testing.T) {
-	assert.True(t, (&Process{PID: os.Getpid()}).Mine())
+func TestBelongsToUser(t *testing.T) {
+	assert.True(t, (&Process{PID: os.Getpid()}).BelongsToUser())
 	const none = 1 << 30 // Above every kernel's limit of process IDs.
-	assert.False(t, (&Process{PID: none}).Mine())
+	assert.False(t, (&Process{PID: none}).BelongsToUser())
 	if os.Getuid() != 0 {
-		assert.False(t, (&Process{PID: 1}).Mine(), "it is root's")
+		assert.False(t, (&Process{PID: 1}).BelongsToUser(), "it is root's")
 	}
 }

@@ -9,8 +9,8 @@ import (
 // fullBelow is the free space, in bytes, below which a file system counts as full.
 const fullBelow = 1 << 20
 
-// Space is how many bytes a user may still write to the file system of a path.
-func Space(path string) (free uint64, err error) {
+// FreeSpace is how many bytes a user may still write to the file system of a path.
+func FreeSpace(path string) (free uint64, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
@@ -18,8 +18,8 @@ func Space(path string) (free uint64, err error) {
 	return fs.Bavail * uint64(fs.Bsize), nil
 }
 
-// Full tells whether nothing more can be written to a folder.
-func Full(dir string) bool {
-	free, err := Space(dir)
+// IsDiskFull tells whether nothing more can be written to a folder.
+func IsDiskFull(dir string) bool {
+	free, err := FreeSpace(dir)
 	return err == nil && free < fullBelow
 }

@@ -30,7 +30,7 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 	}
 	l, err = OpenDir(empty.dir)
 	if errors.Is(err, ErrNone) {
-		if err = empty.Ours(); err == nil {
+		if err = empty.CheckContents(); err == nil {
 			err = empty.deleteContents()
 		}
 		l, fresh = empty, true
@@ -46,7 +46,7 @@ func Enter(name string) (l *Lab, fresh bool, err error) {
 // OpenLocked locks the lab of this name, and then reads the record. Before the lock is held,
 // another command may change it.
 func OpenLocked(name string) (*Lab, error) {
-	folder, err := Blank(name)
+	folder, err := Unrecorded(name)
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func OpenLocked(name string) (*Lab, error) {
 	return l, nil
 }
 
-// Ours is an error when the folder holds files and nothing shows that they are
+// CheckContents is an error when the folder holds files and nothing shows that they are
 // a lab's: CCMLAB_HOME may name a folder that also has other contents.
-func (l *Lab) Ours() error {
+func (l *Lab) CheckContents() error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil || hasRecord(l.dir) {
 		return err
@@ -113,7 +113,7 @@ func isEmptyFile(file string) bool {
 
 // removalAdvice says how the lab in this folder is removed.
 func removalAdvice(dir string) string {
-	if err := In(dir, filepath.Base(dir)).Ours(); err != nil {
+	if err := InDir(dir, filepath.Base(dir)).CheckContents(); err != nil {
 		return fmt.Sprintf("if that is a lab's, delete the folder %s yourself: `lab down` does not, since nothing says so", dir)
 	}
 	return fmt.Sprintf("`lab down --name %s` removes it", filepath.Base(dir))

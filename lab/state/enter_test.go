@@ -42,7 +42,7 @@ func TestEnterAfterCrash(t *testing.T) {
 	for name, files := range map[string][]string{
 		"made": {".new-123"}, "removed": {"removing.json", "etcd", "pki"}, "empty": nil,
 	} {
-		l, err := state.Blank(name)
+		l, err := state.Unrecorded(name)
 		require.NoError(t, err)
 		require.NoError(t, os.Mkdir(l.Path(), 0o700))
 		for _, f := range files {
@@ -57,7 +57,7 @@ func TestEnterAfterCrash(t *testing.T) {
 		entered.Unlock()
 	}
 
-	l, err := state.Blank("photos")
+	l, err := state.Unrecorded("photos")
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(l.Path(), 0o700))
 	require.NoError(t, os.WriteFile(l.Path("cat.jpg"), nil, 0o600))

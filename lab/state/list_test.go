@@ -31,9 +31,9 @@ func TestList(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(home, name), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte(record), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(home, name, "data"), nil, 0o600))
-		l, err := state.Blank(name)
+		l, err := state.Unrecorded(name)
 		require.NoError(t, err)
-		assert.ErrorContains(t, l.Ours(), "is no lab's folder, it holds", name)
+		assert.ErrorContains(t, l.CheckContents(), "is no lab's folder, it holds", name)
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(home, "stranger"), 0o700))
 	require.NoError(t, os.MkdirAll(filepath.Join(home, "Not-A-Name", "lab.json"), 0o700))

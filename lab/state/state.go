@@ -170,12 +170,12 @@ func CreateDir(dir string) (*Lab, error) {
 	return CreateDir(dir) // A `down` was faster.
 }
 
-// In is a lab in this folder, which must exist and hold nothing else. The folder is outside the
+// InDir is a lab in this folder, which must exist and hold nothing else. The folder is outside the
 // folder of all labs, so that no command finds the lab by its name. Nothing is recorded yet.
-func In(dir, name string) *Lab { return newLab(name, dir) }
+func InDir(dir, name string) *Lab { return newLab(name, dir) }
 
-// Blank is a lab with a name and a folder, whose record is not there or is not read.
-func Blank(name string) (*Lab, error) {
+// Unrecorded is a lab with a name and a folder, whose record is not there or is not read.
+func Unrecorded(name string) (*Lab, error) {
 	dir, err := Dir(name)
 	return newLab(name, dir), err
 }

@@ -52,14 +52,14 @@ func TestDamagedRecord(t *testing.T) {
 		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(cut)))
 		_, err = state.Open("lab")
 		assert.ErrorContains(t, err, "`lab down --name lab` removes it", cut)
-		assert.NoError(t, l.Ours(), cut)
+		assert.NoError(t, l.CheckContents(), cut)
 	}
 }
 
-// A blank lab has a name and a path, and nothing on disk.
-func TestBlank(t *testing.T) {
+// A lab without a record has a name and a path, and nothing on disk.
+func TestUnrecorded(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
-	l, err := state.Blank("lab")
+	l, err := state.Unrecorded("lab")
 	require.NoError(t, err)
 	dir, err := state.Dir("lab")
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestBlank(t *testing.T) {
 	defer l.Unlock()
 	require.NoError(t, l.Remove())
 	assert.NoDirExists(t, dir)
-	_, err = state.Blank("../lab")
+	_, err = state.Unrecorded("../lab")
 	assert.ErrorContains(t, err, "lab name")
 }
 

@@ -28,7 +28,7 @@ func TestInvalidRecords(t *testing.T) {
 		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(record)))
 		_, err := state.Open("lab")
 		require.ErrorContains(t, err, want, record)
-		if l.Ours() == nil {
+		if l.CheckContents() == nil {
 			assert.ErrorContains(t, err, "`lab down --name lab` removes", record)
 		} else {
 			assert.ErrorContains(t, err, "delete the folder "+l.Path()+" yourself", record)
@@ -48,7 +48,7 @@ func TestFolderCannotBeMade(t *testing.T) {
 	assert.ErrorContains(t, err, "a part of the path is a file: set CCMLAB_HOME")
 	_, err = state.Open("lab")
 	assert.ErrorContains(t, err, "a part of the path is a file: set CCMLAB_HOME")
-	blank, err := state.Blank("lab")
+	blank, err := state.Unrecorded("lab")
 	require.NoError(t, err)
 	assert.ErrorContains(t, blank.Lock(), "a part of the path is a file: set CCMLAB_HOME")
 

@@ -69,7 +69,7 @@ func Of(ctx context.Context, l *lab.Lab) (*Status, error) {
 	if st.Problems = append(l.PausedProcesses(), st.Problems...); len(st.Problems) > 0 {
 		st.State = lab.StateIncomplete
 	}
-	if dir := l.State.Path(); process.Full(dir) {
+	if dir := l.State.Path(); process.IsDiskFull(dir) {
 		st.Problems = append(st.Problems, "the disk of "+dir+" is full: free some space, then `lab up` completes the lab")
 	}
 	return st, nil

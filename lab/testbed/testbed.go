@@ -139,10 +139,10 @@ func newBed(ctx context.Context, o Options) (*Bed, error) {
 	if err != nil {
 		return nil, err
 	}
-	lab := state.In(dir, o.Name)
+	lab := state.InDir(dir, o.Name)
 	lab.Profile = o.Profile
 	site := embedded.New(lab, bin)
-	site.Host.Tied, site.AuditPolicy = true, o.AuditPolicy
+	site.Host.KillWithStarter, site.AuditPolicy = true, o.AuditPolicy
 	b := &Bed{Name: o.Name, dir: dir, site: site, opts: o}
 	b.owner = cmp.Or(o.CloudOf, b)
 	b.close = sync.OnceValue(b.removeLeftovers)

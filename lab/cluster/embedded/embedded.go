@@ -109,7 +109,7 @@ const needSpace = 200 << 20
 // checkSpace is an error when a new lab would fill its disk; one that is there has
 // taken most of what it takes.
 func (c *Cluster) checkSpace() error {
-	free, err := process.Space(c.Lab.Path())
+	free, err := process.FreeSpace(c.Lab.Path())
 	if err != nil || c.Lab.Slot != 0 || free >= needSpace {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestCCMCommand(t *testing.T) {
-	st := state.In("/labs/x", "x")
+	st := state.InDir("/labs/x", "x")
 	st.Kind = &state.Kind{Subnet: "10.123.16.0/20", PodNetwork: Routes}
 	command := (&Cluster{lab: st, bin: cluster.Binaries{Dir: "/bin"}}).CCMCommand()
 	assert.Equal(t, "127.123.16.1", command.Address, "no other lab's, and this machine's")

@@ -15,13 +15,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// envStarter names a folder. The test's own program, started with it, starts a tied process there.
+// envStarter names a folder. The test's own program, started with it, starts a process with
+// KillWithStarter there.
 const envStarter = "PROCESS_TEST_STARTER"
 
 // A starter that is killed cannot stop its processes; the kernel kills them.
-func TestTiedProcessesEndWithTheirStarter(t *testing.T) {
+func TestKillWithStarter(t *testing.T) {
 	if dir := os.Getenv(envStarter); dir != "" {
-		start(t, process.Host{Lab: dir, Tied: true}, "tied", "exec sleep 1000")
+		start(t, process.Host{Lab: dir, KillWithStarter: true}, "tied", "exec sleep 1000")
 		_, _ = os.Stdout.WriteString("started\n")
 		select {} // Until it is killed.
 	}
