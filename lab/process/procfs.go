@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // BelongsToUser tells whether the process belongs to this user. Root also sees the processes of
@@ -38,6 +40,25 @@ func (f Found) seesSameLabFolder() bool {
 func (p *Process) Paused() bool {
 	fields, ok := readStat(fmt.Sprintf("/proc/%d", p.PID))
 	return ok && len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
+}
+
+// ticksPerSecond is the unit of startTicks (USER_HZ), the same on every Linux.
+const ticksPerSecond = 100
+
+// Started is when the process began, to a hundredth of a second. It is zero if the
+// uptime of the kernel cannot be read (/proc/uptime, proc(5)).
+func (p *Process) Started() time.Time {
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return time.Time{}
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	up, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	age := up - float64(p.startTicks)/ticksPerSecond
+	return time.Now().Add(-time.Duration(age * float64(time.Second)))
 }
 
 // readStat reads the file stat in dir, which is /proc/PID or a thread's folder below it. The
