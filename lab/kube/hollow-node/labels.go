@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// nodeLabels follows the node's own object with the kubelet's credential. A cloud
-// controller manager sets zone and region only after the node has registered.
+// nodeLabels watches the node's own object with the kubelet's credential. A cloud controller
+// manager sets zone and region only after the node has registered.
 type nodeLabels struct {
 	name     string
 	informer cache.SharedIndexInformer
@@ -26,19 +26,19 @@ func watchNodeLabels(ctx context.Context, config *restclient.Config, name string
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	// The node authorizer allows a node to watch itself if the watch says so.
-	itself := func(options *metav1.ListOptions) {
+	// The node authorizer allows a node to watch itself, with this selector.
+	selectNode := func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	}
-	informer := coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, itself)
-	if err := informer.SetTransform(onlyLabels); err != nil {
+	informer := coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, selectNode)
+	if err := informer.SetTransform(withLabelsOnly); err != nil {
 		return nil, err
 	}
 	go informer.Run(ctx.Done())
 	return &nodeLabels{name: name, informer: informer}, nil
 }
 
-// onChange calls do whenever the labels may have changed.
+// onChange has do called whenever the labels may have changed.
 func (n *nodeLabels) onChange(do func()) error {
 	_, err := n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { do() },
@@ -51,7 +51,8 @@ func (n *nodeLabels) onChange(do func()) error {
 	return err
 }
 
-func onlyLabels(object any) (any, error) {
+// withLabelsOnly is an informer's transform that saves memory.
+func withLabelsOnly(object any) (any, error) {
 	if node, ok := object.(*v1.Node); ok {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels,
@@ -60,12 +61,12 @@ func onlyLabels(object any) (any, error) {
 	return object, nil
 }
 
-// topology returns the labels, and none before the node has registered.
-func (n *nodeLabels) topology() map[string]string {
+// currentLabels returns the node's labels; none before the node has registered.
+func (n *nodeLabels) currentLabels() map[string]string {
 	if object, found, err := n.informer.GetStore().GetByKey(n.name); err == nil && found {
 		return object.(*v1.Node).Labels
 	}
 	return nil
 }
 
-func (n *nodeLabels) zone() string { return n.topology()[v1.LabelTopologyZone] }
+func (n *nodeLabels) currentZone() string { return n.currentLabels()[v1.LabelTopologyZone] }

@@ -1,5 +1,5 @@
-// Command hollow-node is a Kubernetes node that is one ordinary process: genuine
-// kubelet code over a simulated container runtime, and a stand-in for kube-proxy.
+// Command hollow-node is a Kubernetes node in one ordinary process: genuine kubelet code over a
+// simulated container runtime, and a stand-in for kube-proxy. Begin with runNode.
 package main
 
 import (
@@ -22,9 +22,9 @@ const (
 // usageError is a mistake in the command line.
 type usageError struct{ error }
 
-func main() { os.Exit(execute(os.Args[1:])) }
+func main() { os.Exit(runCommand(os.Args[1:])) }
 
-func execute(arguments []string) int {
+func runCommand(arguments []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	command := newCommand()
@@ -47,8 +47,8 @@ func newCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:           "hollow-node --name NAME --kubeconfig FILE --address IP ...",
 		Short:         "A Kubernetes node in one ordinary process",
-		Long:          long,
-		Example:       example,
+		Long:          longHelp,
+		Example:       exampleHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, arguments []string) error {
@@ -59,10 +59,10 @@ func newCommand() *cobra.Command {
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
-			if err := o.complete(); err != nil {
+			if err := o.parseAndValidate(); err != nil {
 				return usageError{err}
 			}
-			return run(command.Context(), o)
+			return runNode(command.Context(), o)
 		},
 	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -70,7 +70,7 @@ func newCommand() *cobra.Command {
 	return command
 }
 
-const long = `hollow-node joins a cluster as one Kubernetes node without Docker and without root.
+const longHelp = `hollow-node joins a cluster as one Kubernetes node without Docker and without root.
 
 Its kubelet is Kubernetes' own code. Under it is a simulated runtime: a pod gets
 an address 10.x.y.z from the node's podCIDR, and each port that its containers
@@ -102,7 +102,7 @@ InternalIP: a node of a cluster without an external cloud provider.
 SIGTERM is a power cut: everything closes at once, and a later start with the same
 --root-dir is a reboot.`
 
-const example = `  hollow-node --name node-1 --address 127.77.16.1 --port 10250 \
+const exampleHelp = `  hollow-node --name node-1 --address 127.77.16.1 --port 10250 \
     --kubeconfig kubelet.kubeconfig --proxy-kubeconfig kube-proxy.kubeconfig \
     --tls-cert-file kubelet.crt --tls-private-key-file kubelet.key \
     --client-ca-file ca.crt --root-dir node-1`

@@ -24,14 +24,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/serviceproxy"
 )
 
-// restoreTimeout bounds how long an API server that does not answer holds up the
-// kubelet, which can wait for it by itself.
+// restoreTimeout bounds restoreNetwork, for an API server that does not answer. The kubelet can
+// wait for the API server itself.
 const restoreTimeout = time.Second
 
-// run returns when ctx is done, with everything closed that it listened on but
-// the kubelet's own port, which closes with the process.
-func run(ctx context.Context, o nodeOptions) error {
-	if err := portIsFree(o); err != nil {
+// runNode runs the node until ctx is done. All listeners are closed then, except the kubelet's
+// port, which closes with the process.
+func runNode(ctx context.Context, o nodeOptions) error {
+	if err := checkPortIsFree(o); err != nil {
 		return err
 	}
 	kubeletClient, err := clientConfig(o.kubeconfig, "kubelet")
@@ -52,14 +52,14 @@ func run(ctx context.Context, o nodeOptions) error {
 	}
 	defer proxy.Close()
 
-	probes := hollowkubelet.NewProbes()
+	probes := hollowkubelet.NewProbeManager()
 	containers := runtime.New(runtime.Options{
 		NodeName:       o.name,
 		NodeAddress:    o.address,
-		Zone:           labels.zone,
+		Zone:           labels.currentZone,
 		Pod:            probes.Pod,
 		StateDirectory: o.rootDirectory,
-		Log:            logger("runtime"),
+		Log:            newLogger("runtime"),
 	})
 	defer func() { _ = containers.Close(context.Background()) }()
 	if err := restoreNetwork(ctx, containers, kubeletClient, o.name); err != nil {
@@ -77,10 +77,9 @@ func run(ctx context.Context, o nodeOptions) error {
 	return nil
 }
 
-// restoreNetwork tells the runtime the podCIDR of a node that is already
-// registered: the network configuration of a real machine survives its reboot.
-// Without it the kubelet, which tells the podCIDR only after its first status
-// update, fails every pod once and backs off for seconds.
+// restoreNetwork passes the podCIDR of a node that is registered already to the runtime: the
+// network configuration of a real machine survives a reboot. The kubelet passes the podCIDR on only after
+// its first status update; until then it would fail every pod once, and back off for seconds.
 func restoreNetwork(ctx context.Context, containers *runtime.Runtime, config *restclient.Config, name string) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -97,6 +96,7 @@ func restoreNetwork(ctx context.Context, containers *runtime.Runtime, config *re
 	})
 }
 
+// startProxy starts the stand-in for kube-proxy.
 func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, labels *nodeLabels) (*serviceproxy.Proxy, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -105,8 +105,8 @@ func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, l
 	proxy := serviceproxy.New(serviceproxy.Options{
 		NodeName: o.name,
 		Address:  o.address,
-		Topology: labels.topology,
-		Log:      logger("service proxy"),
+		Topology: labels.currentLabels,
+		Log:      newLogger("service proxy"),
 	})
 	go proxy.Run(ctx, client)
 	return proxy, labels.onChange(proxy.TopologyChanged)
@@ -130,8 +130,8 @@ func kubeletOptions(o nodeOptions) hollowkubelet.Options {
 	}
 }
 
-// clientConfig names the component, so that the API server's audit and the
-// managedFields of objects read as they do for a real node.
+// clientConfig returns a client's configuration with the component's name as user agent, so that
+// the API server's audit log and objects' managedFields look like those of a real node.
 func clientConfig(kubeconfig, component string) (*restclient.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -142,8 +142,8 @@ func clientConfig(kubeconfig, component string) (*restclient.Config, error) {
 	return config, nil
 }
 
-// portIsFree tells early and in one line what the kubelet would tell late.
-func portIsFree(o nodeOptions) error {
+// checkPortIsFree reports early, and in one line, that the kubelet's port is taken.
+func checkPortIsFree(o nodeOptions) error {
 	listener, err := net.Listen("tcp4", netip.AddrPortFrom(o.address, uint16(o.port)).String())
 	if err != nil {
 		return fmt.Errorf("the kubelet's port is not free: %w", err)
@@ -151,8 +151,8 @@ func portIsFree(o nodeOptions) error {
 	return listener.Close()
 }
 
-// openFilesLimit is the most that the process may have open anyway. An ordinary
-// user cannot raise it, and upstream's default of a million would be refused.
+// openFilesLimit returns the process's hard limit of open files. An ordinary user cannot raise it,
+// so that the kubelet's default of a million would be refused.
 func openFilesLimit() int64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -161,6 +161,6 @@ func openFilesLimit() int64 {
 	return int64(min(limit.Max, 1<<20))
 }
 
-func logger(name string) *slog.Logger {
+func newLogger(name string) *slog.Logger {
 	return slog.New(logr.ToSlogHandler(klog.Background().WithName(name)))
 }

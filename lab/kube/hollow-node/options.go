@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/hollowkubelet"
 )
 
+// nodeOptions are the flags, and what parseAndValidate makes of them.
 type nodeOptions struct {
 	name                  string
 	kubeconfig            string
@@ -38,7 +39,7 @@ type nodeOptions struct {
 	cpus                  int
 	memoryText            string
 
-	// complete fills these in.
+	// parseAndValidate sets these.
 	address netip.Addr
 	memory  resource.Quantity
 }
@@ -67,38 +68,38 @@ func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.AddFlag(pflag.PFlagFromGoFlag(verbosity))
 }
 
-// complete parses what is text and reports every mistake at once.
-func (o *nodeOptions) complete() error {
+// parseAndValidate parses the flags that are text, and reports all mistakes in one error.
+func (o *nodeOptions) parseAndValidate() error {
 	var mistakes []error
 	check := func(flagName string, err error) {
 		if err != nil {
 			mistakes = append(mistakes, fmt.Errorf("--%s: %w", flagName, err))
 		}
 	}
-	check("name", nodeName(o.name))
-	check("kubeconfig", kubeconfigFile(o.kubeconfig))
-	check("proxy-kubeconfig", kubeconfigFile(o.proxyKubeconfig))
+	check("name", checkNodeName(o.name))
+	check("kubeconfig", checkKubeconfig(o.kubeconfig))
+	check("proxy-kubeconfig", checkKubeconfig(o.proxyKubeconfig))
 	var err error
-	o.address, err = machineAddress(o.addressText)
+	o.address, err = parseMachineAddress(o.addressText)
 	check("address", err)
-	check("port", between(o.port, 1, 65535))
-	check("tls-cert-file", readable(o.tlsCertFile))
-	check("tls-private-key-file", readable(o.tlsPrivateKeyFile))
-	if readable(o.tlsCertFile) == nil && readable(o.tlsPrivateKeyFile) == nil {
+	check("port", checkRange(o.port, 1, 65535))
+	check("tls-cert-file", checkReadable(o.tlsCertFile))
+	check("tls-private-key-file", checkReadable(o.tlsPrivateKeyFile))
+	if checkReadable(o.tlsCertFile) == nil && checkReadable(o.tlsPrivateKeyFile) == nil {
 		_, err = tls.LoadX509KeyPair(o.tlsCertFile, o.tlsPrivateKeyFile)
 		check("tls-cert-file", err)
 	}
-	check("client-ca-file", caFile(o.clientCAFile))
+	check("client-ca-file", checkCAFile(o.clientCAFile))
 	if o.cloudProvider != "" && o.cloudProvider != hollowkubelet.CloudProviderExternal {
 		check("cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", o.cloudProvider))
 	}
-	o.rootDirectory, err = directory(o.rootDirectory)
+	o.rootDirectory, err = makeDirectory(o.rootDirectory)
 	check("root-dir", err)
 	if o.statusUpdateFrequency <= 0 {
 		check("node-status-update-frequency", fmt.Errorf("%s is not more than 0", o.statusUpdateFrequency))
 	}
-	check("node-lease-duration-seconds", between(int(o.leaseDurationSeconds), 1, 3600))
-	check("cpus", between(o.cpus, 1, 1024))
+	check("node-lease-duration-seconds", checkRange(int(o.leaseDurationSeconds), 1, 3600))
+	check("cpus", checkRange(o.cpus, 1, 1024))
 	o.memory, err = resource.ParseQuantity(o.memoryText)
 	if err == nil && o.memory.Sign() <= 0 {
 		err = fmt.Errorf("%q is not more than 0", o.memoryText)
@@ -109,7 +110,7 @@ func (o *nodeOptions) complete() error {
 
 var errMissing = errors.New("is required")
 
-func nodeName(name string) error {
+func checkNodeName(name string) error {
 	if name == "" {
 		return errMissing
 	}
@@ -119,7 +120,7 @@ func nodeName(name string) error {
 	return nil
 }
 
-func readable(path string) error {
+func checkReadable(path string) error {
 	if path == "" {
 		return errMissing
 	}
@@ -130,25 +131,24 @@ func readable(path string) error {
 	return file.Close()
 }
 
-func kubeconfigFile(path string) error {
-	if err := readable(path); err != nil {
+func checkKubeconfig(path string) error {
+	if err := checkReadable(path); err != nil {
 		return err
 	}
 	_, err := clientcmd.BuildConfigFromFlags("", path)
 	return err
 }
 
-func caFile(path string) error {
-	if err := readable(path); err != nil {
+func checkCAFile(path string) error {
+	if err := checkReadable(path); err != nil {
 		return err
 	}
 	_, err := cert.NewPool(path)
 	return err
 }
 
-// machineAddress insists on an address that this machine has: an ordinary user
-// cannot add one later.
-func machineAddress(text string) (netip.Addr, error) {
+// parseMachineAddress requires an address that this machine has: an ordinary user cannot add one.
+func parseMachineAddress(text string) (netip.Addr, error) {
 	if text == "" {
 		return netip.Addr{}, errMissing
 	}
@@ -166,7 +166,7 @@ func machineAddress(text string) (netip.Addr, error) {
 	return address, listener.Close()
 }
 
-func directory(path string) (string, error) {
+func makeDirectory(path string) (string, error) {
 	if path == "" {
 		return "", errMissing
 	}
@@ -177,7 +177,7 @@ func directory(path string) (string, error) {
 	return absolute, os.MkdirAll(absolute, 0o750)
 }
 
-func between(value, low, high int) error {
+func checkRange(value, low, high int) error {
 	if value < low || value > high {
 		return fmt.Errorf("%d is not between %d and %d", value, low, high)
 	}

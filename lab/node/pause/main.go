@@ -1,6 +1,6 @@
-// pause is what holds a pod's namespaces: it does nothing until it is told to
-// end. Where containers share its process namespace it is their init, and reaps
-// what they leave.
+// pause is the program of a pod's sandbox container, which holds the pod's namespaces: it waits
+// until SIGINT or SIGTERM. Where containers share its process namespace it is their init, and reaps
+// orphaned processes.
 package main
 
 import (

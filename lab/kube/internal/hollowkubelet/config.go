@@ -1,9 +1,5 @@
 package hollowkubelet
 
-// This file answers how the kubelet is configured. It starts from upstream's
-// defaults rather than from kubemark.GetHollowKubeletConfig, which leaves a
-// directory in /tmp behind at each start and sets a providerID.
-
 import (
 	"path/filepath"
 	"time"
@@ -20,26 +16,29 @@ func kubeletFlags(o Options) *options.KubeletFlags {
 	flags.RootDirectory = o.RootDirectory
 	flags.CertDirectory = filepath.Join(o.RootDirectory, "pki")
 	flags.HostnameOverride = o.Name
-	cloudProvider(flags, o)
+	setCloudProvider(flags, o)
 	flags.MinimumGCAge = metav1.Duration{Duration: time.Minute}
 	flags.MaxContainerCount = 100
 	flags.MaxPerPodContainerCount = 2
 	return flags
 }
 
+// kubeletConfiguration returns upstream's defaults with the node's changes. It does not begin with
+// kubemark.GetHollowKubeletConfig, which leaves a directory in /tmp behind at each start, and sets
+// a providerID.
 func kubeletConfiguration(o Options) (*kubeletconfig.KubeletConfiguration, error) {
 	config, err := options.NewKubeletConfiguration()
 	if err != nil {
 		return nil, err
 	}
-	identity(config, o)
-	access(config, o)
-	heartbeats(config, o)
-	noMachine(config)
+	setIdentity(config, o)
+	setAuthentication(config, o)
+	setFrequencies(config, o)
+	disableMachineFeatures(config)
 	return config, nil
 }
 
-func identity(config *kubeletconfig.KubeletConfiguration, o Options) {
+func setIdentity(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.ProviderID = ""
 	config.Address = o.Address.String()
 	config.Port = int32(o.Port)
@@ -50,17 +49,18 @@ func identity(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.PodLogsDir = filepath.Join(o.RootDirectory, "pod-logs")
 	config.StaticPodPath = ""
 	config.RegisterNode = true
-	// There is no cluster DNS. A value keeps the kubelet from warning about its
-	// absence on every pod (MissingClusterDNS); no container ever reads it.
+	// There is no cluster DNS. Without a value the kubelet would warn of that on every pod
+	// (MissingClusterDNS). No container reads it.
 	config.ClusterDNS = []string{o.Address.String()}
 	config.ClusterDomain = "cluster.local"
-	// Pulls are simulated: neither their rate nor their order matters.
+	// Pulls are simulated: they need no limit and no order.
 	config.SerializeImagePulls = false
 	config.RegistryPullQPS = 0
 }
 
-// access refuses anonymous clients and asks the API server about all others.
-func access(config *kubeletconfig.KubeletConfiguration, o Options) {
+// setAuthentication has the kubelet refuse anonymous clients, and authenticate and authorize all
+// others through the API server.
+func setAuthentication(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.TLSCertFile = o.TLSCertFile
 	config.TLSPrivateKeyFile = o.TLSPrivateKeyFile
 	config.Authentication.X509.ClientCAFile = o.ClientCAFile
@@ -72,23 +72,24 @@ func access(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.Authorization.Webhook.CacheUnauthorizedTTL.Duration = 30 * time.Second
 	config.EnableServer = true
 	config.EnableDebuggingHandlers = true
-	// These would show the files of the real machine.
+	// These would show files of the real machine.
 	config.EnableSystemLogHandler = false
 	config.EnableSystemLogQuery = false
 }
 
-func heartbeats(config *kubeletconfig.KubeletConfiguration, o Options) {
+// setFrequencies sets how often the kubelet reports and syncs.
+func setFrequencies(config *kubeletconfig.KubeletConfiguration, o Options) {
 	config.NodeStatusUpdateFrequency.Duration = o.StatusUpdateFrequency
 	config.NodeLeaseDurationSeconds = o.LeaseDurationSeconds
 	config.SyncFrequency.Duration = 10 * time.Second
-	// A watch for each ConfigMap and Secret begins when a pod is bound, and so often
-	// before the API server's node authorizer has heard of it; a watch that is
-	// refused is tried again after a second or two, a get after half of one.
+	// By default the kubelet watches each ConfigMap and Secret as soon as a pod is bound, which is
+	// often before the API server's node authorizer has seen the pod. A refused watch is retried
+	// after one or two seconds, a refused get after half a second.
 	config.ConfigMapAndSecretChangeDetectionStrategy = kubeletconfig.GetChangeDetectionStrategy
 }
 
-// noMachine turns off what needs cgroups, netfilter, a disk or root.
-func noMachine(config *kubeletconfig.KubeletConfiguration) {
+// disableMachineFeatures switches off what needs cgroups, netfilter, a disk or root.
+func disableMachineFeatures(config *kubeletconfig.KubeletConfiguration) {
 	config.FailCgroupV1 = false
 	config.FailSwapOn = false
 	config.CgroupsPerQOS = false
@@ -100,7 +101,7 @@ func noMachine(config *kubeletconfig.KubeletConfiguration) {
 	config.MakeIPTablesUtilChains = false
 	config.EvictionHard = map[string]string{}
 	config.EvictionSoft = map[string]string{}
-	// 100 switches the collection of images off.
+	// 100 switches the garbage collection of images off.
 	config.ImageGCHighThresholdPercent = 100
 	config.ImageMaximumGCAge.Duration = 0
 }

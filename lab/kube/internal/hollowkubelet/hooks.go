@@ -13,18 +13,19 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-// realiseHooks is a kubelet.Option. The client of the lifecycle hooks is made
-// inside NewMainKubelet and can be reached only through private fields: of the
-// kubelet, its runtime manager and that one's handler runner.
-func realiseHooks(k *kubeletpkg.Kubelet) {
-	client, err := hookClient(k)
+// dialHooksOnLoopback is a kubelet.Option that has lifecycle hooks dial the loopback addresses of
+// pods. NewMainKubelet makes the hooks' HTTP client, which only private fields lead to: those of
+// the kubelet, its runtime manager, and the manager's handler runner.
+func dialHooksOnLoopback(k *kubeletpkg.Kubelet) {
+	client, err := hookTransport(k)
 	if err != nil {
-		panic(err) // every hollow node of every test would have failed: the pinned kubelet changed
+		panic(err) // The pinned kubelet has changed: every test with a hollow node fails.
 	}
-	client.DialContext = dialRealised
+	client.DialContext = dialLoopback
 }
 
-func hookClient(k *kubeletpkg.Kubelet) (*http.Transport, error) {
+// hookTransport returns the transport of the lifecycle hooks' HTTP client.
+func hookTransport(k *kubeletpkg.Kubelet) (*http.Transport, error) {
 	var manager kubecontainer.Runtime
 	if err := readField(k, "containerRuntime", &manager); err != nil {
 		return nil, err
@@ -48,10 +49,11 @@ func hookClient(k *kubeletpkg.Kubelet) (*http.Transport, error) {
 	return transport, nil
 }
 
-func dialRealised(ctx context.Context, network, address string) (net.Conn, error) {
+// dialLoopback dials the loopback address of a pod.
+func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil {
-		if realised, err := podnet.ToLoopbackString(host); err == nil {
-			address = net.JoinHostPort(realised, port)
+		if loopback, err := podnet.ToLoopbackString(host); err == nil {
+			address = net.JoinHostPort(loopback, port)
 		}
 	}
 	var dialer net.Dialer

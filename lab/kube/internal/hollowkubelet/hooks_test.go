@@ -14,9 +14,9 @@ import (
 	kubetypes "k8s.io/kubernetes/pkg/kubelet/types"
 )
 
-// The private field that hookClient reads last; the ones before it are read by
-// each hollow node that starts.
-func TestTheHooksClientIsFoundInThePinnedRunner(t *testing.T) {
+// httpDoer is the last private field that hookTransport reads. Each hollow node that starts reads
+// those before it.
+func TestPinnedHandlerRunnerHasHTTPDoer(t *testing.T) {
 	client := &http.Client{}
 	var doer kubetypes.HTTPDoer
 	if err := readField(lifecycle.NewHandlerRunner(client, nil, nil, nil), "httpDoer", &doer); err != nil {
@@ -27,7 +27,7 @@ func TestTheHooksClientIsFoundInThePinnedRunner(t *testing.T) {
 	}
 }
 
-func TestHooksDialTheRealisedAddress(t *testing.T) {
+func TestHooksDialLoopbackAddress(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestHooksDialTheRealisedAddress(t *testing.T) {
 	defer server.Close()
 
 	port := listener.Addr().(*net.TCPAddr).Port
-	client := &http.Client{Transport: &http.Transport{DialContext: dialRealised, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialLoopback, DisableKeepAlives: true}}
 	runner := lifecycle.NewHandlerRunner(client, nil, nil, nil)
 	handler := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Host: "10.0.0.1", Port: intstr.FromInt(port), Path: "/bye", Scheme: v1.URISchemeHTTP}}
 	if message, err := runner.Run(context.Background(), kubecontainer.ContainerID{}, &v1.Pod{}, &v1.Container{}, handler); err != nil {

@@ -1,10 +1,9 @@
-// Package hollowkubelet answers how genuine kubelet code runs as an ordinary
-// process: which parts of its environment are replaced, and by what.
+// Package hollowkubelet runs genuine kubelet code as an ordinary process, and replaces what that
+// code needs of a machine. Begin with New. It does not know which container runtime it gets.
 //
-// The kubelet is k8s.io/kubernetes' own, put together the way
-// k8s.io/kubernetes/pkg/kubemark does it: node status, leases, pod workers,
-// probes, volumes, its API and its authorization are upstream's. Replaced are the
-// container runtime (the caller's), the machine that cadvisor would measure,
+// The kubelet is that of k8s.io/kubernetes, assembled as k8s.io/kubernetes/pkg/kubemark does it:
+// node status, leases, pod workers, probes, volumes, API and authorization are upstream's.
+// Replaced are the container runtime (by the caller's), the machine that cadvisor measures,
 // cgroups, mounts, and every path outside the root directory.
 package hollowkubelet
 
@@ -33,58 +32,56 @@ type Options struct {
 	Name    string
 	Address netip.Addr
 	Port    int
-	// TLSCertFile and TLSPrivateKeyFile serve the kubelet's API; ClientCAFile
-	// signs the certificates of those who may ask.
+	// TLSCertFile and TLSPrivateKeyFile are those of the kubelet's API. ClientCAFile has the CA of
+	// its clients' certificates.
 	TLSCertFile       string
 	TLSPrivateKeyFile string
 	ClientCAFile      string
-	// CloudProvider is as kubelet's --cloud-provider: CloudProviderExternal, or
-	// "" for a node that no cloud controller manager is going to finish.
+	// CloudProvider is the kubelet's --cloud-provider: CloudProviderExternal, or "" for a node that
+	// no cloud controller manager initializes.
 	CloudProvider string
 	// RootDirectory is an absolute path. Nothing is written outside it.
 	RootDirectory string
-	// StatusUpdateFrequency and LeaseDurationSeconds decide how soon the control
-	// plane sees that the node has gone.
+	// StatusUpdateFrequency and LeaseDurationSeconds decide how soon the control plane notices that
+	// the node is down.
 	StatusUpdateFrequency time.Duration
 	LeaseDurationSeconds  int32
 	CPUs                  int
 	Memory                resource.Quantity
-	// MaxOpenFiles is the process's own limit: the kubelet sets it again.
+	// MaxOpenFiles is the process's limit of open files, which the kubelet sets again.
 	MaxOpenFiles int64
 }
 
-// Kubelet is a kubelet that Run starts.
+// Kubelet is a kubelet that Start starts.
 type Kubelet struct {
 	server options.KubeletServer
 	deps   *kubelet.Dependencies
 }
 
-// New prepares a kubelet that talks to the API server with the given
-// configuration, and to the given runtime.
-func New(ctx context.Context, o Options, client *restclient.Config, runtime internalapi.RuntimeService, images internalapi.ImageManagerService, probes *Probes) (*Kubelet, error) {
+// New returns a kubelet of an API server, a container runtime and a probe manager.
+func New(ctx context.Context, o Options, client *restclient.Config, runtime internalapi.RuntimeService, images internalapi.ImageManagerService, probes *ProbeManager) (*Kubelet, error) {
 	flags := kubeletFlags(o)
 	config, err := kubeletConfiguration(o)
 	if err != nil {
 		return nil, err
 	}
-	api, heartbeat, events, err := clients(client, config)
+	api, heartbeat, events, err := newClients(client, config)
 	if err != nil {
 		return nil, err
 	}
-	machine := &machine{name: o.Name, cpus: o.CPUs, memory: o.Memory}
+	machine := &fakeCadvisor{name: o.Name, cpus: o.CPUs, memory: o.Memory}
 	deps := kubemark.NewHollowKubelet(flags, config, api, heartbeat, machine, images, runtime,
 		&containerManager{ContainerManager: cm.NewStubContainerManager()}).KubeletDeps
 	deps.EventClient = events.CoreV1()
-	// kubemark's FakeRecorder is there to keep the kubelet from /dev/kmsg, which
-	// this module does in another way (see the package kmsgparser). Without a
-	// recorder the kubelet makes its genuine one.
+	// kubemark sets a FakeRecorder so that the kubelet does not open /dev/kmsg. This module does
+	// that in another way (package kmsgparser). Without a recorder the kubelet makes its own.
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
-	deps.HostUtil = hostFiles{hostutil.NewFakeHostUtil(nil)}
-	deps.Subpather = subPaths{confined: confinedOS{root: o.RootDirectory}}
-	deps.VolumePlugins = ownedByWhoeverRuns(deps.VolumePlugins)
+	deps.HostUtil = fakeHostUtil{hostutil.NewFakeHostUtil(nil)}
+	deps.Subpather = fakeSubpath{confined: confinedOS{root: o.RootDirectory}}
+	deps.VolumePlugins = withoutOwnership(deps.VolumePlugins)
 	deps.ProbeManager = probes
-	deps.Options = append(deps.Options, probes.attach, realiseHooks, ownAddress(o.Address).attach)
+	deps.Options = append(deps.Options, probes.attachToKubelet, dialHooksOnLoopback, machineAddress(o.Address).attachToKubelet)
 	if deps.TLSOptions, err = kubeletapp.InitializeTLS(ctx, flags, config); err != nil {
 		return nil, fmt.Errorf("serving certificate: %w", err)
 	}
@@ -105,9 +102,9 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	return kubeletapp.RunKubelet(ctx, &k.server, k.deps)
 }
 
-// clients are the three that the kubelet has (cmd/kubelet/app/server.go, run):
-// events have limits of their own, and heartbeats have none but a timeout.
-func clients(base *restclient.Config, config *kubeletconfig.KubeletConfiguration) (api, heartbeat, events *kubernetes.Clientset, err error) {
+// newClients returns the three clients of a kubelet (cmd/kubelet/app/server.go, run). That for
+// events has its own rate limit; that for heartbeats has a timeout and no rate limit.
+func newClients(base *restclient.Config, config *kubeletconfig.KubeletConfiguration) (api, heartbeat, events *kubernetes.Clientset, err error) {
 	base = restclient.CopyConfig(base)
 	base.ContentType = config.ContentType
 	base.QPS = float32(config.KubeAPIQPS)
@@ -115,15 +112,15 @@ func clients(base *restclient.Config, config *kubeletconfig.KubeletConfiguration
 	if api, err = kubernetes.NewForConfig(base); err != nil {
 		return nil, nil, nil, err
 	}
-	forEvents := restclient.CopyConfig(base)
-	forEvents.QPS = float32(config.EventRecordQPS)
-	forEvents.Burst = int(config.EventBurst)
-	if events, err = kubernetes.NewForConfig(forEvents); err != nil {
+	eventConfig := restclient.CopyConfig(base)
+	eventConfig.QPS = float32(config.EventRecordQPS)
+	eventConfig.Burst = int(config.EventBurst)
+	if events, err = kubernetes.NewForConfig(eventConfig); err != nil {
 		return nil, nil, nil, err
 	}
-	forHeartbeat := restclient.CopyConfig(base)
-	forHeartbeat.Timeout = min(config.NodeStatusUpdateFrequency.Duration, time.Duration(config.NodeLeaseDurationSeconds)*time.Second)
-	forHeartbeat.QPS = -1
-	heartbeat, err = kubernetes.NewForConfig(forHeartbeat)
+	heartbeatConfig := restclient.CopyConfig(base)
+	heartbeatConfig.Timeout = min(config.NodeStatusUpdateFrequency.Duration, time.Duration(config.NodeLeaseDurationSeconds)*time.Second)
+	heartbeatConfig.QPS = -1
+	heartbeat, err = kubernetes.NewForConfig(heartbeatConfig)
 	return api, heartbeat, events, err
 }

@@ -21,15 +21,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
 )
 
-// Probes is the kubelet's probe manager: upstream's, which dials the realised
-// address (127.x.y.z) of a pod instead of the one in its status (10.x.y.z).
-// HTTP, HTTPS, TCP and gRPC probes are really dialled; exec probes run what the
-// simulated runtime has in place of processes.
+// ProbeManager is upstream's probe manager, except that it dials the loopback address of a pod
+// (127.x.y.z) instead of the address in the pod's status (10.x.y.z). HTTP, HTTPS, TCP and gRPC
+// probes are genuine; exec probes run commands of the simulated runtime.
 //
-// The kubelet calls AddPod for a pod before it creates the pod's containers
-// (Kubelet.SyncPod), and RemovePod when they have ended. So Probes is also what
-// knows the pods that the runtime cannot learn of through CRI.
-type Probes struct {
+// The kubelet calls AddPod for a pod before it creates the pod's containers (Kubelet.SyncPod), and
+// RemovePod when they have ended. So ProbeManager also has the pods' specs, which the runtime does
+// not get through CRI.
+type ProbeManager struct {
 	prober.Manager
 	readiness results.Manager
 
@@ -37,22 +36,21 @@ type Probes struct {
 	pods map[types.UID]*v1.Pod
 }
 
-// NewProbes returns a probe manager that works once a kubelet has been made with
-// it.
-func NewProbes() *Probes {
-	return &Probes{pods: map[types.UID]*v1.Pod{}}
+// NewProbeManager returns a probe manager that works once New has made a kubelet with it.
+func NewProbeManager() *ProbeManager {
+	return &ProbeManager{pods: map[types.UID]*v1.Pod{}}
 }
 
-// Pod returns a pod that has, or is about to have, containers here, or nil. It is
-// the kubelet's own and must not be changed.
-func (p *Probes) Pod(uid string) *v1.Pod {
+// Pod returns a pod that has containers or is about to have some, or nil. It is the kubelet's
+// object, and must not be changed.
+func (p *ProbeManager) Pod(uid string) *v1.Pod {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.pods[types.UID(uid)]
 }
 
 // AddPod starts the pod's probes.
-func (p *Probes) AddPod(ctx context.Context, pod *v1.Pod) {
+func (p *ProbeManager) AddPod(ctx context.Context, pod *v1.Pod) {
 	p.mu.Lock()
 	p.pods[pod.UID] = pod
 	p.mu.Unlock()
@@ -60,15 +58,15 @@ func (p *Probes) AddPod(ctx context.Context, pod *v1.Pod) {
 }
 
 // RemovePod stops the pod's probes.
-func (p *Probes) RemovePod(pod *v1.Pod) {
+func (p *ProbeManager) RemovePod(pod *v1.Pod) {
 	p.mu.Lock()
 	delete(p.pods, pod.UID)
 	p.mu.Unlock()
 	p.Manager.RemovePod(pod)
 }
 
-// CleanupPods forgets all pods but those that should run.
-func (p *Probes) CleanupPods(desired map[types.UID]sets.Empty) {
+// CleanupPods stops the probes of all pods but those that should run.
+func (p *ProbeManager) CleanupPods(desired map[types.UID]sets.Empty) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.pods, func(uid types.UID, _ *v1.Pod) bool {
 		_, keep := desired[uid]
@@ -78,22 +76,21 @@ func (p *Probes) CleanupPods(desired map[types.UID]sets.Empty) {
 	p.Manager.CleanupPods(desired)
 }
 
-// attach is a kubelet.Option: NewMainKubelet calls it when the parts exist that a
-// prober works with. They are the kubelet's private fields, and nothing exported
-// leads to them, hence the reflection; a test guards names and types against the
-// pinned version.
-func (p *Probes) attach(k *kubeletpkg.Kubelet) {
-	statuses, err := p.build(k)
+// attachToKubelet is a kubelet.Option. NewMainKubelet calls it once the parts of a prober exist.
+// They are private fields of the kubelet, hence the reflection; a test checks their names and types
+// in the pinned version.
+func (p *ProbeManager) attachToKubelet(k *kubeletpkg.Kubelet) {
+	statuses, err := p.newProber(k)
 	if err != nil {
-		panic(err) // a test would have failed: the pinned kubelet changed
+		panic(err) // The pinned kubelet has changed: a test fails, too.
 	}
 	statuses.AddPodUpdateNotifier(p)
 }
 
-// OnPodUpdated has a new container probed at once. The kubelet asks for that, too
-// (UpdatePodStatus), but just before it stores the status with the container's
-// ID: the prober finds none, and the container is not ready for a period more.
-func (p *Probes) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
+// OnPodUpdated has a new container probed at once. The kubelet tries that too (UpdatePodStatus),
+// but just before it stores the status with the container's ID. The prober then finds no ID, and
+// the container stays unready for one more period.
+func (p *ProbeManager) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
 	for _, c := range podStatus.ContainerStatuses {
 		if _, probed := p.readiness.Get(kubecontainer.ParseContainerID(c.ContainerID)); c.State.Running != nil && !probed {
 			p.UpdatePodStatus(context.Background(), pod, podStatus.DeepCopy())
@@ -102,13 +99,11 @@ func (p *Probes) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
 	}
 }
 
-// OnPodRemoved is called for a pod that has ended, of which there is nothing to
-// probe.
-func (p *Probes) OnPodRemoved(*v1.Pod) {}
+// OnPodRemoved does nothing: a pod that has ended needs no probe.
+func (p *ProbeManager) OnPodRemoved(*v1.Pod) {}
 
-// build makes the prober of the kubelet's parts, and returns the one that tells
-// of pods' statuses.
-func (p *Probes) build(k *kubeletpkg.Kubelet) (status.Manager, error) {
+// newProber makes the prober from the kubelet's parts, and returns the kubelet's status manager.
+func (p *ProbeManager) newProber(k *kubeletpkg.Kubelet) (status.Manager, error) {
 	var (
 		statuses          status.Manager
 		liveness, startup results.Manager
@@ -130,12 +125,12 @@ func (p *Probes) build(k *kubeletpkg.Kubelet) (status.Manager, error) {
 			return nil, err
 		}
 	}
-	p.Manager = prober.NewManager(realisedStatus{statuses}, liveness, p.readiness, startup, runner, recorder)
+	p.Manager = prober.NewManager(loopbackStatus{statuses}, liveness, p.readiness, startup, runner, recorder)
 	return statuses, nil
 }
 
-// readField copies a private field of a struct, given a pointer to it, into the
-// variable that into points to, if they are of one type.
+// readField copies a private field of the struct that of points to into the variable that into
+// points to. Both must have the same type.
 func readField(of any, name string, into any) error {
 	target := reflect.ValueOf(into).Elem()
 	var field reflect.Value
@@ -149,11 +144,11 @@ func readField(of any, name string, into any) error {
 	return nil
 }
 
-// realisedStatus is a status manager for the prober, which takes the address to
-// dial from the pod's status (pkg/kubelet/prober/worker.go, doProbe).
-type realisedStatus struct{ status.Manager }
+// loopbackStatus is a status manager with the loopback addresses of pods. The prober dials the
+// address in a pod's status (pkg/kubelet/prober/worker.go, doProbe).
+type loopbackStatus struct{ status.Manager }
 
-func (s realisedStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
+func (s loopbackStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
 	podStatus, ok := s.Manager.GetPodStatus(uid)
 	if address, err := podnet.ToLoopbackString(podStatus.PodIP); err == nil {
 		podStatus.PodIP = address

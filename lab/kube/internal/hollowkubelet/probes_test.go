@@ -14,11 +14,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 )
 
-// The fields that build reads are private to upstream's kubelet. This fails
-// when a new version of it renames one or changes its type.
-func TestProberFindsItsPartsInThePinnedKubelet(t *testing.T) {
-	probes := NewProbes()
-	if _, err := probes.build(&kubelet.Kubelet{}); err != nil {
+// The fields that newProber reads are private to upstream's kubelet. This test fails when a new
+// version renames one or changes its type.
+func TestPinnedKubeletHasProberFields(t *testing.T) {
+	probes := NewProbeManager()
+	if _, err := probes.newProber(&kubelet.Kubelet{}); err != nil {
 		t.Fatal(err)
 	}
 	if probes.Manager == nil {
@@ -26,17 +26,17 @@ func TestProberFindsItsPartsInThePinnedKubelet(t *testing.T) {
 	}
 }
 
-// triggered counts how often a probe was asked for.
-type triggered struct {
+// countingProbeManager counts the calls of UpdatePodStatus.
+type countingProbeManager struct {
 	probetest.FakeManager
-	times int
+	updates int
 }
 
-func (m *triggered) UpdatePodStatus(context.Context, *v1.Pod, *v1.PodStatus) { m.times++ }
+func (m *countingProbeManager) UpdatePodStatus(context.Context, *v1.Pod, *v1.PodStatus) { m.updates++ }
 
 func TestNewContainersAreProbedAtOnce(t *testing.T) {
-	manager := &triggered{}
-	probes := &Probes{Manager: manager, readiness: results.NewManager()}
+	manager := &countingProbeManager{}
+	probes := &ProbeManager{Manager: manager, readiness: results.NewManager()}
 	probes.readiness.Set(kubecontainer.ParseContainerID("lab://probed"), results.Failure, &v1.Pod{})
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
 	for _, c := range []struct {
@@ -47,18 +47,18 @@ func TestNewContainersAreProbedAtOnce(t *testing.T) {
 		{v1.ContainerStatus{ContainerID: "lab://new"}, 0},
 		{v1.ContainerStatus{ContainerID: "lab://new", State: running}, 1},
 	} {
-		manager.times = 0
+		manager.updates = 0
 		probes.OnPodUpdated(&v1.Pod{}, v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{c.container}}, false)
-		if manager.times != c.want {
-			t.Errorf("%+v: asked for %d probes, want %d", c.container, manager.times, c.want)
+		if manager.updates != c.want {
+			t.Errorf("%+v: asked for %d probes, want %d", c.container, manager.updates, c.want)
 		}
 	}
 }
 
-func TestPodsAreKnownUntilTheyGo(t *testing.T) {
+func TestPodsAreKnownUntilRemoved(t *testing.T) {
 	pod := &v1.Pod{}
 	pod.UID = "uid"
-	probes := NewProbes()
+	probes := NewProbeManager()
 	probes.Manager = probetest.FakeManager{}
 	known := func(want bool) {
 		t.Helper()
@@ -79,18 +79,18 @@ func TestPodsAreKnownUntilTheyGo(t *testing.T) {
 	known(false)
 }
 
-type statusOf struct {
+type fakeStatus struct {
 	status.Manager
 	podIP string
 }
 
-func (s statusOf) GetPodStatus(types.UID) (v1.PodStatus, bool) {
+func (s fakeStatus) GetPodStatus(types.UID) (v1.PodStatus, bool) {
 	return v1.PodStatus{PodIP: s.podIP}, true
 }
 
-func TestProbesDialTheRealisedAddress(t *testing.T) {
+func TestProbesDialLoopbackAddress(t *testing.T) {
 	for given, want := range map[string]string{"10.77.128.5": "127.77.128.5", "127.77.16.1": "127.77.16.1", "": ""} {
-		got, _ := realisedStatus{statusOf{podIP: given}}.GetPodStatus("uid")
+		got, _ := loopbackStatus{fakeStatus{podIP: given}}.GetPodStatus("uid")
 		if got.PodIP != want {
 			t.Errorf("pod IP %q is probed at %q, want %q", given, got.PodIP, want)
 		}

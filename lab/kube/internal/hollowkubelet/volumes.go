@@ -10,17 +10,16 @@ import (
 	"k8s.io/kubernetes/pkg/volume/util/subpath"
 )
 
-// ownedByWhoeverRuns makes plugins leave ownership alone. For a pod with
-// runAsUser or fsGroup the kubelet would give volumes (service account tokens
-// above all) to that user, which takes root; and no process is going to read
-// them here.
-func ownedByWhoeverRuns(plugins []volume.VolumePlugin) []volume.VolumePlugin {
+// withoutOwnership wraps plugins so that they do not change a volume's owner. For a pod with
+// runAsUser or fsGroup the kubelet would give volumes (service account tokens above all) to that
+// user, which needs root, and no process reads them here.
+func withoutOwnership(plugins []volume.VolumePlugin) []volume.VolumePlugin {
 	wrapped := make([]volume.VolumePlugin, 0, len(plugins))
 	for _, plugin := range plugins {
 		switch plugin.(type) {
 		case volume.AttachableVolumePlugin, volume.PersistentVolumePlugin, volume.BlockVolumePlugin:
-			// More than a mounter: what the kubelet finds by further interfaces
-			// must stay visible. None of these keeps tokens.
+			// These implement further interfaces, which a wrapper would hide from the kubelet. None
+			// of them has tokens.
 			wrapped = append(wrapped, plugin)
 		default:
 			wrapped = append(wrapped, unownedPlugin{plugin})
@@ -42,42 +41,41 @@ func (p unownedPlugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounte
 type unownedMounter struct{ volume.Mounter }
 
 func (m unownedMounter) SetUp(args volume.MounterArgs) error {
-	return m.Mounter.SetUp(unowned(args))
+	return m.Mounter.SetUp(withoutOwner(args))
 }
 
 func (m unownedMounter) SetUpAt(dir string, args volume.MounterArgs) error {
-	return m.Mounter.SetUpAt(dir, unowned(args))
+	return m.Mounter.SetUpAt(dir, withoutOwner(args))
 }
 
-func unowned(args volume.MounterArgs) volume.MounterArgs {
+func withoutOwner(args volume.MounterArgs) volume.MounterArgs {
 	args.FsUser, args.FsGroup, args.FSGroupChangePolicy = nil, nil, nil
 	return args
 }
 
-// hostFiles is upstream's fake, which knows no file of the real machine, but
-// gives a mode to directories: without one, subPath mounts fail.
-type hostFiles struct{ *hostutil.FakeHostUtil }
+// fakeHostUtil is upstream's fake, which sees no file of the real machine, with a mode for
+// directories: subPath mounts need one.
+type fakeHostUtil struct{ *hostutil.FakeHostUtil }
 
-func (hostFiles) GetMode(string) (os.FileMode, error) { return os.ModeDir | 0o755, nil }
+func (fakeHostUtil) GetMode(string) (os.FileMode, error) { return os.ModeDir | 0o755, nil }
 
-// subPaths are upstream's fake, which mounts nothing, but makes the directories
-// that a subPath names, as the kubelet promises. Outside the root directory, in a
-// hostPath volume, it makes none.
-type subPaths struct {
+// fakeSubpath is upstream's fake, which mounts nothing. It makes the directories that a subPath
+// names, as a kubelet does, but not outside the root directory, in a hostPath volume.
+type fakeSubpath struct {
 	*subpath.FakeSubpath
 	confined confinedOS
 }
 
-func (s subPaths) SafeMakeDir(subdir, base string, perm os.FileMode) error {
-	if !s.confined.inside(filepath.Clean(base)) {
+func (s fakeSubpath) SafeMakeDir(subdir, base string, perm os.FileMode) error {
+	if !s.confined.isInside(filepath.Clean(base)) {
 		return nil
 	}
-	volume, err := os.OpenRoot(base) // which no link in the volume leaves
+	volume, err := os.OpenRoot(base) // No link in the volume leads out of it.
 	if err != nil {
 		return err
 	}
 	defer func() { _ = volume.Close() }()
-	if _, err := volume.Stat(subdir); err == nil { // a ConfigMap's file, for one
+	if _, err := volume.Stat(subdir); err == nil { // A file of a ConfigMap, for example.
 		return nil
 	}
 	return volume.MkdirAll(subdir, perm.Perm())

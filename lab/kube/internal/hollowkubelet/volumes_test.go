@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestSubPathsAreMadeInsideTheRootDirectory(t *testing.T) {
+func TestSubpathsAreMadeInsideRootDirectory(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	volume := filepath.Join(root, "volume")
 	for _, err := range []error{
@@ -16,7 +16,7 @@ func TestSubPathsAreMadeInsideTheRootDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := subPaths{confined: confinedOS{root: root}}
+	s := fakeSubpath{confined: confinedOS{root: root}}
 	for _, test := range []struct {
 		subdir, base, made string
 		fails              bool

@@ -1,18 +1,15 @@
-// Package kmsgparser answers, for the hollow node, the question "what has the
-// kernel logged?" with silence.
+// Package kmsgparser replaces github.com/euank/go-kmsg-parser for the hollow node, by the replace
+// directive in ../../go.mod: it parses a kernel log that is always empty.
 //
-// The kubelet builds an out-of-memory watcher as soon as it has a real event
-// recorder (pkg/kubelet/oom/oom_watcher_linux.go), and that watcher opens
-// /dev/kmsg through github.com/euank/go-kmsg-parser: an ordinary user may not,
-// and the kubelet then refuses to start. A hollow node has no processes of its
-// own that the kernel could kill, so this package takes that module's place
-// (see the replace directive in ../../go.mod) and the kubelet keeps its genuine
-// event recorder.
+// The kubelet starts an out-of-memory watcher as soon as it has a real event recorder
+// (pkg/kubelet/oom/oom_watcher_linux.go). The watcher opens /dev/kmsg through that module, which an
+// ordinary user may not do, and then the kubelet refuses to start. A hollow node has no processes
+// that the kernel could kill. With this package it keeps the genuine event recorder.
 package kmsgparser
 
 import "time"
 
-// Logger is what cadvisor's oomparser hands to SetLogger.
+// Logger is the type of SetLogger's argument in cadvisor's oomparser.
 type Logger interface {
 	Warningf(format string, args ...any)
 	Infof(format string, args ...any)
@@ -35,15 +32,15 @@ type Parser interface {
 	Close() error
 }
 
-// NewParser returns a parser of a kernel log that stays empty.
-func NewParser() (Parser, error) { return silent{}, nil }
+// NewParser returns a parser of an empty kernel log.
+func NewParser() (Parser, error) { return emptyLog{}, nil }
 
-type silent struct{}
+type emptyLog struct{}
 
-func (silent) SeekEnd() error   { return nil }
-func (silent) SetLogger(Logger) {}
-func (silent) Close() error     { return nil }
+func (emptyLog) SeekEnd() error   { return nil }
+func (emptyLog) SetLogger(Logger) {}
+func (emptyLog) Close() error     { return nil }
 
-// Parse returns a channel on which nothing ever arrives. It is not closed: the
-// kubelet's watcher reports a closed stream as an error.
-func (silent) Parse() <-chan Message { return make(chan Message) }
+// Parse returns a channel without messages. It is never closed: the kubelet's watcher reports a
+// closed channel as an error.
+func (emptyLog) Parse() <-chan Message { return make(chan Message) }

@@ -1,8 +1,7 @@
-// preload puts images, as docker archives, where a node's containerd will find
-// them: it writes containerd's own store with containerd's own code, without
-// its daemon and without root.
+// preload imports images, as docker archives, into the store of a node's containerd. It uses
+// containerd's code, and needs neither its daemon nor root.
 //
-//	preload STORE ARCHIVE...     STORE is what will be /var/lib/containerd
+//	preload STORE ARCHIVE...     STORE becomes the node's /var/lib/containerd
 package main
 
 import (
@@ -35,7 +34,7 @@ func run(args []string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The folders are named as containerd's plugins are.
+	// containerd's plugins look for their data in folders of their own names.
 	content, err := local.NewStore(filepath.Join(args[0], "io.containerd.content.v1.content"))
 	if err != nil {
 		return err
@@ -60,16 +59,16 @@ func run(args []string) (err error) {
 	}
 	ctx = namespaces.WithNamespace(ctx, "k8s.io") // The kubelet's.
 	for _, archive := range args[1:] {
-		if err := load(ctx, c, archive); err != nil {
+		if err := importPinnedImage(ctx, c, archive); err != nil {
 			return fmt.Errorf("%s: %w", archive, err)
 		}
 	}
 	return nil
 }
 
-// load keeps the kubelet from clearing the image away when space is short:
-// nothing could bring it back.
-func load(ctx context.Context, c *client.Client, archive string) error {
+// importPinnedImage imports an archive's image. It pins the image, so that the kubelet does not
+// remove it when the disk is full: no registry has it.
+func importPinnedImage(ctx context.Context, c *client.Client, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestNothingIsWrittenOutsideTheRoot(t *testing.T) {
+func TestNothingIsWrittenOutsideRoot(t *testing.T) {
 	parent := t.TempDir()
 	root, outside := filepath.Join(parent, "root"), filepath.Join(parent, "root-of-another")
 	confined := confinedOS{root: root}
@@ -30,7 +30,7 @@ func TestNothingIsWrittenOutsideTheRoot(t *testing.T) {
 	}
 }
 
-func TestTheRootItselfIsReal(t *testing.T) {
+func TestFilesInsideRootAreReal(t *testing.T) {
 	root := t.TempDir()
 	confined := confinedOS{root: root}
 	if err := confined.MkdirAll(filepath.Join(root, "a", "b"), 0o755); err != nil {

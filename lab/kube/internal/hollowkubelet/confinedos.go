@@ -10,22 +10,22 @@ import (
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 )
 
-// confinedOS is the real operating system inside root. Outside it reads and
-// changes nothing: conveniences such as the links of /var/log/containers are
-// left out in silence, and writing a file is refused.
+// confinedOS is the real operating system inside root. Outside of root it changes nothing: writing
+// a file is refused, and other changes, such as the links of /var/log/containers, silently do
+// nothing.
 type confinedOS struct {
 	kubecontainer.RealOS
 	root string
 }
 
-func (c confinedOS) inside(path string) bool {
+func (c confinedOS) isInside(path string) bool {
 	relative, err := filepath.Rel(c.root, path)
 	return err == nil && relative != ".." && !strings.HasPrefix(relative, ".."+string(filepath.Separator))
 }
 
-// ifInside does nothing, successfully, for paths outside root.
+// ifInside calls do for a path inside root. For others it does nothing, and succeeds.
 func (c confinedOS) ifInside(path string, do func() error) error {
-	if !c.inside(path) {
+	if !c.isInside(path) {
 		return nil
 	}
 	return do()
@@ -56,30 +56,30 @@ func (c confinedOS) Chtimes(path string, atime, mtime time.Time) error {
 }
 
 func (c confinedOS) Rename(oldpath, newpath string) error {
-	if !c.inside(oldpath) || !c.inside(newpath) {
+	if !c.isInside(oldpath) || !c.isInside(newpath) {
 		return &fs.PathError{Op: "rename", Path: oldpath, Err: fs.ErrPermission}
 	}
 	return c.RealOS.Rename(oldpath, newpath)
 }
 
 func (c confinedOS) Create(path string) (*os.File, error) {
-	if !c.inside(path) {
+	if !c.isInside(path) {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrPermission}
 	}
 	return c.RealOS.Create(path)
 }
 
 func (c confinedOS) OpenFile(path string, flag int, perm os.FileMode) (*os.File, error) {
-	if flag != os.O_RDONLY && !c.inside(path) {
+	if flag != os.O_RDONLY && !c.isInside(path) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
 	}
 	return c.RealOS.OpenFile(path, flag, perm)
 }
 
-// Glob finds nothing outside root, so that the kubelet's garbage collection never
-// looks at another kubelet's links in /var/log/containers.
+// Glob finds nothing outside root, so that the kubelet's garbage collection does not see another
+// kubelet's links in /var/log/containers.
 func (c confinedOS) Glob(pattern string) ([]string, error) {
-	if !c.inside(pattern) {
+	if !c.isInside(pattern) {
 		return nil, nil
 	}
 	return c.RealOS.Glob(pattern)

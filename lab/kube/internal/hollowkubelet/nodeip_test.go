@@ -8,11 +8,11 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet"
 )
 
-// The field is private to upstream's kubelet. This fails when a new version of
-// it renames it or changes its type.
-func TestTheMachinesAddressIsTheOnlyNodeIP(t *testing.T) {
+// nodeIPValidator is private to upstream's kubelet. This test fails when a new version renames it
+// or changes its type.
+func TestOnlyMachineAddressIsValidNodeIP(t *testing.T) {
 	k := &kubelet.Kubelet{}
-	ownAddress(netip.MustParseAddr("127.30.16.1")).attach(k)
+	machineAddress(netip.MustParseAddr("127.30.16.1")).attachToKubelet(k)
 	var validate func(net.IP) error
 	if err := readField(k, nodeIPValidator, &validate); err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestTheMachinesAddressIsTheOnlyNodeIP(t *testing.T) {
 	}
 }
 
-func TestWhoSetsTheAddress(t *testing.T) {
+func TestNodeIPByCloudProvider(t *testing.T) {
 	for provider, want := range map[string]string{CloudProviderExternal: "", "": "127.30.16.1"} {
 		flags := kubeletFlags(Options{Name: "node-1", Address: netip.MustParseAddr("127.30.16.1"), CloudProvider: provider})
 		if flags.NodeIP != want || flags.CloudProvider != provider {

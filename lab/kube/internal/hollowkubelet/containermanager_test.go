@@ -7,9 +7,8 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/eviction"
 )
 
-// The reservation is what upstream's default thresholds come to, in the pinned
-// version.
-func TestReservationIsUpstreamsDefault(t *testing.T) {
+// The reservation is that of upstream's default thresholds in the pinned version.
+func TestAllocatableReservationIsUpstreamDefault(t *testing.T) {
 	if memory, disk := eviction.DefaultEvictionHard["memory.available"], eviction.DefaultEvictionHard["nodefs.available"]; memory != "100Mi" || disk != "10%" {
 		t.Errorf("upstream keeps %s of memory and %s of the disk free", memory, disk)
 	}

@@ -1,0 +1,97 @@
+package hollowkubelet
+
+import (
+	"context"
+	"time"
+
+	cadvisorapi "github.com/google/cadvisor/info/v1"
+	cadvisorapiv2 "github.com/google/cadvisor/info/v2"
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/resource"
+	cadvisortest "k8s.io/kubernetes/pkg/kubelet/cadvisor/testing"
+)
+
+const (
+	diskBytes     = 20 << 30
+	diskUsedBytes = 1 << 30
+	diskInodes    = 1 << 20
+	osImage       = "CCM Lab simulated node"
+	kernelVersion = "simulated"
+)
+
+// bootID is another at each start of the process: a restart is a reboot, which the kubelet reports
+// with the event Rebooted.
+var bootID = uuid.NewString()
+
+var startTime = time.Now()
+
+// fakeCadvisor is the kubelet's cadvisor for the simulated machine: a genuine one would measure the
+// real machine.
+type fakeCadvisor struct {
+	cadvisortest.Fake
+	name   string
+	cpus   int
+	memory resource.Quantity
+}
+
+func (m *fakeCadvisor) MachineInfo() (*cadvisorapi.MachineInfo, error) {
+	id := uuid.NewSHA1(uuid.NameSpaceDNS, []byte(m.name)).String()
+	return &cadvisorapi.MachineInfo{
+		NumCores:         m.cpus,
+		NumPhysicalCores: m.cpus,
+		NumSockets:       1,
+		MemoryCapacity:   uint64(m.memory.Value()),
+		MachineID:        id,
+		SystemUUID:       id,
+		BootID:           bootID,
+	}, nil
+}
+
+func (m *fakeCadvisor) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+	return &cadvisorapi.VersionInfo{KernelVersion: kernelVersion, ContainerOsVersion: osImage}, nil
+}
+
+// ContainerInfoV2 reports any cgroup as idle. The kubelet's summary, and with it the eviction
+// manager, needs the root cgroup and the one above all pods.
+func (m *fakeCadvisor) ContainerInfoV2(name string, _ cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
+	memory := uint64(m.memory.Value())
+	return map[string]cadvisorapiv2.ContainerInfo{name: {
+		Spec: cadvisorapiv2.ContainerSpec{
+			CreationTime: startTime,
+			HasCpu:       true,
+			HasMemory:    true,
+			Memory:       cadvisorapiv2.MemorySpec{Limit: memory},
+		},
+		Stats: []*cadvisorapiv2.ContainerStats{{
+			Timestamp: time.Now(),
+			Cpu:       &cadvisorapi.CpuStats{},
+			CpuInst:   &cadvisorapiv2.CpuInstStats{},
+			Memory:    &cadvisorapi.MemoryStats{},
+		}},
+	}}, nil
+}
+
+func (m *fakeCadvisor) ImagesFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+	return diskInfo(), nil
+}
+
+func (m *fakeCadvisor) RootFsInfo() (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
+
+func (m *fakeCadvisor) ContainerFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+	return diskInfo(), nil
+}
+
+func (m *fakeCadvisor) GetDirFsInfo(string) (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
+
+func diskInfo() cadvisorapiv2.FsInfo {
+	inodes, free := uint64(diskInodes), uint64(diskInodes-diskInodes/10)
+	return cadvisorapiv2.FsInfo{
+		Device:     "simulated",
+		Mountpoint: "/",
+		Capacity:   diskBytes,
+		Available:  diskBytes - diskUsedBytes,
+		Usage:      diskUsedBytes,
+		Inodes:     &inodes,
+		InodesFree: &free,
+	}
+}
