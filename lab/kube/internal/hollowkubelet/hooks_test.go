@@ -32,8 +32,8 @@ func TestHooksDialLoopbackAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := make(chan string, 1)
-	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Host + r.URL.Path })}
+	requested := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requested <- r.Host + r.URL.Path })}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Close()
 
@@ -44,7 +44,7 @@ func TestHooksDialLoopbackAddress(t *testing.T) {
 	if message, err := runner.Run(context.Background(), kubecontainer.ContainerID{}, &v1.Pod{}, &v1.Container{}, handler); err != nil {
 		t.Fatal(message, err)
 	}
-	if got, want := <-asked, fmt.Sprintf("10.0.0.1:%d/bye", port); got != want {
+	if got, want := <-requested, fmt.Sprintf("10.0.0.1:%d/bye", port); got != want {
 		t.Errorf("asked %s, want %s", got, want)
 	}
 }

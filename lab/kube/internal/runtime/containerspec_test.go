@@ -210,8 +210,8 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 	if code := probed(); code != http.StatusOK {
 		t.Errorf("probed before: %d", code)
 	}
-	if code, said := httpRequest(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
-		t.Fatalf("told: %d %s", code, said)
+	if code, answer := httpRequest(t, http.MethodPost, base+"/fail?probe=readiness"); code != http.StatusOK {
+		t.Fatalf("told: %d %s", code, answer)
 	}
 	if code := probed(); code != http.StatusServiceUnavailable {
 		t.Errorf("probed after: %d", code)

@@ -81,8 +81,8 @@ func (c *testContainer) runCommand(argv ...string) (string, int) {
 
 func (c *testContainer) expectCommand(code int, want string, argv ...string) {
 	c.t.Helper()
-	if said, got := c.runCommand(argv...); got != code || said != want {
-		c.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, said, got, want, code)
+	if output, got := c.runCommand(argv...); got != code || output != want {
+		c.t.Errorf("%q said %q and exited with %d; want %q and %d", argv, output, got, want, code)
 	}
 }
 
@@ -109,12 +109,12 @@ func TestCommandsSeeEnvironmentAndVolumes(t *testing.T) {
 	c.expectCommand(1, "touch: touch /config/new: read-only file system\n", "touch", "/config/new")
 	c.expectCommand(1, "rm: remove /etc/hosts: device or resource busy\n", "rm", "/etc/hosts")
 	c.expectCommand(1, "ls: option -Z is not known to this simulation; -1aAl are\n", "ls", "-Z")
-	if said, code := c.runCommand("help"); code != 0 || !strings.Contains(said, "its image is not run") {
-		t.Errorf("help: %d %q", code, said)
+	if output, code := c.runCommand("help"); code != 0 || !strings.Contains(output, "its image is not run") {
+		t.Errorf("help: %d %q", code, output)
 	}
-	said, code := c.runCommand("curl", "http://localhost")
-	if code != 127 || said != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
-		t.Errorf("curl: %d %q", code, said)
+	output, code := c.runCommand("curl", "http://localhost")
+	if code != 127 || output != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
+		t.Errorf("curl: %d %q", code, output)
 	}
 	if info, err := os.Stat(filepath.Join(c.state, "pods", "uid", "etc-hosts")); err != nil || info.Size() == 0 {
 		t.Errorf("a mounted file was touched: %v", err)
@@ -134,8 +134,8 @@ func TestShellScripts(t *testing.T) {
 		`echo $HOME $UID $EUID $GID`:                                                         "/ 0 0 0\n",
 		`echo /config/*`:                                                                     "/config/*\n",
 	} {
-		if said, _ := c.runScript(script); said != want {
-			t.Errorf("%s\nsaid %q, want %q", script, said, want)
+		if output, _ := c.runScript(script); output != want {
+			t.Errorf("%s\nsaid %q, want %q", script, output, want)
 		}
 	}
 	for script, want := range map[string]int{`exit 7`: 7, `false`: 1, `exec false`: 127, `if`: 2, `exit 7; echo`: 7, ``: 0} {
@@ -154,18 +154,18 @@ func TestScriptMemoryIsBounded(t *testing.T) {
 		"for x in $x$x; do y=$x; done", "set -- $x", "cat <<E\n$x\nE", "sh -c true", "sh", "read x", "printf %9d 1", "x=(a b)", "echo *(a)",
 		strings.Repeat("echo $GREETING;", 5000),
 	} {
-		said, code := c.runScript(script)
-		if code == 0 || !strings.Contains(said, "simulated container") {
-			t.Errorf("%.40q exited with %d and said %q", script, code, said)
+		output, code := c.runScript(script)
+		if code == 0 || !strings.Contains(output, "simulated container") {
+			t.Errorf("%.40q exited with %d and said %q", script, code, output)
 		}
 	}
 	for _, argv := range [][]string{{"sh"}, {"sh", "/config/script"}, {"sh", "-c"}, {"bash", "-x", "true"}} {
-		if said, code := c.runCommand(argv...); code != exitCodeUsage || !strings.Contains(said, `kubectl exec POD -- sh -c "…" works`) {
-			t.Errorf("%q exited with %d and said %q", argv, code, said)
+		if output, code := c.runCommand(argv...); code != exitCodeUsage || !strings.Contains(output, `kubectl exec POD -- sh -c "…" works`) {
+			t.Errorf("%q exited with %d and said %q", argv, code, output)
 		}
 	}
-	if said, code := c.runCommand("echo", strings.Repeat("x", maxScriptBytes)); code != exitCodeUsage || !strings.Contains(said, "of more than 1024 KiB are refused") {
-		t.Errorf("exited with %d and said %q", code, said)
+	if output, code := c.runCommand("echo", strings.Repeat("x", maxScriptBytes)); code != exitCodeUsage || !strings.Contains(output, "of more than 1024 KiB are refused") {
+		t.Errorf("exited with %d and said %q", code, output)
 	}
 }
 
@@ -175,9 +175,9 @@ func TestDiskQuota(t *testing.T) {
 	for _, script := range []string{
 		"while cat /data/big >> /data/more; do true; done; rm /data/more", "while cat /data/big >> /tmp/more; do true; done",
 	} {
-		said, _ := c.runScript(script)
-		if !strings.Contains(said, "no space left on device") {
-			t.Errorf("%s\nsaid %q", script, said)
+		output, _ := c.runScript(script)
+		if !strings.Contains(output, "no space left on device") {
+			t.Errorf("%s\nsaid %q", script, output)
 		}
 	}
 	c.mustSucceed(os.Truncate(filepath.Join(c.volumePath("data"), "big"), maxDiskBytes))
@@ -255,18 +255,18 @@ func TestCommandsCannotReachRealMachine(t *testing.T) {
 		"cat $(echo " + secret + ")", "echo $((", "for ((;;)); do :; done", "select x in a; do :; done", "rm -r /", "rm -r /data", "rm -rf /etc/hosts",
 		"echo x > /etc/hosts/x", "mkdir /config/x", "echo 'sh /data/self' > /data/self; sh /data/self",
 	} {
-		if said, code := c.runScript(script); code == 0 || strings.Contains(said, "SECRET") || strings.Contains(said, "root:") {
-			t.Errorf("%s\nexited with %d and said %q", script, code, said)
+		if output, code := c.runScript(script); code == 0 || strings.Contains(output, "SECRET") || strings.Contains(output, "root:") {
+			t.Errorf("%s\nexited with %d and said %q", script, code, output)
 		}
 	}
 	if entries, err := os.ReadDir(c.outside); err != nil || len(entries) != 1 {
 		t.Errorf("outside there is now %v (%v)", entries, err)
 	}
-	if said, _ := c.runScript("cat /machine/secret"); !strings.Contains(said, "a hostPath volume is not opened") {
-		t.Errorf("no reason is given: %q", said)
+	if output, _ := c.runScript("cat /machine/secret"); !strings.Contains(output, "a hostPath volume is not opened") {
+		t.Errorf("no reason is given: %q", output)
 	}
-	if said, _ := c.runScript("echo a | cat"); !strings.HasPrefix(said, "sh: 1:1: this simulated container's shell knows") {
-		t.Errorf("no reason is given: %q", said)
+	if output, _ := c.runScript("echo a | cat"); !strings.HasPrefix(output, "sh: 1:1: this simulated container's shell knows") {
+		t.Errorf("no reason is given: %q", output)
 	}
 	c.expectCommand(0, "127.0.0.1 localhost\n", "cat", "/etc/hosts")
 }

@@ -208,23 +208,23 @@ func TestPodAddressesAreReusedLast(t *testing.T) {
 	n := newTestNode(t, 1)
 	const usable = 16 - 3
 	first, firstAddress := n.runSandbox("pod-0")
-	seen := map[string]bool{firstAddress: true}
+	assigned := map[string]bool{firstAddress: true}
 	n.mustSucceed(n.StopPodSandbox(t.Context(), first))
 	if left := n.sandboxAddress(first); left != "" {
 		t.Errorf("a stopped sandbox still shows %s", left)
 	}
 	for i := 1; i <= usable; i++ {
 		_, address := n.runSandbox(fmt.Sprintf("pod-%d", i))
-		if seen[address] && i < usable {
+		if assigned[address] && i < usable {
 			t.Errorf("sandbox %d got %s, which was just freed or is in use", i, address)
 		}
-		seen[address] = true
+		assigned[address] = true
 	}
 	if _, err := n.RunPodSandbox(t.Context(), podConfig("one-more", ""), ""); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one sandbox too many: %v", err)
 	}
 	for _, reserved := range []string{testAddress("10.78.1.0"), testAddress("10.78.1.1"), testAddress("10.78.1.15")} {
-		if seen[reserved] {
+		if assigned[reserved] {
 			t.Errorf("%s was given to a pod", reserved)
 		}
 	}
@@ -240,8 +240,8 @@ func TestContainerAnswersWithIdentity(t *testing.T) {
 	if want := "Hello from pod web-abc (" + address + ") on node-1 in zone nebula-1a\n"; text != want {
 		t.Errorf("got %q, want %q", text, want)
 	}
-	for _, asked := range [][]string{{"/x?format=json"}, {"/x", "Accept", "application/json"}} {
-		_, body := mustGet(t, base+asked[0], asked[1:]...)
+	for _, request := range [][]string{{"/x?format=json"}, {"/x", "Accept", "application/json"}} {
+		_, body := mustGet(t, base+request[0], request[1:]...)
 		var got demoserver.Identity
 		n.mustSucceed(json.Unmarshal([]byte(body), &got))
 		got.Request.RemoteAddr, got.Request.Host = "", ""

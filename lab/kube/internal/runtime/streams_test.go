@@ -57,12 +57,12 @@ func (c *testContainer) expectStream(stdin string, status int, wantOut, wantErr 
 	for try := 1; ; try++ {
 		var stdout, stderr bytes.Buffer
 		err := c.streamCommand(c.t.Context(), c.execURL(argv...), remotecommand.StreamOptions{Stdin: strings.NewReader(stdin), Stdout: &stdout, Stderr: &stderr})
-		exit, told := 0, err == nil
+		exit, hasExited := 0, err == nil
 		var ended utilexec.ExitError
 		if errors.As(err, &ended) {
-			exit, told = ended.ExitStatus(), true
+			exit, hasExited = ended.ExitStatus(), true
 		}
-		if told && exit == status && stdout.String() == wantOut && stderr.String() == wantErr {
+		if hasExited && exit == status && stdout.String() == wantOut && stderr.String() == wantErr {
 			return
 		}
 		if try == tries || exit != 0 && exit != status {
@@ -133,10 +133,10 @@ func TestCommandEndsWithItsClient(t *testing.T) {
 	for _, argv := range [][]string{{"sleep", "infinity"}, {"sh", "-c", "echo begun; while true; do true; done"}, {"cat"}} {
 		address := c.execURL(argv...)
 		ctx, kill := context.WithCancel(t.Context())
-		screen, gone := newTerminalOutput(), make(chan error, 1)
+		screen, commandErr := newTerminalOutput(), make(chan error, 1)
 		stdin, typed := io.Pipe()
 		go func() {
-			gone <- c.streamCommand(ctx, address, remotecommand.StreamOptions{Stdin: stdin, Stdout: screen, Stderr: screen})
+			commandErr <- c.streamCommand(ctx, address, remotecommand.StreamOptions{Stdin: stdin, Stdout: screen, Stderr: screen})
 		}()
 		switch argv[0] {
 		case "sh":
@@ -147,7 +147,7 @@ func TestCommandEndsWithItsClient(t *testing.T) {
 			screen.waitForText(t, "echoed")
 		}
 		kill()
-		if err := <-gone; err == nil {
+		if err := <-commandErr; err == nil {
 			t.Errorf("%q ended by itself", argv)
 		}
 		c.mustSucceed(typed.Close())

@@ -67,7 +67,7 @@ var onlyTCP = []discovery.EndpointPort{slicePort("", v1.ProtocolTCP, 8080)}
 // fourAnswers counts the answers to four connections by their text.
 func fourAnswers(t *testing.T, at string) string {
 	t.Helper()
-	seen := map[string]int{}
+	counts := map[string]int{}
 	for range 4 {
 		answer, err := readAnswer(t, at)
 		if errors.Is(err, syscall.ECONNRESET) {
@@ -75,9 +75,9 @@ func fourAnswers(t *testing.T, at string) string {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		seen[answer]++
+		counts[answer]++
 	}
-	return fmt.Sprint(seen)
+	return fmt.Sprint(counts)
 }
 
 func TestEndpointSelectionMatchesUpstream(t *testing.T) {
