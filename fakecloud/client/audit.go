@@ -8,21 +8,22 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// AuditFilter narrows what is asked of the audit; zero fields do not.
+// AuditFilter filters the calls of the audit. Zero fields match everything.
 type AuditFilter struct {
 	Token     string
-	UserAgent string // how it begins
+	UserAgent string // its beginning
 	Operation string
-	// Resource is an ID. It, Status and Since are for the list only.
+	// Resource is an ID. Resource, Status and Since are for lists only, not for sums.
 	Resource string
 	Status   api.ListAuditParamsStatus
 	Since    time.Time
 }
 
+// listParams are the parameters of a list with this filter.
 func (f AuditFilter) listParams() api.ListAuditParams {
 	params := api.ListAuditParams{
-		Token: optional(f.Token), UserAgent: optional(f.UserAgent), Operation: optional(f.Operation),
-		Resource: optional(f.Resource), Status: optional(f.Status),
+		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation),
+		Resource: optionalParam(f.Resource), Status: optionalParam(f.Status),
 	}
 	if !f.Since.IsZero() {
 		params.Since = &f.Since
@@ -35,12 +36,12 @@ func (f AuditFilter) listParams() api.ListAuditParams {
 func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api.AuditEntry, error) {
 	params := f.listParams()
 	left := limit
-	return pages(func(token *string) (*api.AuditList, error) {
+	return readAllPages(func(token *string) (*api.AuditList, error) {
 		params.PageToken, params.Limit = token, new(pageSize)
 		if limit > 0 {
 			params.Limit = new(min(left, pageSize))
 		}
-		return read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
 	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if left -= len(list.Items); limit > 0 && left <= 0 {
 			return list.Items, nil
@@ -49,7 +50,7 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 	})
 }
 
-// firstAuditPage is the size of the first page that ListAuditUntil asks for. Who
+// firstAuditPage is the size of the first page that ListAuditUntil reads. A caller who
 // follows the audit mostly finds a few new calls, all of them on this page.
 const firstAuditPage = 50
 
@@ -64,11 +65,11 @@ const firstAuditPage = 50
 func (c *Client) ListAuditUntil(ctx context.Context, f AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error) {
 	params := f.listParams()
 	params.Limit = new(firstAuditPage)
-	return pages(func(token *string) (*api.AuditList, error) {
+	return readAllPages(func(token *string) (*api.AuditList, error) {
 		if token != nil {
 			params.PageToken, params.Limit = token, new(pageSize)
 		}
-		return read[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
 	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if n := len(list.Items); n > 0 && isOld(list.Items[n-1]) {
 			return list.Items, nil
@@ -77,13 +78,13 @@ func (c *Client) ListAuditUntil(ctx context.Context, f AuditFilter, isOld func(a
 	})
 }
 
-// SumAudit sums the project's calls since the cloud's data was created, by what
-// is given or, without, by token, user agent and operation.
+// SumAudit sums the project's calls since the cloud's data was created: by the given groups
+// or, if none is given, by token, user agent and operation.
 func (c *Client) SumAudit(ctx context.Context, f AuditFilter, by ...api.AuditGroup) ([]api.AuditSum, error) {
 	params := api.SumAuditParams{
-		Token: optional(f.Token), UserAgent: optional(f.UserAgent), Operation: optional(f.Operation), GroupBy: optionalList(by),
+		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation), GroupBy: optionalListParam(by),
 	}
-	list, err := read[api.AuditSumList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.SumAudit(ctx, &params) })
+	list, err := readWithRetries[api.AuditSumList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.SumAudit(ctx, &params) })
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func answer(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-func TestReadsAreRetriedAndChangesAreNot(t *testing.T) {
+func TestOnlyReadsAreRetried(t *testing.T) {
 	for name, tc := range map[string]struct {
 		call func(context.Context, *client.Client) error
 		want int32
@@ -97,8 +97,8 @@ func TestLongRetryAfterIsLeftToTheCaller(t *testing.T) {
 	assert.Equal(t, int32(1), calls.Load())
 }
 
-// Only the cloud's own "not found" is one.
-func TestWhatNotFoundMeans(t *testing.T) {
+// Only the cloud's own answer about a resource counts as not found.
+func TestIsNotFound(t *testing.T) {
 	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/instances/ours":
@@ -127,7 +127,7 @@ func TestWhatNotFoundMeans(t *testing.T) {
 	assert.False(t, client.IsNotFound(err))
 }
 
-func TestPages(t *testing.T) {
+func TestListReadsAllPages(t *testing.T) {
 	var broken atomic.Bool
 	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "500", r.URL.Query().Get("limit"))
@@ -166,8 +166,7 @@ func TestTokenIsReadForEachCall(t *testing.T) {
 	assert.Equal(t, []string{"Bearer first", "Bearer second"}, seen)
 }
 
-// A stream that breaks is resumed after the last event seen; one that the
-// cloud refuses is not.
+// A stream that breaks is resumed after the last event; one that the cloud refuses is not.
 func TestFollowResumes(t *testing.T) {
 	var connections atomic.Int32
 	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -200,15 +199,15 @@ func TestFollowEndsWithItsCallback(t *testing.T) {
 	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestNewChecksConfig(t *testing.T) {
 	for _, url := range []string{"", "localhost:8470", "ftp://x", "http://"} {
 		_, err := client.New(client.Config{URL: url, TokenFile: "x"})
 		assert.ErrorContains(t, err, "want http://host:port", url)
 	}
 }
 
-// Without an ID, a call would be about something else.
-func TestEmptyIDsAreRefusedBeforeAnyCall(t *testing.T) {
+// With an empty ID, the path would be another one.
+func TestEmptyIDsAreRefused(t *testing.T) {
 	c, _ := newClient(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("called %s %s", r.Method, r.URL) })
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
@@ -230,8 +229,8 @@ func TestEmptyIDsAreRefusedBeforeAnyCall(t *testing.T) {
 	}
 }
 
-// A cloud that stops answering, before the stream begins or within it, is
-// noticed; one that only says that it lives is waited for.
+// A cloud that stops answering, before the stream begins or within it, is noticed. A cloud
+// that sends heartbeats only is waited for.
 func TestFollowNoticesSilence(t *testing.T) {
 	const beats = 10
 	var connections atomic.Int32
@@ -277,7 +276,7 @@ func TestFollowNoticesSilence(t *testing.T) {
 	assert.Contains(t, breaks[1], "fallen silent")
 }
 
-func TestFollowComesBackAfterBeingThrottled(t *testing.T) {
+func TestFollowResumesAfterThrottling(t *testing.T) {
 	var connections atomic.Int32
 	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		if connections.Add(1) == 1 {
@@ -294,8 +293,8 @@ func TestFollowComesBackAfterBeingThrottled(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
 }
 
-// A proxy that knows no way to the cloud is left out when one is told to.
-func TestDirect(t *testing.T) {
+// With Direct, the proxy is not used.
+func TestConfigDirect(t *testing.T) {
 	shared := http.DefaultTransport.(*http.Transport)
 	before := shared.Proxy
 	t.Cleanup(func() { shared.Proxy = before })
@@ -320,7 +319,7 @@ func TestDirect(t *testing.T) {
 	require.ErrorContains(t, err, "give one")
 }
 
-func TestCAFile(t *testing.T) {
+func TestConfigCAFile(t *testing.T) {
 	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) }))
 	t.Cleanup(cloud.Close)
 	dir := t.TempDir()
@@ -353,8 +352,8 @@ func TestCAFile(t *testing.T) {
 	require.ErrorContains(t, err, "give one")
 }
 
-// One that starts with the newest goes on, after a break, from where the cloud
-// said that it began. A stream counts as open once the cloud has said so.
+// Follow from the newest event resumes, after a break, from the number that the cloud has
+// sent. The stream counts as open once that number has come.
 func TestFollowFromTheNewest(t *testing.T) {
 	var asked []string
 	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -377,7 +376,7 @@ func TestFollowFromTheNewest(t *testing.T) {
 	assert.Equal(t, []bool{false, true, false, true}, states)
 }
 
-func TestNewestEventOfACloudThatDoesNotSay(t *testing.T) {
+func TestNewestEventMissing(t *testing.T) {
 	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprint(w, ": connected\n\n")

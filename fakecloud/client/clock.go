@@ -8,34 +8,36 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// maxPatience is how long moving a virtual clock, and taking or restoring a
-// snapshot, may take.
+// maxPatience is the timeout for moving a virtual clock and for creating or restoring a
+// snapshot.
 const maxPatience = time.Hour
 
-// patient is the client for calls that take so long; their context bounds them.
-func (c *Client) patient() *Client {
+// withLongTimeout is the same client with the timeout maxPatience. As a rule the context
+// of the call ends earlier.
+func (c *Client) withLongTimeout() *Client {
 	patient := *c
 	patient.timeout = maxPatience
 	return &patient
 }
 
-// Clock is the cloud's time, and whether that stands still.
+// Clock returns the cloud's time, and whether its clock is virtual.
 func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {
-	return read[api.Clock](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetClock(ctx) })
+	return readWithRetries[api.Clock](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetClock(ctx) })
 }
 
-// AdvanceClock moves the cloud's virtual clock by that much, in milliseconds. It
-// returns when all that fell due on the way has happened; ctx bounds it.
+// AdvanceClock moves the cloud's virtual clock by a duration, which it truncates to
+// milliseconds. It returns when everything that falls due on the way has happened, or when
+// ctx ends.
 func (c *Client) AdvanceClock(ctx context.Context, by time.Duration) (*api.ClockAdvanced, error) {
 	seconds := by.Truncate(time.Millisecond).Seconds()
-	return c.advance(ctx, api.ClockAdvance{Seconds: &seconds})
+	return c.advanceClock(ctx, api.ClockAdvance{Seconds: &seconds})
 }
 
-// AdvanceClockTo is AdvanceClock to a time.
+// AdvanceClockTo moves the cloud's virtual clock to a time, as AdvanceClock does.
 func (c *Client) AdvanceClockTo(ctx context.Context, until time.Time) (*api.ClockAdvanced, error) {
-	return c.advance(ctx, api.ClockAdvance{Until: &until})
+	return c.advanceClock(ctx, api.ClockAdvance{Until: &until})
 }
 
-func (c *Client) advance(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
-	return write[api.ClockAdvanced](ctx, c.patient(), func(ctx context.Context) (*http.Response, error) { return c.raw.AdvanceClock(ctx, body) })
+func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
+	return sendOnce[api.ClockAdvanced](ctx, c.withLongTimeout(), func(ctx context.Context) (*http.Response, error) { return c.raw.AdvanceClock(ctx, body) })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func TestAFieldErrorIsSaidOnce(t *testing.T) {
+func TestErrorNamesFieldOnce(t *testing.T) {
 	e := &client.Error{Problem: api.Problem{Detail: "name: is too long", Fields: &[]api.ProblemField{
 		{Field: "name", Message: "is too long"}, {Field: "cidr", Message: "is taken"},
 	}}}

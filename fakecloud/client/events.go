@@ -19,11 +19,11 @@ import (
 // FromOldest is the sequence number that starts with the oldest event kept.
 const FromOldest int64 = 0
 
-// FromNewest starts with what comes now.
+// FromNewest starts with the next event.
 const FromNewest int64 = -1
 
-// EventFilter narrows a stream; zero fields do not. Filters of different kinds
-// must all match; of Resources and of IDs, any one.
+// EventFilter filters a stream. Zero fields match everything. An event must match all
+// fields; of Resources and of IDs, any one.
 type EventFilter struct {
 	Resources []api.ResourceKind
 	IDs       []string
@@ -33,61 +33,60 @@ type EventFilter struct {
 	Project string
 }
 
-// Watch calls fn for each event after the given sequence number, in order.
-// With follow it goes on until ctx ends, the stream breaks or fn returns an
-// error; without, it ends after the events already stored. A broken stream is
-// an error, and so is one that falls silent; the caller resumes from the last
-// number it saw. HasCode(err, api.EventsExpired) means that the number is older
-// than what the cloud keeps: list anew, then watch. Of several filters the last
-// counts.
+// Watch calls fn for each event after the given sequence number, in order. With follow it
+// goes on until ctx ends, the stream breaks or fn returns an error. Without follow it ends
+// after the events already stored. A stream that breaks or falls silent is an error; the
+// caller can resume from the last number that it got. HasCode(err, api.EventsExpired) means
+// that the cloud no longer keeps the events after that number: list again, then watch. If
+// several filters are given, only the last is used.
 func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only ...EventFilter) error {
-	_, err := c.watch(ctx, after, follow, fn, func() {}, only)
+	_, err := c.watchEvents(ctx, after, follow, fn, func() {}, only)
 	return err
 }
 
-// NewestEvent is the number of the cloud's newest event, whosever it is. Who
-// lists resources and then follows from there misses nothing.
+// NewestEvent returns the number of the cloud's newest event in any project. A caller who
+// gets it first, then lists resources, then follows from that number, misses nothing.
 func (c *Client) NewestEvent(ctx context.Context) (int64, error) {
-	at, err := c.watch(ctx, FromNewest, false, func(api.Event) error { return nil }, func() {}, nil)
+	at, err := c.watchEvents(ctx, FromNewest, false, func(api.Event) error { return nil }, func() {}, nil)
 	if err == nil && at == FromNewest {
 		err = errors.New("the cloud did not say which event is the newest")
 	}
 	return at, err
 }
 
-// watch also gives the number to go on from: it may be greater than the last
-// event's that passed the filter. It calls opened when everything that happens
-// from now on will come.
-func (c *Client) watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, opened func(), only []EventFilter) (int64, error) {
+// watchEvents is Watch that also returns the number to go on from, which may be greater than
+// that of the last event that matched. It calls opened when the stream is open, so that every
+// later event will come.
+func (c *Client) watchEvents(ctx context.Context, after int64, follow bool, fn func(api.Event) error, opened func(), only []EventFilter) (int64, error) {
 	stream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	dog := time.AfterFunc(c.silence, func() { cancel(errSilent) })
-	defer dog.Stop()
+	silenceTimer := time.AfterFunc(c.silence, func() { cancel(errSilent) })
+	defer silenceTimer.Stop()
 	params := api.StreamEventsParams{After: &after, Follow: &follow}
 	if after == FromNewest {
 		params.After, params.Newest = nil, new(true)
 	}
 	for _, f := range only {
-		params.Resource, params.ID, params.Tag, params.Project = optionalList(f.Resources), optionalList(f.IDs), optionalList(f.Tags), optional(f.Project)
+		params.Resource, params.ID, params.Tag, params.Project = optionalListParam(f.Resources), optionalListParam(f.IDs), optionalListParam(f.Tags), optionalParam(f.Project)
 	}
 	resp, err := c.raw.StreamEvents(stream, &params)
 	if err != nil {
-		return after, orSilent(stream, err)
+		return after, silenceOr(stream, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if err := asError(resp); err != nil {
-		return after, orSilent(stream, err)
+		return after, silenceOr(stream, err)
 	}
 	at := after
 	if at != FromNewest {
 		opened()
 	}
-	body := &watched{from: resp.Body, dog: dog, limit: c.silence}
+	body := &silenceWatchedBody{from: resp.Body, silenceTimer: silenceTimer, limit: c.silence}
 	for msg, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: 1 << 20}) {
-		if err := orSilent(stream, err); err != nil {
+		if err := silenceOr(stream, err); err != nil {
 			return at, fmt.Errorf("reading the event stream: %w", err)
 		}
-		if msg.Data == "" { // It only says how far the cloud has looked.
+		if msg.Data == "" { // A heartbeat, with the number that the cloud has reached.
 			n, err := strconv.ParseInt(msg.LastEventID, 10, 64)
 			if err != nil {
 				continue
@@ -118,53 +117,52 @@ var (
 	errSilent      = errors.New("the cloud has fallen silent")
 )
 
-// orSilent names the silence that ended a stream, which err only shows as a
-// cancelled call.
-func orSilent(stream context.Context, err error) error {
+// silenceOr returns errSilent if silence has ended the stream, for which err shows only a
+// cancelled call; otherwise err.
+func silenceOr(stream context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(stream), errSilent) {
 		return errSilent
 	}
 	return err
 }
 
-// watched lets the dog loose while a read lasts. What the reader does between
+// silenceWatchedBody runs silenceTimer while a read waits, and only then: the time between
 // two reads is not the cloud's silence.
-type watched struct {
-	from  io.Reader
-	dog   *time.Timer
-	limit time.Duration
+type silenceWatchedBody struct {
+	from         io.Reader
+	silenceTimer *time.Timer
+	limit        time.Duration
 }
 
-func (w *watched) Read(p []byte) (int, error) {
-	w.dog.Reset(w.limit)
-	defer w.dog.Stop()
+func (w *silenceWatchedBody) Read(p []byte) (int, error) {
+	w.silenceTimer.Reset(w.limit)
+	defer w.silenceTimer.Stop()
 	return w.from.Read(p)
 }
 
-// Follow is Watch that resumes after a broken stream, until ctx ends, fn
-// returns an error, or the cloud refuses (no such token, events expired). Being
-// told to come back later is no refusal.
-// onBreak, when not nil, is told of each break, and with nil whenever the stream
-// is open: what happens from then on comes through it, after what happened
-// during the break.
+// Follow is Watch that resumes after a broken stream, until ctx ends, fn returns an error, or
+// the cloud refuses (invalid token, events expired). A 429 is no refusal.
+//
+// onBreak, unless nil, is called with the error of each break, and with nil whenever the
+// stream is open. The events of the break come first, then those that happen from now on.
 func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...EventFilter) error {
 	wait := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second}
 	wait.Reset()
 	if onBreak == nil {
 		onBreak = func(error) {}
 	}
-	var own error
+	var callbackErr error
 	for {
 		var err error
-		after, err = c.watch(ctx, after, true, func(ev api.Event) error {
+		after, err = c.watchEvents(ctx, after, true, func(ev api.Event) error {
 			wait.Reset()
-			own = fn(ev)
-			return own
+			callbackErr = fn(ev)
+			return callbackErr
 		}, func() { onBreak(nil) }, only)
 		var refused *Error
 		switch {
-		case own != nil:
-			return own
+		case callbackErr != nil:
+			return callbackErr
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.As(err, &refused) && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:

@@ -7,33 +7,33 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// CreateFault makes calls of this client's project go wrong from now on.
+// CreateFault creates a fault rule. It applies from now on.
 func (c *Client) CreateFault(ctx context.Context, f api.FaultCreate) (*api.Fault, error) {
-	return write[api.Fault](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateFault(ctx, f) })
+	return sendOnce[api.Fault](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateFault(ctx, f) })
 }
 
-// ListFaults lists the project's rules, oldest first, spent ones included.
+// ListFaults lists the project's fault rules, oldest first, including spent ones.
 func (c *Client) ListFaults(ctx context.Context) ([]api.Fault, error) {
-	list, err := read[api.FaultList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListFaults(ctx) })
+	list, err := readWithRetries[api.FaultList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListFaults(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	return list.Items, nil
 }
 
-// GetFault asks for one rule by its ID.
+// GetFault returns one fault rule by its ID.
 func (c *Client) GetFault(ctx context.Context, id string) (*api.Fault, error) {
-	return read[api.Fault](ctx, c, of(id, c.raw.GetFault))
+	return readWithRetries[api.Fault](ctx, c, callWithID(id, c.raw.GetFault))
 }
 
-// DeleteFault lifts a rule; calls that it holds are let go of.
+// DeleteFault deletes a fault rule. Calls that it delays or hangs go on.
 func (c *Client) DeleteFault(ctx context.Context, id string) error {
-	_, err := write[struct{}](ctx, c, of(id, c.raw.DeleteFault))
+	_, err := sendOnce[struct{}](ctx, c, callWithID(id, c.raw.DeleteFault))
 	return err
 }
 
-// DeleteFaults lifts all rules that the project made.
+// DeleteFaults deletes all fault rules that the project created.
 func (c *Client) DeleteFaults(ctx context.Context) error {
-	_, err := write[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteFaults(ctx) })
+	_, err := sendOnce[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteFaults(ctx) })
 	return err
 }

@@ -7,57 +7,43 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// NetworkFilter narrows a list; zero fields do not.
+// NetworkFilter filters a list. Zero fields match everything.
 type NetworkFilter struct {
 	Name string
 	// Tags are "key=value", or "key" for any value; all must match.
 	Tags []string
 }
 
-// ListNetworks lists all pages, or fails.
+// ListNetworks lists all networks that match.
 func (c *Client) ListNetworks(ctx context.Context, f NetworkFilter) ([]api.Network, error) {
-	params := api.ListNetworksParams{Name: optional(f.Name), Tag: optionalList(f.Tags), Limit: new(pageSize)}
-	return pages(func(token *string) (*api.NetworkList, error) {
+	params := api.ListNetworksParams{Name: optionalParam(f.Name), Tag: optionalListParam(f.Tags), Limit: new(pageSize)}
+	return readAllPages(func(token *string) (*api.NetworkList, error) {
 		params.PageToken = token
-		return read[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })
+		return readWithRetries[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })
 	}, func(list *api.NetworkList) ([]api.Network, *string) { return list.Items, list.NextPageToken })
 }
 
-// GetNetwork asks for one network by its ID.
+// GetNetwork returns one network by its ID.
 func (c *Client) GetNetwork(ctx context.Context, id string) (*api.Network, error) {
-	return read[api.Network](ctx, c, of(id, c.raw.GetNetwork))
+	return readWithRetries[api.Network](ctx, c, callWithID(id, c.raw.GetNetwork))
 }
 
-// CreateNetwork makes a new network.
+// CreateNetwork creates a network.
 func (c *Client) CreateNetwork(ctx context.Context, n api.NetworkCreate) (*api.Network, error) {
-	return create[api.Network](ctx, c, func(ctx context.Context) (*http.Response, error) {
+	return sendCreate[api.Network](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.CreateNetwork(ctx, &api.CreateNetworkParams{}, n)
 	})
 }
 
 // UpdateNetwork replaces the fields that are not nil.
 func (c *Client) UpdateNetwork(ctx context.Context, id string, u api.ResourceUpdate) (*api.Network, error) {
-	return write[api.Network](ctx, c, of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.Network](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
 		return c.raw.UpdateNetwork(ctx, id, &api.UpdateNetworkParams{}, u, edit...)
 	}))
 }
 
-// DeleteNetwork ends a network that no instance is in.
+// DeleteNetwork deletes a network without instances.
 func (c *Client) DeleteNetwork(ctx context.Context, id string) error {
-	_, err := write[struct{}](ctx, c, change(id, c.raw.DeleteNetwork))
+	_, err := sendOnce[struct{}](ctx, c, changeWithID(id, c.raw.DeleteNetwork))
 	return err
-}
-
-// UpdateInstance replaces the fields that are not nil.
-func (c *Client) UpdateInstance(ctx context.Context, id string, u api.ResourceUpdate) (*api.Instance, error) {
-	return write[api.Instance](ctx, c, of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
-		return c.raw.UpdateInstance(ctx, id, &api.UpdateInstanceParams{}, u, edit...)
-	}))
-}
-
-// UpdateRoute replaces the fields that are not nil.
-func (c *Client) UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
-	return write[api.Route](ctx, c, of(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
-		return c.raw.UpdateRoute(ctx, id, &api.UpdateRouteParams{}, u, edit...)
-	}))
 }

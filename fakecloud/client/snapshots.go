@@ -8,44 +8,44 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// CreateSnapshot puts the state of the whole cloud aside. It takes as
-// long as ctx lets it, an hour at most.
+// CreateSnapshot saves the state of the whole cloud. It may take as long as ctx allows, an
+// hour at most.
 func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return write[api.Snapshot](ctx, c.patient(), func(ctx context.Context) (*http.Response, error) {
+	return sendOnce[api.Snapshot](ctx, c.withLongTimeout(), func(ctx context.Context) (*http.Response, error) {
 		return c.raw.CreateSnapshot(ctx, api.SnapshotCreate{Name: name})
 	})
 }
 
-// ListSnapshots lists them by name.
+// ListSnapshots lists the snapshots by name.
 func (c *Client) ListSnapshots(ctx context.Context) ([]api.Snapshot, error) {
-	list, err := read[api.SnapshotList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListSnapshots(ctx) })
+	list, err := readWithRetries[api.SnapshotList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListSnapshots(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	return list.Items, nil
 }
 
-// GetSnapshot asks for one snapshot by its name.
+// GetSnapshot returns one snapshot by its name.
 func (c *Client) GetSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return read[api.Snapshot](ctx, c, of(name, c.raw.GetSnapshot))
+	return readWithRetries[api.Snapshot](ctx, c, callWithID(name, c.raw.GetSnapshot))
 }
 
-// RestoreSnapshot makes a snapshot's state the cloud's. It takes as long as
-// ctx lets it, an hour at most.
+// RestoreSnapshot replaces the cloud's state by a snapshot. It may take as long as ctx
+// allows, an hour at most.
 func (c *Client) RestoreSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return write[api.Snapshot](ctx, c.patient(), of(name, c.raw.RestoreSnapshot))
+	return sendOnce[api.Snapshot](ctx, c.withLongTimeout(), callWithID(name, c.raw.RestoreSnapshot))
 }
 
-// DeleteSnapshot removes a snapshot.
+// DeleteSnapshot deletes a snapshot.
 func (c *Client) DeleteSnapshot(ctx context.Context, name string) error {
-	_, err := write[struct{}](ctx, c, of(name, c.raw.DeleteSnapshot))
+	_, err := sendOnce[struct{}](ctx, c, callWithID(name, c.raw.DeleteSnapshot))
 	return err
 }
 
-// SnapshotContent writes a snapshot, a SQLite database, to out. It takes as long
-// as ctx lets it.
+// SnapshotContent writes a snapshot, a SQLite database, to out. It may take as long as ctx
+// allows.
 func (c *Client) SnapshotContent(ctx context.Context, name string, out io.Writer) error {
-	resp, err := of(name, c.raw.GetSnapshotContent)(ctx)
+	resp, err := callWithID(name, c.raw.GetSnapshotContent)(ctx)
 	if err != nil {
 		return err
 	}

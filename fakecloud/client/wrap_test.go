@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func TestWrap(t *testing.T) {
+func TestConfigWrap(t *testing.T) {
 	answers := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) })
 	plain, secure := httptest.NewServer(answers), httptest.NewTLSServer(answers)
 	t.Cleanup(plain.Close)

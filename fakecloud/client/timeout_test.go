@@ -18,7 +18,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestSnapshotsHaveTime(t *testing.T) {
+func TestSnapshotTimeout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("secret"), 0o600))
 	var bounds []time.Duration
