@@ -1,7 +1,6 @@
-// Command docs writes into fakecloud/README.md what code knows better than
-// people: the life cycles, from the tables that the cloud looks transitions up
-// in, and the problem codes, from the API's spec. It replaces what stands between
-// the markers <!-- generated: NAME --> and <!-- end -->.
+// Command docs generates parts of fakecloud/README.md: the life cycles, from the cloud's own
+// tables of transitions, and the problem codes, from the API's spec. It replaces the text
+// between the markers <!-- generated: NAME --> and <!-- end -->.
 package main
 
 import (
@@ -27,24 +26,24 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: docs README.md")
 	}
-	if err := update(os.Args[1]); err != nil {
+	if err := updateReadme(os.Args[1]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func update(path string) error {
+func updateReadme(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	codes, err := problems()
+	codes, err := problemTable()
 	if err != nil {
 		return err
 	}
-	out, err := replace(string(text), map[string]string{
-		"instance":      diagram(cloud.InstanceRules),
-		"load-balancer": diagram(cloud.LoadBalancerRules),
-		"delays":        delays(cloud.Profiles),
+	out, err := replaceBlocks(string(text), map[string]string{
+		"instance":      stateDiagram(cloud.InstanceRules),
+		"load-balancer": stateDiagram(cloud.LoadBalancerRules),
+		"delays":        delayTable(cloud.Profiles),
 		"problems":      codes,
 	})
 	if err != nil {
@@ -53,14 +52,15 @@ func update(path string) error {
 	return os.WriteFile(path, []byte(out), 0o644) //nolint:gosec // A document, for everyone.
 }
 
-var block = regexp.MustCompile(`(?s)<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->`)
+var blockPattern = regexp.MustCompile(`(?s)<!-- generated: ([a-z-]+) -->\n.*?<!-- end -->`)
 
-// replace fills every block of the text; each part must have one.
-func replace(text string, parts map[string]string) (string, error) {
+// replaceBlocks replaces every generated block of the text by the part of its name. A block
+// without a part and a part without a block are errors.
+func replaceBlocks(text string, parts map[string]string) (string, error) {
 	var errs []error
 	seen := map[string]bool{}
-	out := block.ReplaceAllStringFunc(text, func(old string) string {
-		name := block.FindStringSubmatch(old)[1]
+	out := blockPattern.ReplaceAllStringFunc(text, func(old string) string {
+		name := blockPattern.FindStringSubmatch(old)[1]
 		part, ok := parts[name]
 		if !ok {
 			errs = append(errs, fmt.Errorf("nothing generates %q", name))
@@ -77,9 +77,9 @@ func replace(text string, parts map[string]string) (string, error) {
 	return out, errors.Join(errs...)
 }
 
-// diagram draws a state machine for Mermaid. What changes nothing is left out,
-// and ways between the same two states share an arrow.
-func diagram[S ~string](rules []cloud.Rule[S]) string {
+// stateDiagram draws a state machine for Mermaid. It leaves out rules that keep the state, and
+// draws one arrow for all rules between the same two states.
+func stateDiagram[S ~string](rules []cloud.Rule[S]) string {
 	type way struct{ from, to S }
 	var ways []way
 	on := map[way][]string{}
@@ -96,22 +96,23 @@ func diagram[S ~string](rules []cloud.Rule[S]) string {
 	var b strings.Builder
 	b.WriteString("```mermaid\nstateDiagram-v2\n")
 	for _, w := range ways {
-		fmt.Fprintf(&b, "    %s --> %s: %s\n", node(w.from), node(w.to), strings.Join(on[w], ", "))
+		fmt.Fprintf(&b, "    %s --> %s: %s\n", stateName(w.from), stateName(w.to), strings.Join(on[w], ", "))
 	}
 	b.WriteString("```\n")
 	return b.String()
 }
 
-// node is a state's name; before and after there is one, Mermaid's [*].
-func node[S ~string](s S) string {
+// stateName is the name of a state, or Mermaid's [*] for no state: before the creation and
+// after the end.
+func stateName[S ~string](s S) string {
 	if s == "" {
 		return "[*]"
 	}
 	return string(s)
 }
 
-// delays is how long each profile's transitional states last.
-func delays(profiles []cloud.Profile) string {
+// delayTable is a table of how long transitional states last in each profile.
+func delayTable(profiles []cloud.Profile) string {
 	states := map[cloud.Delay]bool{}
 	head, line := "| state |", "|---|"
 	for _, p := range profiles {
@@ -126,22 +127,22 @@ func delays(profiles []cloud.Profile) string {
 	for _, d := range slices.Sorted(maps.Keys(states)) {
 		b.WriteString("| " + string(d) + " |")
 		for _, p := range profiles {
-			b.WriteString(" " + p.Delays[d].String() + jitter(p) + " |")
+			b.WriteString(" " + p.Delays[d].String() + jitterText(p) + " |")
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
-func jitter(p cloud.Profile) string {
+func jitterText(p cloud.Profile) string {
 	if p.Jitter == 0 {
 		return ""
 	}
 	return fmt.Sprintf(" ± %.0f %%", 100*p.Jitter)
 }
 
-// problems is the table in the description of the spec's problem codes.
-func problems() (string, error) {
+// problemTable is the table in the spec's description of the problem codes.
+func problemTable() (string, error) {
 	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
 	if err != nil {
 		return "", err

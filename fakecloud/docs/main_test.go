@@ -9,24 +9,24 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func TestReplace(t *testing.T) {
+func TestReplaceBlocks(t *testing.T) {
 	const text = "a\n<!-- generated: one -->\nold\n<!-- end -->\nb\n"
-	out, err := replace(text, map[string]string{"one": "new\n"})
+	out, err := replaceBlocks(text, map[string]string{"one": "new\n"})
 	require.NoError(t, err)
 	assert.Equal(t, "a\n<!-- generated: one -->\nnew\n<!-- end -->\nb\n", out)
 
-	again, err := replace(out, map[string]string{"one": "new\n"})
+	again, err := replaceBlocks(out, map[string]string{"one": "new\n"})
 	require.NoError(t, err)
 	assert.Equal(t, out, again)
 
-	_, err = replace(text, map[string]string{"two": "new\n"})
+	_, err = replaceBlocks(text, map[string]string{"two": "new\n"})
 	require.ErrorContains(t, err, `nothing generates "one"`)
 	require.ErrorContains(t, err, `no place for "two"`)
 }
 
 func TestDiagramHasEveryTransition(t *testing.T) {
 	assert.Equal(t, "```mermaid\nstateDiagram-v2\n    [*] --> b: create\n    b --> [*]: elapsed, delete\n```\n",
-		diagram([]cloud.Rule[cloud.InstanceState]{
+		stateDiagram([]cloud.Rule[cloud.InstanceState]{
 			{On: cloud.Create, To: "b", Wait: cloud.DelayPending},
 			{From: "b", On: cloud.Start, Same: true},
 			{From: "b", On: cloud.Elapsed},
